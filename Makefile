@@ -1,0 +1,47 @@
+# Everything starts from a clone with Python 3.11 or newer, pip, make and git.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: help setup demo test test-long check format bench lock clean
+
+help:  ## What can be made
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+setup: .venv/ready  ## Make .venv with the locked dependencies
+
+.venv/ready: requirements.lock pyproject.toml
+	@echo "setting up .venv (once) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Parley needs Python 3.11 or newer, this is " + sys.version)'
+	@$(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## A whole conversation on the terminal; no key, no network
+	@$(BIN)/parley demo
+
+check: setup  ## Format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check  ## All that CI runs, in under five minutes
+	$(BIN)/pytest -n 2 -m "not long" $(PYTEST_ARGS)
+
+test-long: setup  ## The sweeps and soaks that do not fit
+	$(BIN)/pytest -n 2 -m long --timeout 3600 $(PYTEST_ARGS)
+
+bench: setup  ## Measure, side by side in one run
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+format: setup  ## Format the code and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:  ## Resolve the dependencies anew (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --no-header \
+	    --python-version 3.11 -o requirements.lock
+
+clean:  ## Forget everything that was made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

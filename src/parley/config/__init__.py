@@ -1,0 +1,1 @@
+"""Settings: what they are (`types.py`), and how they are read and combined (`load.py`)."""

@@ -1,0 +1,93 @@
+"""Settings as plain values, as they hold for one conversation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+__all__ = ["Effort", "Provider", "Settings", "Summary", "Wanted", "WireApi", "WorkspaceWrite"]
+
+WireApi = Literal["chat", "responses", "scripted"]
+Effort = Literal["minimal", "low", "medium", "high", "none"]
+Summary = Literal["auto", "concise", "detailed", "none"]
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    """Where a model is asked, and how."""
+
+    id: str
+    """The name of its table, `[model_providers.ID]`."""
+    name: str
+    wire_api: WireApi = "chat"
+    base_url: str | None = None
+    env_key: str | None = None
+    """The variable that holds the key; the key itself is read when a request is made and kept nowhere."""
+    env_key_instructions: str | None = None
+    query_params: dict[str, str] = {}
+    http_headers: dict[str, str] = {}
+    env_http_headers: dict[str, str] = {}
+    """Header name to the variable that holds its value; left out where that is not set."""
+    request_max_retries: int = 4
+    stream_max_retries: int = 5
+    stream_idle_timeout_ms: int = 300_000
+    stream_usage: bool = False
+    """Over chat: ask for token counts (`stream_options`)."""
+    script: str | None = None
+    """For `wire_api = "scripted"`: the file with the replies; the built-in demonstration without it."""
+    is_openai: bool = False
+    """The built-in `openai`: the only one that is given `OPENAI_API_KEY` or the key in `auth.json`."""
+
+
+class WorkspaceWrite(Struct, frozen=True, kw_only=True):
+    """`[sandbox_workspace_write]`"""
+
+    writable_roots: tuple[str, ...] = ()
+    network_access: bool = False
+    exclude_tmpdir_env_var: bool = False
+    exclude_slash_tmp: bool = False
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What one call asks for on top of the files: the named arguments and `config`."""
+
+    model: str | None = None
+    profile: str | None = None
+    cwd: str | None = None
+    approval_policy: str | None = None
+    sandbox: str | None = None
+    base_instructions: str | None = None
+    config: dict[str, Any] | None = None
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All that is in force for one conversation, files and arguments combined."""
+
+    home: str
+    cwd: str
+    """Absolute; need not exist."""
+    model: str
+    provider: Provider
+    approval_policy: Literal["untrusted", "on-failure", "on-request", "never"]
+    sandbox_mode: Literal["read-only", "workspace-write", "danger-full-access"]
+    workspace_write: WorkspaceWrite
+    base_instructions: str | None
+    """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""
+    model_reasoning_effort: Effort
+    model_reasoning_summary: Summary
+    model_supports_reasoning_summaries: bool
+    show_raw_agent_reasoning: bool
+    disable_response_storage: bool
+    project_doc_max_bytes: int
+    notify: tuple[str, ...]
+    """The program to run after each turn that completed; empty: none."""
+    internal_originator: str
+    mcp_servers: tuple[str, ...]
+    """Names of `[mcp_servers.NAME]`."""
+
+    @property
+    def network_access(self) -> bool:
+        """Whether commands may use the network."""
+        if self.sandbox_mode == "workspace-write":
+            return self.workspace_write.network_access
+        return self.sandbox_mode == "danger-full-access"

@@ -1,0 +1,119 @@
+"""What the log holds besides events: facts that no client sees as such.
+
+A record takes a position like an event does. Together they are all there is: phase, title and
+the history sent to the model are folds over them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.wire.ids import CallId, EventId
+
+__all__ = [
+    "RECORD_TYPES",
+    "CallItem",
+    "CallOutput",
+    "MessageItem",
+    "ModelAsked",
+    "ModelItem",
+    "ModelSaid",
+    "OpaqueItem",
+    "Record",
+    "RecordBase",
+    "SettingsChosen",
+    "TurnEnded",
+    "TurnStarted",
+    "Why",
+    "record_type",
+]
+
+Why = Literal["done", "failed", "interrupted", "restarted", "stopped"]
+
+
+# --- what a model says, in one form for all model APIs ---------------------------------
+
+
+class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """A text of the assistant."""
+
+    text: str
+    id: str | None = None
+    """The provider's name for it, sent back with it."""
+
+
+class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
+    """The model wants a function run."""
+
+    call_id: CallId
+    name: str
+    arguments: str
+    """JSON text as it came, good or bad."""
+    verbatim: Raw | UnsetType = UNSET
+    """The item as the provider sent it, where its API wants it back like that."""
+
+
+class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
+    """An item that only its own API understands, such as reasoning; goes back as it came."""
+
+    verbatim: Raw
+
+
+ModelItem = MessageItem | CallItem | OpaqueItem
+
+
+# --- records ---------------------------------------------------------------------------
+
+
+class RecordBase(Struct, frozen=True, kw_only=True, tag_field="record"):
+    """A fact of the log that clients do not see."""
+
+
+class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen"):
+    """The conversation begins, or goes on, with these."""
+
+    model: str
+    cwd: str
+
+
+class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
+    """A turn begins; `task_started` and the user's message stand right behind it."""
+
+    event_id: EventId
+
+
+class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
+    """The model was sent the history up to here; input that waited is part of it from here on."""
+
+
+class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
+    """One item of a response that ended well."""
+
+    item: ModelItem
+
+
+class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
+    """What the model is told about a call of this turn."""
+
+    call_id: CallId
+    output: str
+
+
+class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
+    """The one way a turn ends."""
+
+    why: Why
+    message: str | None
+    """The last text of the assistant, or why there is none."""
+
+
+Record = SettingsChosen | TurnStarted | ModelAsked | ModelSaid | CallOutput | TurnEnded
+
+
+def record_type(record: RecordBase | type[RecordBase]) -> str:
+    return str(record.__struct_config__.tag)
+
+
+RECORD_TYPES: Final = {record_type(cls): cls for cls in get_args(Record)}

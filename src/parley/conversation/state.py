@@ -1,0 +1,128 @@
+"""What a log says about its conversation at this moment: the phase table, and a fold.
+
+Fed every entry as it is appended; nothing here is true that the log does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from parley.conversation.log import Happened
+from parley.conversation.records import Record, SettingsChosen, TurnEnded, TurnStarted
+from parley.wire.events import EventBase, TokenCount, UserMessage
+from parley.wire.ids import EventId, MessageId
+from parley.wire.items import InputItem, text_of
+from parley.wire.tools import Tokens
+
+__all__ = ["NEXT", "Phase", "State"]
+
+TITLE_LENGTH: Final = 80
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    RUNNING = "running"
+    ASKING = "asking"
+
+
+NEXT: Final[Mapping[tuple[Phase, type[Record]], Phase]] = {
+    (Phase.IDLE, TurnStarted): Phase.RUNNING,
+    (Phase.RUNNING, TurnEnded): Phase.IDLE,
+}
+"""The legal moves; a record that is not named here leaves the phase as it is."""
+
+_MOVES: Final = frozenset(record for _, record in NEXT)
+
+
+class State:
+    """The fold over a log."""
+
+    __slots__ = (
+        "_counter",
+        "_event_ids",
+        "cwd",
+        "event_id",
+        "last_turn",
+        "messages",
+        "model",
+        "phase",
+        "title",
+        "tokens",
+        "updated_at",
+    )
+
+    def __init__(self) -> None:
+        self.phase = Phase.IDLE
+        self.model = ""
+        self.cwd = ""
+        self.title = ""
+        self.updated_at = 0.0
+        self.tokens: Tokens | None = None
+        self.event_id: EventId | None = None
+        """The turn that runs, or the last that ran."""
+        self.last_turn: TurnEnded | None = None
+        self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
+        """What was sent under which id."""
+        self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
+        self._counter = 0
+
+    def apply(self, happened: Happened, *, at: float) -> None:
+        """Take in one entry.
+
+        Raises:
+            ValueError: a turn cannot start or end here; the log would contradict itself.
+        """
+        self.updated_at = at
+        if isinstance(happened, EventBase):
+            self._apply_event(happened)
+            return
+        if type(happened) in _MOVES:
+            if (move := (self.phase, type(happened))) not in NEXT:
+                raise ValueError(f"{type(happened).__name__} while {self.phase.value}")
+            self.phase = NEXT[move]
+        match happened:
+            case SettingsChosen(model=model, cwd=cwd):
+                self.model, self.cwd = model, cwd
+            case TurnStarted(event_id=event_id):
+                self.event_id = event_id
+                self._event_ids.add(event_id)
+            case TurnEnded():
+                self.last_turn = happened
+            case _:
+                pass
+
+    def _apply_event(self, event: EventBase) -> None:
+        match event:
+            case UserMessage(message_id=message_id, content=content):
+                self.messages[message_id] = content
+                if not self.title:
+                    self.title = text_of(content).strip().partition("\n")[0].strip()[:TITLE_LENGTH]
+            case TokenCount():
+                self.tokens = _sum(self.tokens, event)
+            case _:
+                pass
+
+    def next_event_id(self, wanted: EventId | None = None) -> EventId:
+        """An id for a turn to come: the wanted one, else the next number; never one used before."""
+        if wanted is not None and wanted not in self._event_ids:
+            return wanted
+        counter = self._counter + 1
+        while EventId(str(counter)) in self._event_ids:
+            counter += 1
+        self._counter = counter
+        return EventId(str(counter))
+
+
+def _sum(so_far: Tokens | None, more: TokenCount) -> Tokens:
+    before = so_far or Tokens(
+        input_tokens=0, cached_input_tokens=0, output_tokens=0, reasoning_output_tokens=0, total_tokens=0
+    )
+    return Tokens(
+        input_tokens=before.input_tokens + more.input_tokens,
+        cached_input_tokens=before.cached_input_tokens + (more.cached_input_tokens or 0),
+        output_tokens=before.output_tokens + more.output_tokens,
+        reasoning_output_tokens=before.reasoning_output_tokens + (more.reasoning_output_tokens or 0),
+        total_tokens=before.total_tokens + more.total_tokens,
+    )

@@ -1,0 +1,246 @@
+"""Every error Parley raises on purpose.
+
+    ParleyError
+    ├── PeerError          the client asked for something that cannot be
+    │   ├── BadArguments       arguments of a tool do not fit its schema
+    │   ├── UnknownConversation
+    │   ├── UnknownTool
+    │   ├── NoContent
+    │   ├── MessageIdTaken
+    │   ├── BadCursor
+    │   └── PositionBeyondEnd
+    ├── Refusal            understood, and declined
+    │   ├── NotSupportedYet
+    │   └── ShuttingDown
+    ├── ConfigError        the settings cannot be used
+    │   ├── BadSetting
+    │   ├── ProfileNotFound
+    │   └── ProviderNotFound
+    └── ModelError         the model did not answer as it should
+        ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
+        ├── CannotConnect, StreamDisconnected
+        └── MissingVariable
+
+Each carries the facts and builds its text from them. `server/faults.py` alone turns them
+into what a client reads; `agent/turn.py` alone turns a `ModelError` into an event.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BadArguments",
+    "BadCursor",
+    "BadSetting",
+    "CannotConnect",
+    "ConfigError",
+    "HighDemand",
+    "MessageIdTaken",
+    "MissingVariable",
+    "ModelError",
+    "NoContent",
+    "NotSupportedYet",
+    "ParleyError",
+    "PeerError",
+    "PositionBeyondEnd",
+    "ProfileNotFound",
+    "ProviderNotFound",
+    "Refusal",
+    "RetryLimitExceeded",
+    "ShuttingDown",
+    "StreamDisconnected",
+    "UnexpectedStatus",
+    "UnknownConversation",
+    "UnknownTool",
+    "UsageLimitReached",
+]
+
+
+class ParleyError(Exception):
+    """The root: catching it catches nothing that is a bug of ours."""
+
+
+# --- the client's side ---------------------------------------------------------------
+
+
+class PeerError(ParleyError):
+    """The client asked for something that cannot be; nothing was changed."""
+
+
+class BadArguments(PeerError):
+    """The arguments of a tool call do not fit the tool's schema."""
+
+    def __init__(self, detail: str, *, field: str) -> None:
+        super().__init__(detail)
+        self.detail, self.field = detail, field
+
+
+class UnknownConversation(PeerError):
+    """No conversation has this id."""
+
+    def __init__(self, conversation: str) -> None:
+        super().__init__(f"no conversation {conversation}")
+        self.conversation = conversation
+
+
+class UnknownTool(PeerError):
+    """No tool of ours has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown tool '{name}'")
+        self.name = name
+
+
+class NoContent(PeerError):
+    """A message without a single content item."""
+
+    def __init__(self) -> None:
+        super().__init__("No content items provided")
+
+
+class MessageIdTaken(PeerError):
+    """The message id stands for other content already."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__("Message id was used for another message")
+        self.message_id = message_id
+
+
+class BadCursor(PeerError):
+    """A page cursor that we did not hand out."""
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__("cursor is not one of ours")
+        self.cursor = cursor
+
+
+class PositionBeyondEnd(PeerError):
+    """A client asked for what follows a position the log has not reached."""
+
+    def __init__(self, *, after: int, last: int) -> None:
+        super().__init__(f"after is {after}, but the conversation ends at {last}")
+        self.after, self.last = after, last
+
+
+class Refusal(ParleyError):
+    """Understood, and declined; nothing was changed."""
+
+
+class NotSupportedYet(Refusal):
+    """Part of the protocol, not of this version."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not supported yet")
+        self.what = what
+
+
+class ShuttingDown(Refusal):
+    """The server is on its way out and takes no new work."""
+
+    def __init__(self) -> None:
+        super().__init__("Server is shutting down")
+
+
+# --- settings ------------------------------------------------------------------------
+
+
+class ConfigError(ParleyError):
+    """The settings cannot be used as they are."""
+
+
+class BadSetting(ConfigError):
+    """A setting that cannot be read or does not fit, with the place where it stands."""
+
+    def __init__(
+        self, detail: str, *, source: str | None = None, line: int | None = None, key: str | None = None
+    ) -> None:
+        place = f"{source}, line {line}" if source and line else source
+        named = f"`{key}`: {detail}" if key else detail
+        super().__init__(f"{place}: {named}" if place else named)
+        self.detail, self.source, self.line, self.key = detail, source, line, key
+
+
+class ProfileNotFound(ConfigError):
+    def __init__(self, profile: str) -> None:
+        super().__init__(f"config profile `{profile}` not found")
+        self.profile = profile
+
+
+class ProviderNotFound(ConfigError):
+    def __init__(self, provider: str) -> None:
+        super().__init__(f"Model provider `{provider}` not found")
+        self.provider = provider
+
+
+# --- the model -----------------------------------------------------------------------
+
+
+class ModelError(ParleyError):
+    """The model did not answer as it should. The text is what the client reads."""
+
+    worth_repeating: ClassVar[bool] = True
+    """Whether the turn may ask again (docs/protocol.md, failures of the model)."""
+
+
+class UnexpectedStatus(ModelError):
+    """A status that no repetition will change."""
+
+    worth_repeating = False
+
+    def __init__(self, status: int, reason: str, body: str) -> None:
+        super().__init__(f"unexpected status {status} {reason}: {body}")
+        self.status, self.reason, self.body = status, reason, body
+
+
+class RetryLimitExceeded(ModelError):
+    """429 or 5xx, also at the last try."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"exceeded retry limit, last status: {status} {reason}")
+        self.status, self.reason = status, reason
+
+
+class HighDemand(ModelError):
+    """500 from the Responses API, also at the last try."""
+
+    def __init__(self) -> None:
+        super().__init__("We're currently experiencing high demand, which may cause temporary errors.")
+
+
+class UsageLimitReached(ModelError):
+    """The account behind the key has used up what it may use."""
+
+    worth_repeating = False
+
+    def __init__(self, resets_in_seconds: int | None = None) -> None:
+        when = "" if resets_in_seconds is None else f" It resets in {resets_in_seconds} seconds."
+        super().__init__(f"You've hit your usage limit.{when or ' Try again later.'}")
+        self.resets_in_seconds = resets_in_seconds
+
+
+class CannotConnect(ModelError):
+    """Nobody answered at the provider's address."""
+
+    def __init__(self, url: str, detail: str) -> None:
+        super().__init__(f"error sending request for url ({url}): {detail}")
+        self.url, self.detail = url, detail
+
+
+class StreamDisconnected(ModelError):
+    """The answer began and did not end as it should."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"stream disconnected before completion: {detail}")
+        self.detail = detail
+
+
+class MissingVariable(ModelError):
+    """The provider's key is to come from a variable that is not set."""
+
+    worth_repeating = False
+
+    def __init__(self, variable: str, instructions: str | None) -> None:
+        hint = f" {instructions}" if instructions else ""
+        super().__init__(f"Missing environment variable: `{variable}`.{hint}")
+        self.variable, self.instructions = variable, instructions

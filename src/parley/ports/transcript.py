@@ -1,0 +1,24 @@
+"""Where a turn writes down what happens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from parley.conversation.history import History
+from parley.conversation.log import Happened, ItemKind
+
+__all__ = ["Transcript"]
+
+
+class Transcript(Protocol):
+    """One conversation, as its running turn sees it."""
+
+    history: History
+
+    async def append(self, *happened: Happened) -> None:
+        """Write these down, all or none, right behind each other; then readers may see them."""
+        ...
+
+    def extend(self, kind: ItemKind, text: str) -> None:
+        """Show more of what is being said. Not written down: the event that ends it will be."""
+        ...

@@ -1,0 +1,88 @@
+"""Bytes to frames: lines of JSON, and server-sent events. Fed by hand, no sockets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["MAX_LINE_BYTES", "LineFramer", "Overlong", "SseFramer"]
+
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+"""The longest message that is taken."""
+
+PREFIX_BYTES: Final = 4096
+"""How much of a message that is too long is kept, to find out who asked."""
+
+
+class Overlong(Struct, frozen=True):
+    """A line that was longer than the limit, as far as it was kept."""
+
+    prefix: bytes
+
+
+class LineFramer:
+    """Cuts a byte stream into lines; never holds more than one line of the allowed length."""
+
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._prefix: bytes | None = None
+
+    def feed(self, data: bytes) -> list[bytes | Overlong]:
+        """The lines that `data` completes, without their line ends."""
+        if b"\n" not in data:
+            self._hold(data)
+            return []
+        first, *rest = data.split(b"\n")
+        frames: list[bytes | Overlong] = [self._finish(first)]
+        tail = rest.pop()
+        frames += [line if len(line) <= self._limit else Overlong(line[:PREFIX_BYTES]) for line in rest]
+        self._hold(tail)
+        return frames
+
+    def end(self) -> list[bytes | Overlong]:
+        """What is left when the stream ends without a line end."""
+        return [self._finish(b"")] if self._held else []
+
+    def _hold(self, data: bytes) -> None:
+        if not data:
+            return
+        self._held += len(data)
+        if self._prefix is not None:
+            return
+        self._parts.append(data)
+        if self._held > self._limit:
+            self._prefix = b"".join(self._parts)[:PREFIX_BYTES]
+            self._parts.clear()
+
+    def _finish(self, last: bytes) -> bytes | Overlong:
+        self._hold(last)
+        frame: bytes | Overlong = b"".join(self._parts) if self._prefix is None else Overlong(self._prefix)
+        self._parts.clear()
+        self._held, self._prefix = 0, None
+        return frame
+
+
+class SseFramer:
+    """Cuts a byte stream into the data of server-sent events; all other fields are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of the events that `chunk` completes."""
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()
+        data = self._data
+        events: list[bytes] = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                value = line[6:] if line.startswith(b"data: ") else line[5:]
+                data.append(value[:-1] if value.endswith(b"\r") else value)
+            elif data and (not line or line == b"\r"):
+                events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                data.clear()
+        return events

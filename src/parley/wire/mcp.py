@@ -1,0 +1,165 @@
+"""The part of the Model Context Protocol that Parley speaks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.wire.jsonrpc import RequestId
+
+__all__ = [
+    "FULL_VERSION",
+    "KNOWN_VERSIONS",
+    "PLAIN_VERSION",
+    "CallToolParams",
+    "CallToolResult",
+    "Cancelled",
+    "ClientCapabilities",
+    "ElicitationCapability",
+    "Implementation",
+    "InitializeParams",
+    "InitializeResult",
+    "Initialized",
+    "ListToolsResult",
+    "Progress",
+    "RequestMeta",
+    "ServerCapabilities",
+    "TextContent",
+    "ToolAnnotations",
+    "ToolDefinition",
+    "ToolsCapability",
+    "text_result",
+    "typed_result",
+]
+
+FULL_VERSION: Final = "2025-11-25"
+"""Clients that negotiated this see Parley's additions."""
+
+PLAIN_VERSION: Final = "2025-06-18"
+"""Clients that negotiated this or less, or nothing, see the plain shapes."""
+
+KNOWN_VERSIONS: Final = (FULL_VERSION, PLAIN_VERSION, "2025-03-26", "2024-11-05")
+
+
+class Implementation(Struct, frozen=True, kw_only=True):
+    name: str
+    version: str
+    title: str | UnsetType = UNSET
+
+
+class ElicitationCapability(Struct, frozen=True, kw_only=True):
+    """An empty object, or one with `form`, can be asked with a form."""
+
+    form: dict[str, Any] | UnsetType | None = UNSET
+    url: dict[str, Any] | UnsetType | None = UNSET
+
+
+class ClientCapabilities(Struct, frozen=True, kw_only=True):
+    elicitation: ElicitationCapability | UnsetType | None = UNSET
+
+
+class InitializeParams(Struct, frozen=True, kw_only=True, rename="camel"):
+    METHOD: ClassVar[str] = "initialize"
+
+    protocol_version: str
+    capabilities: ClientCapabilities
+    client_info: Implementation
+
+
+class ToolsCapability(Struct, frozen=True, kw_only=True, rename="camel"):
+    list_changed: bool = True
+
+
+class ServerCapabilities(Struct, frozen=True, kw_only=True):
+    tools: ToolsCapability = ToolsCapability()
+
+
+class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
+    protocol_version: str
+    capabilities: ServerCapabilities
+    server_info: Implementation
+    instructions: str | UnsetType = UNSET
+
+
+class Initialized(Struct, frozen=True):
+    METHOD: ClassVar[str] = "notifications/initialized"
+
+
+class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Hints for whoever decides whether a tool may be called."""
+
+    title: str | UnsetType = UNSET
+    read_only_hint: bool | UnsetType = UNSET
+    destructive_hint: bool | UnsetType = UNSET
+    idempotent_hint: bool | UnsetType = UNSET
+    open_world_hint: bool | UnsetType = UNSET
+
+
+class ToolDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    title: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | UnsetType = UNSET
+    annotations: ToolAnnotations | UnsetType = UNSET
+
+
+class ListToolsResult(Struct, frozen=True, kw_only=True):
+    METHOD: ClassVar[str] = "tools/list"
+
+    tools: tuple[ToolDefinition, ...]
+
+
+class RequestMeta(Struct, frozen=True, kw_only=True, rename="camel"):
+    progress_token: RequestId | UnsetType = UNSET
+
+
+class CallToolParams(Struct, frozen=True, kw_only=True):
+    METHOD: ClassVar[str] = "tools/call"
+
+    name: str
+    arguments: Raw | UnsetType = UNSET
+    meta: RequestMeta | UnsetType = msgspec.field(default=UNSET, name="_meta")
+
+
+class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: str
+
+
+class CallToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A tool's answer. `error` is what clients of the original look for after a failed turn."""
+
+    error: str | UnsetType = UNSET
+    content: tuple[TextContent, ...]
+    is_error: bool | UnsetType = UNSET
+    structured_content: Any | UnsetType = UNSET
+
+
+def text_result(text: str, *, is_error: Literal[True] | UnsetType = UNSET) -> CallToolResult:
+    """The plain result: a text and nothing else; a failed one says so."""
+    return CallToolResult(content=(TextContent(text=text),), is_error=is_error)
+
+
+def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
+    """The typed result: the value as JSON text, and again as structured content."""
+    encoded = msgspec.json.encode(value)
+    return CallToolResult(
+        content=(TextContent(text=encoded.decode()),), is_error=is_error, structured_content=Raw(encoded)
+    )
+
+
+class Cancelled(Struct, frozen=True, kw_only=True, rename="camel"):
+    METHOD: ClassVar[str] = "notifications/cancelled"
+
+    request_id: RequestId
+    reason: str | UnsetType = UNSET
+
+
+class Progress(Struct, frozen=True, kw_only=True, rename="camel"):
+    METHOD: ClassVar[str] = "notifications/progress"
+
+    progress_token: RequestId
+    progress: float
+    message: str | UnsetType = UNSET

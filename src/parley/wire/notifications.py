@@ -1,0 +1,87 @@
+"""What the server says unasked about conversations.
+
+These structs are the contract: tests compare with them and the client decodes into them.
+The server's hot path writes the same shapes as bytes around an event that is encoded already
+(`server/voices.py`), and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.wire.ids import ConversationId, EventId, ItemId, Seq
+from parley.wire.jsonrpc import RequestId
+
+__all__ = [
+    "CodexEvent",
+    "CodexMeta",
+    "ConversationEvent",
+    "EventMeta",
+    "InitialState",
+    "SnapshotEvent",
+    "StreamDisconnected",
+]
+
+
+class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where an event stands; which of these are set depends on what the client asked for."""
+
+    conversation_id: ConversationId | UnsetType = UNSET
+    seq: Seq | UnsetType = UNSET
+    item: ItemId | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+
+
+class ConversationEvent(Struct, frozen=True, kw_only=True):
+    """Params of one live event of a streamed conversation; the method is the event's type."""
+
+    meta: EventMeta | UnsetType = msgspec.field(default=UNSET, name="_meta")
+    msg: Raw
+
+
+class CodexMeta(Struct, frozen=True, kw_only=True, rename="camel"):
+    request_id: RequestId
+
+
+class CodexEvent(Struct, frozen=True, kw_only=True):
+    """Params of one event of a `codex` call, sent under this method and again under the event's type."""
+
+    METHOD: ClassVar[str] = "codex/event"
+
+    meta: CodexMeta = msgspec.field(name="_meta")
+    id: EventId
+    msg: Raw
+
+
+class SnapshotEvent(Struct, frozen=True, kw_only=True):
+    meta: EventMeta | UnsetType = msgspec.field(default=UNSET, name="_meta")
+    msg: Raw
+
+
+class _Events(Struct, frozen=True, kw_only=True):
+    events: tuple[SnapshotEvent, ...]
+
+
+class InitialState(Struct, frozen=True, kw_only=True):
+    """All that happened before the live events begin."""
+
+    METHOD: ClassVar[str] = "notifications/initial_state"
+
+    meta: EventMeta = msgspec.field(name="_meta")
+    initial_state: _Events
+
+
+class StreamDisconnected(Struct, frozen=True, kw_only=True):
+    """A stream ended for another reason than the client's wish."""
+
+    METHOD: ClassVar[str] = "notifications/stream_disconnected"
+
+    TAKEN_OVER: ClassVar[str] = "New stream() took over"
+    DELETED: ClassVar[str] = "Conversation deleted"
+    SHUTTING_DOWN: ClassVar[str] = "Server is shutting down"
+
+    meta: EventMeta = msgspec.field(name="_meta")
+    reason: str

@@ -1,0 +1,87 @@
+"""JSON Schemas of tools, made from the structs that decode their arguments.
+
+Covers what tool arguments and results use and refuses the rest, so that a new kind of field
+is noticed when it is added and not by a client.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+from msgspec import NODEFAULT, Meta, Raw, Struct, UnsetType
+
+__all__ = ["schema_of"]
+
+_SIMPLE: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    UUID: {"type": "string", "format": "uuid"},
+    Raw: {"type": "object"},
+    Any: {},
+}
+
+
+def schema_of(struct: type[Struct]) -> dict[str, Any]:
+    """The schema of an object with the fields of `struct`; an optional one may be left out.
+
+    That it may also be null is not said: clients that make a form of the schema would offer it.
+    """
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    config = struct.__struct_config__
+    if config.tag is not None:
+        properties[str(config.tag_field)] = {"type": "string", "enum": [config.tag]}
+        required.append(str(config.tag_field))
+    for field in msgspec.structs.fields(struct):
+        may_be_null = field.default is NODEFAULT
+        properties[field.encode_name] = _schema(field.type, may_be_null=may_be_null)
+        if field.required:
+            required.append(field.encode_name)
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    return {**schema, "required": required} if required else schema
+
+
+def _schema(kind: Any, *, may_be_null: bool = False) -> dict[str, Any]:
+    if isinstance(kind, NewType):
+        return _schema(kind.__supertype__, may_be_null=may_be_null)
+    if kind in _SIMPLE:
+        return dict(_SIMPLE[kind])
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _with_meta(_schema(args[0], may_be_null=may_be_null), args[1:])
+    if origin in (Union, types.UnionType):
+        return _union(args, may_be_null=may_be_null)
+    if origin is Literal:
+        return {"type": "string", "enum": list(args)}
+    if origin in (tuple, list):
+        return {"type": "array", "items": _schema(args[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": True}
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return schema_of(kind)
+    raise TypeError(f"no schema for {kind!r}")
+
+
+def _with_meta(schema: dict[str, Any], annotations: tuple[Any, ...]) -> dict[str, Any]:
+    for meta in annotations:
+        assert isinstance(meta, Meta)
+        if meta.description is not None:
+            schema = {"description": meta.description, **schema}
+        if meta.ge is not None:
+            schema["minimum"] = meta.ge
+        if meta.le is not None:
+            schema["maximum"] = meta.le
+    return schema
+
+
+def _union(members: tuple[Any, ...], *, may_be_null: bool) -> dict[str, Any]:
+    kinds = [member for member in members if member not in (UnsetType, types.NoneType)]
+    schemas = [_schema(kind) for kind in kinds]
+    if may_be_null and types.NoneType in members:
+        schemas.append({"type": "null"})
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

@@ -1,0 +1,268 @@
+"""Arguments and results of the tools we offer. Their schemas are made from these types.
+
+An optional argument may be null, which means the same as leaving it out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
+from parley.wire.items import InputItem
+
+__all__ = [
+    "ApprovalPolicy",
+    "CodexArguments",
+    "CodexReplyArguments",
+    "CodexResult",
+    "ConversationArguments",
+    "ConversationCreateArguments",
+    "ConversationCreated",
+    "ConversationReadArguments",
+    "ConversationReadResult",
+    "ConversationStatusResult",
+    "ConversationStreamArguments",
+    "ConversationSummary",
+    "ConversationsListArguments",
+    "ConversationsListResult",
+    "CreateFailed",
+    "Failed",
+    "MessageAccepted",
+    "OpenText",
+    "Owner",
+    "PhaseName",
+    "PlainOk",
+    "PositionedEvent",
+    "Question",
+    "SandboxMode",
+    "SendMessageArguments",
+    "StreamStarted",
+    "Tokens",
+]
+
+ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
+PhaseName = Literal["idle", "running", "asking"]
+
+
+# --- codex and codex-reply -----------------------------------------------------------
+
+
+class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
+    prompt: Annotated[str, Meta(description="What the user wants done.")]
+    approval_policy: Annotated[
+        ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
+    ] = None
+    base_instructions: Annotated[
+        str | None, Meta(description="Instructions for the model in place of the built-in ones.")
+    ] = None
+    config: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Settings that win over config.toml: dotted keys or nested objects."),
+    ] = None
+    cwd: Annotated[
+        str | None,
+        Meta(description="Working directory; a relative one is resolved against the server's own."),
+    ] = None
+    include_plan_tool: Annotated[bool | None, Meta(description="Whether the model is offered a plan to keep.")] = (
+        None
+    )
+    model: Annotated[str | None, Meta(description="Name of the model to use.")] = None
+    profile: Annotated[str | None, Meta(description="Name of a profile in config.toml.")] = None
+    sandbox: Annotated[SandboxMode | None, Meta(description="What commands may touch.")] = None
+
+
+class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
+    session_id: Annotated[str, Meta(description="The conversation to continue.")]
+    prompt: Annotated[str, Meta(description="What the user says next.")]
+
+
+class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Structured content of `codex` and `codex-reply`, for clients at the full version."""
+
+    session_id: ConversationId
+    message: str
+
+
+# --- the design's four ---------------------------------------------------------------
+
+
+class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
+    prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
+    model: Annotated[str, Meta(description="Name of the model to use.")]
+    cwd: Annotated[str, Meta(description="Working directory; a relative one is resolved against the server's own.")]
+    approval_policy: Annotated[
+        ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
+    ] = None
+    sandbox: Annotated[SandboxMode | None, Meta(description="What commands may touch.")] = None
+    config: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Settings that win over config.toml: dotted keys or nested objects."),
+    ] = None
+    profile: Annotated[str | None, Meta(description="Name of a profile in config.toml.")] = None
+    base_instructions: Annotated[
+        str | None, Meta(description="Instructions for the model in place of the built-in ones.")
+    ] = None
+
+
+class ConversationCreated(Struct, frozen=True, kw_only=True):
+    conversation_id: ConversationId
+    model: str
+
+
+class CreateFailed(Struct, frozen=True, kw_only=True):
+    message: str
+
+
+class SendMessageArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    content: Annotated[tuple[InputItem, ...], Meta(description="What the user says, in order.")]
+    message_id: Annotated[
+        UUID | None, Meta(description="The client's own id for this message: sending it twice runs it once.")
+    ] = None
+    parent_message_id: Annotated[UUID | None, Meta(description="An earlier message to continue from.")] = None
+    model: Annotated[str | None, Meta(description="From this message on: the model.")] = None
+    cwd: Annotated[str | None, Meta(description="From this message on: the working directory.")] = None
+    approval_policy: Annotated[ApprovalPolicy | None, Meta(description="From this message on: what is asked.")] = (
+        None
+    )
+    sandbox: Annotated[SandboxMode | None, Meta(description="From this message on: what commands may touch.")] = (
+        None
+    )
+    config: Annotated[dict[str, Any] | None, Meta(description="From this message on: other settings.")] = None
+    profile: Annotated[str | None, Meta(description="From this message on: the profile.")] = None
+    base_instructions: Annotated[str | None, Meta(description="From this message on: the instructions.")] = None
+
+
+class MessageAccepted(Struct, frozen=True, kw_only=True):
+    status: Literal["ok"] = "ok"
+    message_id: MessageId | UnsetType = UNSET
+    """Only for clients at the full version."""
+
+
+class Failed(Struct, frozen=True, kw_only=True):
+    """The value of a failed conversation tool."""
+
+    status: Literal["error"] = "error"
+    message: str
+
+
+class ConversationStreamArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    after: Annotated[int | None, Meta(description="A position: only what is newer is sent.", ge=0)] = None
+    event_meta: Annotated[
+        bool | None, Meta(description="Whether events carry positions; by default for clients at 2025-11-25.")
+    ] = None
+
+
+class StreamStarted(Struct, frozen=True, kw_only=True):
+    pass
+
+
+class ConversationsListArguments(Struct, frozen=True, kw_only=True):
+    limit: Annotated[int | None, Meta(description="How many at most (default 50).", ge=1)] = None
+    cursor: Annotated[str | None, Meta(description="`next_cursor` of the page before.")] = None
+    cwd: Annotated[str | None, Meta(description="Only those in this working directory.")] = None
+    text: Annotated[str | None, Meta(description="Only those with this in title or messages.")] = None
+    state: Annotated[PhaseName | None, Meta(description="Only those in this state.")] = None
+    archived: Annotated[bool | None, Meta(description="The archived ones instead of the others.")] = None
+
+
+class ConversationSummary(Struct, frozen=True, kw_only=True):
+    conversation_id: ConversationId
+    title: str
+    updated_at: str | UnsetType = UNSET
+    cwd: str | UnsetType = UNSET
+    state: PhaseName | UnsetType = UNSET
+
+
+class ConversationsListResult(Struct, frozen=True, kw_only=True):
+    conversations: tuple[ConversationSummary, ...]
+    next_cursor: str | UnsetType = UNSET
+
+
+# --- ours ----------------------------------------------------------------------------
+
+
+class ConversationArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+
+
+class ConversationReadArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    after: Annotated[int | None, Meta(description="A position: only what is newer (default 0).", ge=0)] = None
+    limit: Annotated[int | None, Meta(description="How many events at most (default 100).", ge=1, le=10_000)] = None
+    wait_seconds: Annotated[
+        float | None,
+        Meta(description="How long to wait when there is nothing newer (default 0).", ge=0, le=50),
+    ] = None
+
+
+class PositionedEvent(Struct, frozen=True, kw_only=True):
+    seq: Seq
+    msg: Raw
+
+
+class OpenText(Struct, frozen=True, kw_only=True):
+    """A text still being written."""
+
+    item: ItemId
+    type: str
+    text: str
+
+
+class ConversationReadResult(Struct, frozen=True, kw_only=True):
+    events: tuple[PositionedEvent, ...]
+    open: tuple[OpenText, ...]
+    """Only on the last page: what stands behind the last event."""
+    seq: Seq
+    """The position to pass as `after` the next time."""
+    state: PhaseName
+
+
+class PlainOk(Struct, frozen=True, kw_only=True):
+    status: Literal["ok"] = "ok"
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    approval_id: ApprovalId
+    conversation_id: ConversationId
+    call_id: CallId
+    kind: Literal["exec", "patch", "limit"]
+    message: str
+    asked_at: str
+    command: tuple[str, ...] | UnsetType = UNSET
+    cwd: str | UnsetType = UNSET
+    changes: dict[str, Any] | UnsetType = UNSET
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """What a conversation has cost so far, as far as the model said."""
+
+    input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    reasoning_output_tokens: int
+    total_tokens: int
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    """The process that runs the conversation's turn."""
+
+    pid: int
+    since: str
+
+
+class ConversationStatusResult(Struct, frozen=True, kw_only=True):
+    state: PhaseName
+    seq: Seq
+    title: str
+    cwd: str
+    model: str
+    updated_at: str
+    questions: tuple[Question, ...]
+    tokens: Tokens | None
+    owner: Owner | None
