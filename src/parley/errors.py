@@ -8,6 +8,7 @@
     │   ├── NoContent
     │   ├── MessageIdTaken
     │   ├── BadCursor
+    │   ├── BadSessionId
     │   └── PositionBeyondEnd
     ├── Refusal            understood, and declined
     │   ├── NotSupportedYet
@@ -32,6 +33,7 @@ from typing import ClassVar
 __all__ = [
     "BadArguments",
     "BadCursor",
+    "BadSessionId",
     "BadSetting",
     "CannotConnect",
     "ConfigError",
@@ -113,6 +115,14 @@ class BadCursor(PeerError):
     def __init__(self, cursor: str) -> None:
         super().__init__("cursor is not one of ours")
         self.cursor = cursor
+
+
+class BadSessionId(PeerError):
+    """A session id that is no uuid."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"Failed to parse session_id: {session_id!r} is not a uuid")
+        self.session_id = session_id
 
 
 class PositionBeyondEnd(PeerError):

@@ -1,1 +1,36 @@
+"""The Python client: a typed way to talk to a Parley server that runs as a child process."""
 
+from __future__ import annotations
+
+from parley.client.child import Child
+from parley.client.client import Client, connect
+from parley.client.conversation import Conversation, Page, ReadEvent, Sent
+from parley.client.failures import ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
+from parley.client.options import CodexOptions, CreateOptions, Overrides
+from parley.client.questions import Answer, Question
+from parley.client.running import Running
+from parley.client.stream import Event, Seen, Stream
+
+__all__ = [
+    "Answer",
+    "Child",
+    "Client",
+    "ClientError",
+    "CodexOptions",
+    "Conversation",
+    "CreateOptions",
+    "Disconnected",
+    "Event",
+    "Overrides",
+    "Page",
+    "Question",
+    "ReadEvent",
+    "RequestFailed",
+    "Running",
+    "Seen",
+    "Sent",
+    "Stream",
+    "StreamEnded",
+    "ToolFailed",
+    "connect",
+]

@@ -6,8 +6,20 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-__all__ = ["Effort", "Provider", "Settings", "Summary", "Wanted", "WireApi", "WorkspaceWrite"]
+__all__ = [
+    "ApprovalPolicy",
+    "Effort",
+    "Provider",
+    "SandboxMode",
+    "Settings",
+    "Summary",
+    "Wanted",
+    "WireApi",
+    "WorkspaceWrite",
+]
 
+ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
 Effort = Literal["minimal", "low", "medium", "high", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
@@ -68,8 +80,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Absolute; need not exist."""
     model: str
     provider: Provider
-    approval_policy: Literal["untrusted", "on-failure", "on-request", "never"]
-    sandbox_mode: Literal["read-only", "workspace-write", "danger-full-access"]
+    approval_policy: ApprovalPolicy
+    sandbox_mode: SandboxMode
     workspace_write: WorkspaceWrite
     base_instructions: str | None
     """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""

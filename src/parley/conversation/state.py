@@ -48,6 +48,7 @@ class State:
         "messages",
         "model",
         "phase",
+        "since",
         "title",
         "tokens",
         "updated_at",
@@ -62,6 +63,8 @@ class State:
         self.tokens: Tokens | None = None
         self.event_id: EventId | None = None
         """The turn that runs, or the last that ran."""
+        self.since = 0.0
+        """When that turn began."""
         self.last_turn: TurnEnded | None = None
         self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
         """What was sent under which id."""
@@ -86,7 +89,7 @@ class State:
             case SettingsChosen(model=model, cwd=cwd):
                 self.model, self.cwd = model, cwd
             case TurnStarted(event_id=event_id):
-                self.event_id = event_id
+                self.event_id, self.since = event_id, at
                 self._event_ids.add(event_id)
             case TurnEnded():
                 self.last_turn = happened

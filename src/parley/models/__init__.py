@@ -1,1 +1,43 @@
+"""Ways to a model: one module for each API, chosen by `wire_api`.
 
+Importing this package costs nothing: what an API needs is loaded when a conversation first uses it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, assert_never
+
+if TYPE_CHECKING:
+    from parley.config.types import Settings
+    from parley.models.http import Http
+    from parley.ports.clock import Clock
+    from parley.ports.model import Model, OpenModel
+    from parley.wire.ids import ConversationId
+
+__all__ = ["model_opener"]
+
+
+def model_opener(*, http: Http, environ: Mapping[str, str], clock: Clock) -> OpenModel:
+    """What opens models in this process; keys come from `environ`, each time one is needed."""
+    scripted_replies: Counter[ConversationId] = Counter()
+
+    def open_model(settings: Settings, conversation: ConversationId) -> Model:
+        match settings.provider.wire_api:
+            case "chat":
+                from parley.models.chat import ChatModel
+
+                return ChatModel(settings, http=http, environ=environ, clock=clock)
+            case "responses":
+                from parley.models.responses import ResponsesModel
+
+                return ResponsesModel(settings, conversation, http=http, environ=environ, clock=clock)
+            case "scripted":
+                from parley.models.scripted import ScriptedModel
+
+                return ScriptedModel(settings.provider, conversation, replies_given=scripted_replies, clock=clock)
+            case unknown:
+                assert_never(unknown)
+
+    return open_model

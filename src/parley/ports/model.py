@@ -6,7 +6,7 @@ hundreds of deltas in one read, and a loop over a list costs a fraction of as ma
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -120,11 +120,11 @@ class Model(Protocol):
     max_retries: int
     """How often the turn may ask again after a response that broke off."""
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask, and yield the response as it comes; the last chunk of all is `ResponseDone`.
 
         Repeats the request by itself while it is refused in passing (429, 5xx, no connection).
-        Closing the iterator, or cancelling, closes the connection.
+        Closing the generator, or cancelling, closes the connection.
 
         Raises:
             ModelError: there is no response, or it broke off; what was yielded is void.

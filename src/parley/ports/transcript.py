@@ -22,3 +22,7 @@ class Transcript(Protocol):
     def extend(self, kind: ItemKind, text: str) -> None:
         """Show more of what is being said. Not written down: the event that ends it will be."""
         ...
+
+    def unfinished(self, kind: ItemKind) -> str:
+        """What was shown of an item that no event has ended; empty when there is none."""
+        ...

@@ -66,23 +66,39 @@ class LineFramer:
 
 
 class SseFramer:
-    """Cuts a byte stream into the data of server-sent events; all other fields are skipped."""
+    """Cuts a byte stream into the data of server-sent events; all other fields are skipped.
+
+    Lines end in `\\n` or `\\r\\n`. An event that the stream leaves unfinished is dropped, as the
+    standard has it.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._unfinished: list[bytes] = []
+        """Pieces of a line whose end has not come; joined once, however many there are."""
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that `chunk` completes."""
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
+        if b"\n" not in chunk:
+            self._unfinished.append(chunk)
+            return []
+        if self._unfinished:
+            chunk = b"".join((*self._unfinished, chunk))
+            self._unfinished.clear()
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n")
+        lines = chunk.split(b"\n")
+        if tail := lines.pop():
+            self._unfinished.append(tail)
         data = self._data
         events: list[bytes] = []
-        for line in lines:
-            if line.startswith(b"data:"):
-                value = line[6:] if line.startswith(b"data: ") else line[5:]
-                data.append(value[:-1] if value.endswith(b"\r") else value)
-            elif data and (not line or line == b"\r"):
-                events.append(data[0] if len(data) == 1 else b"\n".join(data))
-                data.clear()
+        for line in lines:  # hundreds at a time: the usual shapes of a line first
+            if line[:6] == b"data: ":
+                data.append(line[6:])
+            elif not line:
+                if data:
+                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data.clear()
+            elif line[:5] == b"data:" or line == b"data":
+                data.append(line[5:])
         return events

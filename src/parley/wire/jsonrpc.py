@@ -89,6 +89,8 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
             return decoder.decode(mended)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"not UTF-8: {error}") from None
 
 
 def decode_message(line: bytes) -> Message:

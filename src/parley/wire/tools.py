@@ -152,7 +152,9 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 class ConversationStreamArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
-    after: Annotated[int | None, Meta(description="A position: only what is newer is sent.", ge=0)] = None
+    after: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="A position: only what is newer is sent.")
+    ] = None
     event_meta: Annotated[
         bool | None, Meta(description="Whether events carry positions; by default for clients at 2025-11-25.")
     ] = None
@@ -163,7 +165,7 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 
 class ConversationsListArguments(Struct, frozen=True, kw_only=True):
-    limit: Annotated[int | None, Meta(description="How many at most (default 50).", ge=1)] = None
+    limit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="How many at most (default 50).")] = None
     cursor: Annotated[str | None, Meta(description="`next_cursor` of the page before.")] = None
     cwd: Annotated[str | None, Meta(description="Only those in this working directory.")] = None
     text: Annotated[str | None, Meta(description="Only those with this in title or messages.")] = None
@@ -193,11 +195,15 @@ class ConversationArguments(Struct, frozen=True, kw_only=True):
 
 class ConversationReadArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
-    after: Annotated[int | None, Meta(description="A position: only what is newer (default 0).", ge=0)] = None
-    limit: Annotated[int | None, Meta(description="How many events at most (default 100).", ge=1, le=10_000)] = None
+    after: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="A position: only what is newer (default 0).")
+    ] = None
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="How many events at most (default 100).")
+    ] = None
     wait_seconds: Annotated[
-        float | None,
-        Meta(description="How long to wait when there is nothing newer (default 0).", ge=0, le=50),
+        Annotated[float, Meta(ge=0, le=50)] | None,
+        Meta(description="How long to wait when there is nothing newer (default 0)."),
     ] = None
 
 

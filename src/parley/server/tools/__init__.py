@@ -1,1 +1,153 @@
+"""The tools we offer, one file each; this is their table."""
 
+from __future__ import annotations
+
+from typing import Final
+
+from parley.server.faults import Faults
+from parley.server.tools.codex import codex
+from parley.server.tools.codex_reply import codex_reply
+from parley.server.tools.create import create
+from parley.server.tools.interrupt import interrupt
+from parley.server.tools.list import list_conversations
+from parley.server.tools.read import read
+from parley.server.tools.send import send
+from parley.server.tools.status import status
+from parley.server.tools.stream import stream
+from parley.server.tooltable import Tool, ToolTable
+from parley.wire.mcp import ToolAnnotations
+from parley.wire.tools import (
+    CodexArguments,
+    CodexReplyArguments,
+    CodexResult,
+    ConversationArguments,
+    ConversationCreateArguments,
+    ConversationCreated,
+    ConversationReadArguments,
+    ConversationReadResult,
+    ConversationsListArguments,
+    ConversationsListResult,
+    ConversationStatusResult,
+    ConversationStreamArguments,
+    MessageAccepted,
+    PlainOk,
+    SendMessageArguments,
+    StreamStarted,
+)
+
+__all__ = ["LATER", "TOOLS"]
+
+_ACTS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
+"""The agent behind it may change files and reach the network, as far as its settings allow."""
+_LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_OPENS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_STOPS: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+
+TOOLS: Final = ToolTable(
+    Tool(
+        "codex",
+        title="Codex",
+        description="Start a conversation with a coding agent, run one request to its end, and get its last words.",
+        args=CodexArguments,
+        result=CodexResult,
+        run=codex,
+        faults=Faults.CODEX,
+        annotations=_ACTS,
+    ),
+    Tool(
+        "codex-reply",
+        title="Codex Reply",
+        description="Go on with a conversation; a reply to an agent that is still working joins its work.",
+        args=CodexReplyArguments,
+        result=CodexResult,
+        run=codex_reply,
+        faults=Faults.CODEX,
+        annotations=_ACTS,
+    ),
+    Tool(
+        "conversationCreate",
+        title="Create a conversation",
+        description="Open a conversation with a coding agent. Nothing is sent to the model yet.",
+        args=ConversationCreateArguments,
+        result=ConversationCreated,
+        run=create,
+        faults=Faults.CREATE,
+        annotations=_OPENS,
+    ),
+    Tool(
+        "conversationSendMessage",
+        title="Send a message",
+        description="Say something in a conversation; the agent works in the background. Stream or read to follow.",
+        args=SendMessageArguments,
+        result=MessageAccepted,
+        run=send,
+        faults=Faults.SEND,
+        annotations=_ACTS,
+    ),
+    Tool(
+        "conversationStream",
+        title="Stream a conversation",
+        description="Get all that happened in a conversation, then all that happens, as notifications. "
+        "Cancel this request to pause.",
+        args=ConversationStreamArguments,
+        result=StreamStarted,
+        run=stream,
+        faults=Faults.STREAM,
+        annotations=_LOOKS,
+    ),
+    Tool(
+        "conversationsList",
+        title="List conversations",
+        description="All conversations, latest activity first.",
+        args=ConversationsListArguments,
+        result=ConversationsListResult,
+        run=list_conversations,
+        faults=Faults.PLAIN,
+        annotations=_LOOKS,
+    ),
+    Tool(
+        "conversationRead",
+        title="Read a conversation",
+        description="What is newer than a position, waiting for it if asked to. "
+        "For clients that cannot take notifications.",
+        args=ConversationReadArguments,
+        result=ConversationReadResult,
+        run=read,
+        faults=Faults.TYPED,
+        annotations=_LOOKS,
+    ),
+    Tool(
+        "conversationInterrupt",
+        title="Interrupt the agent",
+        description="Stop what the agent is doing; the conversation goes on with the next message.",
+        args=ConversationArguments,
+        result=PlainOk,
+        run=interrupt,
+        faults=Faults.TYPED,
+        annotations=_STOPS,
+    ),
+    Tool(
+        "conversationStatus",
+        title="Status of a conversation",
+        description="Whether the agent is idle or working, and what the conversation has cost so far.",
+        args=ConversationArguments,
+        result=ConversationStatusResult,
+        run=status,
+        faults=Faults.TYPED,
+        annotations=_LOOKS,
+    ),
+)
+
+LATER: Final = frozenset(
+    {
+        "conversationRename",
+        "conversationArchive",
+        "conversationDelete",
+        "conversationFork",
+        "approvalsList",
+        "approvalAnswer",
+    }
+)
+"""Tools of the protocol that this version does not have."""

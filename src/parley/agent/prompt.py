@@ -1,0 +1,76 @@
+"""What the model is told besides the history: instructions, environment, project notes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from parley.agent.instructions import BASE_INSTRUCTIONS
+from parley.config.types import Settings
+from parley.conversation.history import HistoryItem
+from parley.ports.model import ModelRequest
+
+__all__ = ["environment_context", "request_for", "user_instructions"]
+
+NOTES: Final = "AGENTS.md"
+_SEPARATOR: Final = "\n\n--- project-doc ---\n\n"
+
+
+def request_for(settings: Settings, history: Sequence[HistoryItem]) -> ModelRequest:
+    """The request for the next response. Notes are read anew: they may change while we talk."""
+    context = [environment_context(settings)]
+    if notes := user_instructions(settings):
+        context.append(notes)
+    instructions = settings.base_instructions
+    return ModelRequest(
+        instructions=BASE_INSTRUCTIONS if instructions is None else instructions,
+        context=tuple(context),
+        history=history,
+    )
+
+
+def environment_context(settings: Settings) -> str:
+    network = "enabled" if settings.network_access else "restricted"
+    return (
+        f"<environment_context>\n\nCurrent working directory: {settings.cwd}\n"
+        f"Approval policy: {settings.approval_policy}\nSandbox policy: {settings.sandbox_mode}\n"
+        f"Network access: {network}\n\n\n</environment_context>"
+    )
+
+
+def user_instructions(settings: Settings) -> str | None:
+    """The user's own notes and the project's, in one message; None when there are neither."""
+    own = _read(Path(settings.home, NOTES), limit=settings.project_doc_max_bytes)
+    parts = [own.strip()] if own and own.strip() else []
+    if project := _project_notes(Path(settings.cwd), limit=settings.project_doc_max_bytes):
+        parts.append(project)
+    return f"<user_instructions>\n\n{_SEPARATOR.join(parts)}\n\n</user_instructions>" if parts else None
+
+
+def _project_notes(cwd: Path, *, limit: int) -> str | None:
+    """The notes in the working directory, else those at the root of the repository it is in."""
+    root = next((path for path in (cwd, *cwd.parents) if os.path.lexists(path / ".git")), cwd)
+    for folder in dict.fromkeys((cwd, root)):
+        if notes := _read(folder / NOTES, limit=limit, inside=root):
+            return notes
+    return None
+
+
+def _read(path: Path, *, limit: int, inside: Path | None = None) -> str | None:
+    """The text at `path`, cut at `limit` bytes; None where there is no such file.
+
+    A repository may be hostile: notes that are a link out of it, a device or a pipe are none.
+    """
+    try:
+        if inside is not None and not path.resolve().is_relative_to(inside.resolve()):
+            return None
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if limit <= 0 or not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return file.read(limit).decode("utf-8", "replace")
+    except (OSError, ValueError):  # missing, forbidden, a loop of links, a NUL in the path
+        return None

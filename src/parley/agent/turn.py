@@ -1,0 +1,174 @@
+"""One turn, top to bottom: ask the model, run its calls, say what happened, again.
+
+Knows no client and no model API. Ends in exactly one of two ways by itself, done or failed;
+being cancelled is an interrupt, and whoever cancels says so in the log.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from random import random
+from typing import assert_never
+
+from parley.agent.prompt import request_for
+from parley.config.types import Settings
+from parley.conversation.log import Happened, ItemKind
+from parley.conversation.records import (
+    CallItem,
+    CallOutput,
+    MessageItem,
+    ModelAsked,
+    ModelItem,
+    ModelSaid,
+    TurnEnded,
+)
+from parley.errors import ModelError
+from parley.ports.clock import Clock
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    Model,
+    ModelRequest,
+    OpaqueDone,
+    RawReasoningDelta,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+    backoff_seconds,
+)
+from parley.ports.transcript import Transcript
+from parley.wire.events import (
+    AgentMessage,
+    AgentReasoning,
+    AgentReasoningRawContent,
+    BackgroundEvent,
+    ErrorEvent,
+    TaskComplete,
+    TokenCount,
+)
+
+__all__ = ["run_turn"]
+
+
+async def run_turn(transcript: Transcript, model: Model, settings: Settings, clock: Clock) -> None:
+    """Answer the input that waits in the transcript, and what joins it meanwhile."""
+    last_message: str | None = None
+    while True:
+        await transcript.append(ModelAsked())
+        request = request_for(settings, transcript.history.items)
+        try:
+            response = await _ask(transcript, model, request, settings, clock)
+        except ModelError as error:
+            await transcript.append(
+                ErrorEvent(message=str(error)),
+                TaskComplete(last_agent_message=None),
+                TurnEnded(why="failed", message=str(error)),
+            )
+            return
+        last_message = response.last_text or last_message
+        await transcript.append(*(ModelSaid(item=item) for item in response.items))
+        for call in response.calls:
+            await transcript.append(CallOutput(call_id=call.call_id, output=_run(call)))
+        if response.usage is not None:
+            await transcript.append(response.usage)
+        # Between this look and the append below nothing can join: a turn does not end while input waits.
+        if not response.calls and not transcript.history.waiting:
+            break
+    await transcript.append(
+        TaskComplete(last_agent_message=last_message), TurnEnded(why="done", message=last_message)
+    )
+
+
+def _run(call: CallItem) -> str:
+    return f"unsupported call: {call.name}"
+
+
+class _Response:
+    """A response that ended as it should."""
+
+    def __init__(self) -> None:
+        self.items: list[ModelItem] = []
+        self.usage: TokenCount | None = None
+
+    @property
+    def calls(self) -> list[CallItem]:
+        return [item for item in self.items if isinstance(item, CallItem)]
+
+    @property
+    def last_text(self) -> str | None:
+        texts = [item.text for item in self.items if isinstance(item, MessageItem)]
+        return texts[-1] if texts else None
+
+
+async def _ask(
+    transcript: Transcript, model: Model, request: ModelRequest, settings: Settings, clock: Clock
+) -> _Response:
+    """One response; asked for again while it breaks off and that is worth it."""
+    attempt = 0
+    while True:
+        try:
+            return await _listen(transcript, model, request, settings)
+        except ModelError as error:
+            if not error.worth_repeating or attempt >= model.max_retries:
+                raise
+            attempt += 1
+            delay = backoff_seconds(attempt, random())
+            note = f"stream error: {error}; retrying {attempt}/{model.max_retries} in {_spoken(delay)}…"
+            await transcript.append(BackgroundEvent(message=note))
+            await clock.sleep(delay)
+
+
+async def _listen(transcript: Transcript, model: Model, request: ModelRequest, settings: Settings) -> _Response:
+    """Pass on what the model says while it says it."""
+    response = _Response()
+    extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
+    async with aclosing(model.stream(request)) as batches:
+        async for batch in batches:
+            for chunk in batch:
+                if type(chunk) is TextDelta:  # nearly all of them
+                    extend(ItemKind.MESSAGE, chunk.text)
+                elif isinstance(chunk, ReasoningDelta):
+                    extend(ItemKind.REASONING, chunk.text)
+                elif isinstance(chunk, RawReasoningDelta):
+                    if show_raw:
+                        extend(ItemKind.RAW_REASONING, chunk.text)
+                elif happened := _take(chunk, response, show_raw=show_raw):
+                    await transcript.append(*happened)
+    if text := transcript.unfinished(ItemKind.MESSAGE):  # it was said, though never declared whole
+        response.items.append(MessageItem(text=text))
+        await transcript.append(AgentMessage(message=text))
+    return response
+
+
+def _take(chunk: Chunk, response: _Response, *, show_raw: bool) -> list[Happened]:
+    """Keep what ended for the history, and return what clients see of it."""
+    match chunk:
+        case MessageDone(item=item):
+            if item.text:
+                response.items.append(item)
+                return [AgentMessage(message=item.text)]
+        case ReasoningDone(summaries=summaries, raw=raw, item=opaque):
+            if opaque is not None:
+                response.items.append(opaque)
+            seen: list[Happened] = [AgentReasoning(text=text) for text in summaries]
+            if show_raw:
+                seen += [AgentReasoningRawContent(text=text) for text in raw]
+            return seen
+        case CallDone(item=call):
+            response.items.append(call)
+        case OpaqueDone(item=opaque):
+            response.items.append(opaque)
+        case ResponseDone(usage=usage):
+            response.usage = usage
+        case TextDelta() | ReasoningDelta() | RawReasoningDelta():
+            raise TypeError(f"{chunk!r} is a delta")
+        case _:
+            assert_never(chunk)
+    return []
+
+
+def _spoken(seconds: float) -> str:
+    """A delay as people read it: `187.5ms`, `1.6s`."""
+    return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"

@@ -1,0 +1,54 @@
+"""`parley`: which subcommand is meant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from parley.version import __version__
+
+__all__ = ["main"]
+
+USAGE = """\
+Parley, a conversation server for coding agents.
+
+usage: parley COMMAND [OPTIONS]
+
+commands:
+  mcp      serve an MCP client on stdin and stdout
+  demo     show a whole conversation on the terminal; no key, no network
+
+options:
+  -h, --help   this text; `parley COMMAND --help` for a command
+  --version    the version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit code: 0, or 2 for a command line that makes no sense."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    match arguments:
+        case ["mcp", *rest]:
+            from parley.cli.mcp import run_mcp
+
+            return run_mcp(rest)
+        case ["demo", *rest]:
+            from parley.cli.demo import run_demo
+
+            return run_demo(rest)
+        case ["--version"]:
+            print(f"parley {__version__}")
+            return 0
+        case ["-h" | "--help" | "help"]:
+            print(USAGE, end="")
+            return 0
+        case []:
+            print(USAGE, end="", file=sys.stderr)
+            return 2
+        case _:
+            print(f"parley: cannot use {arguments[0]!r} here; try `parley --help`", file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Who asks a provider: the key and the headers of its settings, and how neither is ever shown.
+
+Keys are read when a request is made and live as long as it does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from parley.config.types import Provider, Settings
+from parley.errors import MissingVariable
+
+__all__ = ["Credentials", "credentials"]
+
+OPENAI_KEY: Final = "OPENAI_API_KEY"
+OPENAI_HINT: Final = "Set it, or put it into auth.json in Parley's home directory."
+
+HIDDEN: Final = "***"
+
+SHORTEST_SECRET: Final = 8
+"""Words of headers that are shorter hide nothing, and striking them out would garble every text."""
+
+_NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.IGNORECASE)
+
+
+class Credentials:
+    """What one request says about who asks. Its fields show in no repr."""
+
+    __slots__ = ("_secrets", "headers")
+
+    def __init__(self, headers: dict[str, str], secrets: set[str]) -> None:
+        self.headers = headers
+        """By name in lower case."""
+        self._secrets = sorted(secrets, key=len, reverse=True)
+
+    def hide_in(self, text: str, *, is_cut: bool = False) -> str:
+        """The text without secrets. `is_cut`: it may end in the middle of one."""
+        if is_cut:
+            begun = max((_overlap(text, secret) for secret in self._secrets), default=0)
+            text = text[: len(text) - begun]
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
+    """The headers that the provider's settings ask for, with its key.
+
+    Raises:
+        MissingVariable: the key is to come from a variable that is not set, or empty.
+    """
+    provider = settings.provider
+    headers = {name.lower(): value for name, value in provider.http_headers.items()}
+    secrets = {
+        word for name, value in headers.items() if _NAMES_A_SECRET.search(name) for word in _long_words(value)
+    }
+    for name, variable in provider.env_http_headers.items():
+        if value := environ.get(variable, "").strip():
+            headers[name.lower()] = value
+            secrets.update(_long_words(value))
+    if key := _key(provider, settings.home, environ):
+        headers["authorization"] = f"Bearer {key}"
+        secrets.add(key)
+    return Credentials(headers, secrets)
+
+
+def _key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | None:
+    if provider.is_openai:
+        key = _key_in_auth_file(home) or environ.get(OPENAI_KEY, "").strip()
+        if not key:
+            raise MissingVariable(OPENAI_KEY, OPENAI_HINT)
+        return key
+    if provider.env_key is None:
+        return None
+    key = environ.get(provider.env_key, "").strip()
+    if not key:
+        raise MissingVariable(provider.env_key, provider.env_key_instructions)
+    return key
+
+
+class _AuthFile(Struct, frozen=True):
+    OPENAI_API_KEY: str | None = None
+
+
+def _key_in_auth_file(home: str) -> str | None:
+    try:
+        with open(os.path.join(home, "auth.json"), "rb") as file:
+            key = msgspec.json.decode(file.read(), type=_AuthFile).OPENAI_API_KEY
+    except (OSError, ValueError):
+        return None  # not there or not ours: the environment may have the key
+    return key.strip() if key else None
+
+
+def _long_words(value: str) -> Iterator[str]:
+    return (word for word in value.split() if len(word) >= SHORTEST_SECRET)
+
+
+def _overlap(text: str, secret: str) -> int:
+    """How many characters at the end of the text are the beginning of the secret, but not all of it."""
+    return next((n for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n])), 0)

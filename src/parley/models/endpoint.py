@@ -1,0 +1,183 @@
+"""One address of a provider: asked, asked again while it is refused in passing, read to the end.
+
+Knows statuses, retries and whose key to send. Knows nothing of what is asked and answered: an API
+brings the body of its request and a decoder for the reply.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import closing
+from http import HTTPStatus
+from typing import Final, Protocol
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+
+from parley.config.types import Provider, Settings
+from parley.errors import (
+    BadSetting,
+    CannotConnect,
+    HighDemand,
+    ModelError,
+    RetryLimitExceeded,
+    StreamDisconnected,
+    UnexpectedStatus,
+    UsageLimitReached,
+)
+from parley.models.credentials import Credentials, credentials
+from parley.models.http import REFUSAL_BYTES, Http, Reply
+from parley.ports.clock import Clock
+from parley.ports.model import Chunk, backoff_seconds
+
+__all__ = ["Decoder", "Endpoint"]
+
+LONGEST_RETRY_AFTER_SECONDS: Final = 60
+"""A provider may ask for a longer pause; a person who waits would rather read the failure."""
+
+
+class Decoder(Protocol):
+    """Turns the bytes of one reply into chunks. Fed by hand."""
+
+    done: bool
+    """Nothing that may still come matters."""
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        """What `data` completes."""
+        ...
+
+    def end(self) -> list[Chunk]:
+        """The last chunks, once `done` or when the body has come to its orderly end.
+
+        Raises:
+            StreamDisconnected: what came is not a whole response.
+        """
+        ...
+
+
+class Endpoint:
+    """Where one conversation's requests go.
+
+    Raises:
+        BadSetting: the provider's settings name no address.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        http: Http,
+        environ: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._provider = settings.provider
+        self._url = _address(settings.provider, path)
+        self._headers = {"accept": "text/event-stream", "content-type": "application/json", **headers}
+        self._http, self._environ, self._clock = http, environ, clock
+
+    async def stream(self, body: bytes, decoder: Decoder) -> AsyncGenerator[Sequence[Chunk], None]:
+        """Ask, and yield what the decoder makes of the reply, one batch for each read that held something.
+
+        Raises:
+            ModelError: there is no reply, or it broke off.
+        """
+        who = credentials(self._settings, self._environ)
+        with closing(await self._accepted(body, who)) as reply:
+            while not decoder.done and (data := await reply.read()):
+                if chunks := decoder.feed(data):
+                    yield chunks
+            try:
+                last = decoder.end()
+            except StreamDisconnected as broken:
+                raise StreamDisconnected(who.hide_in(broken.detail)) from None
+            yield last
+            await reply.finish()
+
+    async def _accepted(self, body: bytes, who: Credentials) -> Reply:
+        """The reply of the first try that is not refused."""
+        headers = {**self._headers, **who.headers}
+        idle_seconds = self._provider.stream_idle_timeout_ms / 1000
+        attempt = 1
+        while True:
+            failure: ModelError
+            try:
+                reply = await self._http.post(self._url, headers=headers, body=body, idle_seconds=idle_seconds)
+            except CannotConnect as unreachable:
+                failure = CannotConnect(unreachable.url, who.hide_in(unreachable.detail))
+                wait = None
+            else:
+                if 200 <= reply.status < 300:
+                    return reply
+                with closing(reply):
+                    failure = await self._refusal(reply, who)
+                wait = _seconds(reply.retry_after, now=self._clock.now())
+            if attempt > self._provider.request_max_retries or not failure.worth_repeating:
+                raise failure
+            await self._clock.sleep(backoff_seconds(attempt, random.random()) if wait is None else wait)
+            attempt += 1
+
+    async def _refusal(self, reply: Reply, who: Credentials) -> ModelError:
+        body = await reply.beginning()
+        status, reason = reply.status, who.hide_in(_phrase(reply))
+        is_responses = self._provider.wire_api == "responses"
+        if status == 429 and is_responses and (limit := _usage_limit(body)):
+            return limit
+        if status == 500 and is_responses:
+            return HighDemand()
+        if status == 429 or 500 <= status < 600:
+            return RetryLimitExceeded(status, reason)
+        text = body.decode(errors="replace")
+        return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
+
+
+def _address(provider: Provider, path: str) -> str:
+    if not provider.base_url:
+        raise BadSetting("this provider needs one", key=f"model_providers.{provider.id}.base_url")
+    parts = urlsplit(provider.base_url)
+    query = "&".join(filter(None, (parts.query, urlencode(provider.query_params))))
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + path, query, ""))
+
+
+def _phrase(reply: Reply) -> str:
+    """What the status means; servers abbreviate it or leave it out."""
+    try:
+        return HTTPStatus(reply.status).phrase
+    except ValueError:
+        return reply.reason or "<unknown status code>"
+
+
+def _seconds(retry_after: str | None, *, now: float) -> float | None:
+    """How long a `retry-after` asks to wait, given in seconds or as a date; None: it does not say."""
+    if retry_after is None:
+        return None
+    from email.utils import parsedate_to_datetime  # loaded with the HTTP library
+
+    try:
+        seconds = (
+            float(retry_after) if retry_after.isdecimal() else parsedate_to_datetime(retry_after).timestamp() - now
+        )
+    except ValueError:
+        return None
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_SECONDS)
+
+
+class _Fault(Struct, frozen=True):
+    type: str | None = None
+    resets_in_seconds: int | None = None
+
+
+class _Refused(Struct, frozen=True):
+    error: _Fault
+
+
+def _usage_limit(body: bytes) -> UsageLimitReached | None:
+    try:
+        fault = msgspec.json.decode(body, type=_Refused).error
+    except ValueError:
+        return None
+    return UsageLimitReached(fault.resets_in_seconds) if fault.type == "usage_limit_reached" else None

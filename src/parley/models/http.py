@@ -1,0 +1,208 @@
+"""One HTTP client for the whole process, and its replies as they come.
+
+Knows connections, silence, and the ways in which both go wrong. Knows no provider, no key and no
+second try: `endpoint.py` does. The HTTP library is the heaviest import of all and is loaded in a
+thread, so that nobody waits for it but the first request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from parley.errors import CannotConnect, StreamDisconnected
+from parley.version import __version__
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["Http", "Reply"]
+
+CONNECT_SECONDS: Final = 30
+"""How long a provider may take to accept a connection: ample for a far and busy one, and short
+enough to leave a person hope for the next try."""
+
+FINISH_SECONDS: Final = 0.2
+"""How long the end of a body that is no longer needed is waited for. It is on its way with the
+last bytes that were; a server that holds it back costs a new connection, not a pause."""
+
+REFUSAL_SECONDS: Final = 5
+"""How long the body of a refusal is waited for; it only explains."""
+
+REFUSAL_BYTES: Final = 4096
+"""How much of such a body is read."""
+
+SILENT: Final = "idle timeout waiting for SSE"
+
+
+class Http:
+    """The way out. One for the whole process; made early, it does nothing until it is needed."""
+
+    def __init__(self) -> None:
+        self._library: Future[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def warm_up(self) -> None:
+        """Begin to load the HTTP library in a thread; the first request waits for the rest, if any."""
+        self._load()
+
+    async def post(self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float) -> Reply:
+        """Send `body`, and return the reply once its head has come, whatever its status.
+
+        The caller closes the reply. Cancelling closes the connection.
+
+        Raises:
+            CannotConnect: nobody answered.
+            StreamDisconnected: somebody is there and was silent for `idle_seconds`.
+        """
+        session = await self._open_session()
+        import aiohttp
+
+        try:
+            async with asyncio.timeout(idle_seconds):
+                response = await session.post(
+                    url,
+                    data=io.BytesIO(body),  # a large body leaves in pieces
+                    headers=headers,
+                    allow_redirects=False,  # keys do not follow one
+                    proxy=_proxy(url),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=idle_seconds),
+                )
+        except aiohttp.ConnectionTimeoutError:
+            raise CannotConnect(_shown(url), "nobody answered in time") from None
+        except TimeoutError:
+            raise StreamDisconnected(SILENT) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # The library's own errors hold the request, keys and all: none of them travels on.
+            raise CannotConnect(_shown(url), _in_words(error)) from None
+        return Reply(response)
+
+    async def close(self) -> None:
+        """Close every connection. Requests that still run break off."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _load(self) -> Future[None]:
+        if self._library is None:
+            library = self._library = Future[None]()
+            library.set_running_or_notify_cancel()  # a request that is cancelled does not cancel it
+            threading.Thread(target=_import_library, args=(library,), name="import-http", daemon=True).start()
+        return self._library
+
+    async def _open_session(self) -> aiohttp.ClientSession:
+        await asyncio.wrap_future(self._load())
+        if self._session is None:
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # as many as there are conversations
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"user-agent": f"parley/{__version__}"},
+            )
+        return self._session
+
+
+class Reply:
+    """The answer to one request: its head, and a body that may still be coming."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.retry_after = response.headers.get("retry-after")
+
+    async def read(self) -> bytes:
+        """All that has come since the last call, or what comes next; nothing at the orderly end.
+
+        Raises:
+            StreamDisconnected: the body broke off, or nothing came for as long as was allowed.
+        """
+        import aiohttp
+
+        try:
+            return await self._response.content.readany()
+        except TimeoutError:
+            raise StreamDisconnected(SILENT) from None
+        except aiohttp.ClientPayloadError:
+            raise StreamDisconnected("the answer broke off") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise StreamDisconnected(_in_words(error)) from None
+
+    async def beginning(self) -> bytes:
+        """The first `REFUSAL_BYTES` of the body, or as much of them as can be had."""
+        body = b""
+        try:
+            async with asyncio.timeout(REFUSAL_SECONDS):
+                while len(body) < REFUSAL_BYTES and (data := await self.read()):
+                    body += data
+        except (TimeoutError, StreamDisconnected):
+            pass  # what came explains better than nothing
+        return body[:REFUSAL_BYTES]
+
+    async def finish(self) -> None:
+        """Wait a moment for the end of the body, so that the connection can serve the next request."""
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                while await self.read():
+                    pass
+        except (TimeoutError, StreamDisconnected):
+            pass  # then it cannot; closing will end it
+
+    def close(self) -> None:
+        """Close the connection at once, unless the body has ended: then it stays for the next request."""
+        self._response.close()
+
+
+def _import_library(library: Future[None]) -> None:
+    try:
+        import aiohttp  # noqa: F401 - loading it is the purpose
+    except BaseException as error:
+        library.set_exception(error)
+    else:
+        library.set_result(None)
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for this address.
+
+    The library could look it up itself, but would then also look for passwords in `~/.netrc` and
+    refuse requests that have a key already.
+    """
+    from urllib.request import getproxies, proxy_bypass  # loaded with the HTTP library
+
+    parts = urlsplit(url)
+    if parts.hostname is None or proxy_bypass(parts.hostname):
+        return None
+    return getproxies().get(parts.scheme)
+
+
+def _shown(url: str) -> str:
+    """The address as people may see it: without the parts that may hold secrets."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong on the way, without addresses or headers."""
+    import aiohttp
+
+    match error:
+        case aiohttp.InvalidURL():
+            return "this is no address"
+        case aiohttp.ServerDisconnectedError():
+            return "the connection was closed"
+        case aiohttp.ClientResponseError(status=status, message=message):
+            return f"{status} {message}"
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number)
+        case OSError(strerror=str(text)):
+            return text
+        case _:
+            return str(error)

@@ -1,0 +1,363 @@
+"""The responses API: what is asked, and what its stream of events means.
+
+The decoder is pure and fed by hand; `ResponsesModel` puts it at the end of a connection. Items that
+only this API understands are kept as they came and go back like that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, Final, assert_never
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.config.types import Settings
+from parley.conversation.history import HistoryItem, OutputItem, UserItem
+from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.errors import StreamDisconnected
+from parley.models.content import texts_of
+from parley.models.endpoint import Endpoint
+from parley.models.http import Http
+from parley.models.payloads import read_payload
+from parley.ports.clock import Clock
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    ModelRequest,
+    OpaqueDone,
+    RawReasoningDelta,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+    ToolSpec,
+)
+from parley.wire.events import TokenCount
+from parley.wire.framing import SseFramer
+from parley.wire.ids import CallId, ConversationId
+from parley.wire.jsonrpc import encode
+
+__all__ = ["ResponsesDecoder", "ResponsesModel", "encode_responses"]
+
+REASONING_MODELS: Final = ("o3", "o4-mini", "codex-mini-latest", "gpt-5")
+"""How the names of models begin that are known to reason."""
+
+LOCAL_SHELL_MODEL: Final = "codex-mini-latest"
+"""Was taught a shell of its own in place of a function."""
+
+LOCAL_SHELL: Final = "local_shell"
+
+
+class ResponsesModel:
+    """A model behind `/responses`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        conversation: ConversationId,
+        *,
+        http: Http,
+        environ: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self._settings, self._conversation = settings, conversation
+        headers = {
+            "openai-beta": "responses=experimental",
+            "session_id": conversation,
+            "originator": settings.internal_originator,
+        }
+        self._endpoint = Endpoint(settings, "/responses", headers=headers, http=http, environ=environ, clock=clock)
+        self.max_retries = settings.provider.stream_max_retries
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        body = encode_responses(request, self._settings, self._conversation)
+        return self._endpoint.stream(body, ResponsesDecoder())
+
+
+# --- the request -----------------------------------------------------------------------
+
+
+def encode_responses(request: ModelRequest, settings: Settings, conversation: ConversationId) -> bytes:
+    """The body of the request (docs/protocol.md, requests to the model)."""
+    reasoning = _reasoning(settings)
+    keeps_nothing = settings.disable_response_storage
+    return encode(
+        {
+            "model": settings.model,
+            "instructions": request.instructions,
+            "input": [*(_said_by_user([text]) for text in request.context), *_items(request.history)],
+            "tools": [_tool(tool, settings.model) for tool in request.tools],
+            "tool_choice": "auto",
+            "parallel_tool_calls": False,
+            "reasoning": reasoning,
+            "store": not keeps_nothing,
+            "stream": True,
+            # Without storage the provider forgets its thoughts unless they travel with us.
+            "include": ["reasoning.encrypted_content"] if keeps_nothing and reasoning else [],
+            "prompt_cache_key": conversation,
+        }
+    )
+
+
+def _reasoning(settings: Settings) -> dict[str, str] | None:
+    supported = settings.model_supports_reasoning_summaries or settings.model.startswith(REASONING_MODELS)
+    if not supported or settings.model_reasoning_effort == "none":
+        return None
+    reasoning: dict[str, str] = {"effort": settings.model_reasoning_effort}
+    if settings.model_reasoning_summary != "none":
+        reasoning["summary"] = settings.model_reasoning_summary
+    return reasoning
+
+
+def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
+    if tool.name == "shell" and model.startswith(LOCAL_SHELL_MODEL):
+        return {"type": LOCAL_SHELL}
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "strict": False,
+        "parameters": tool.parameters,
+    }
+
+
+def _said_by_user(texts: Sequence[str]) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text} for text in texts]
+    return {"type": "message", "id": None, "role": "user", "content": content}
+
+
+def _items(history: Sequence[HistoryItem]) -> Iterator[dict[str, Any] | Raw]:
+    for item in history:
+        match item:
+            case UserItem():
+                yield _said_by_user(texts_of(item))
+            case MessageItem(text=text, id=item_id):
+                content = [{"type": "output_text", "text": text}]
+                yield {"type": "message", "id": item_id, "role": "assistant", "content": content}
+            case CallItem():
+                yield _call(item)
+            case OutputItem(call_id=call_id, output=output):
+                yield {"type": "function_call_output", "call_id": call_id, "output": output}
+            case OpaqueItem(verbatim=verbatim):
+                yield verbatim
+            case _:
+                assert_never(item)
+
+
+def _call(item: CallItem) -> dict[str, Any] | Raw:
+    if item.verbatim is not UNSET:
+        return item.verbatim
+    return {
+        "type": "function_call",
+        "id": None,
+        "name": item.name,
+        "arguments": item.arguments,
+        "call_id": item.call_id,
+    }
+
+
+# --- the reply -------------------------------------------------------------------------
+
+
+class _Event(Struct, frozen=True, gc=False):
+    type: str
+    delta: str | None = None
+    item: Raw | UnsetType = UNSET
+    response: Raw | UnsetType = UNSET
+
+
+class _Kind(Struct, frozen=True):
+    type: str
+    role: str | None = None
+
+
+class _Part(Struct, frozen=True):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Message(Struct, frozen=True):
+    content: tuple[_Part, ...]
+    id: str | None = None
+
+
+class _Reasoning(Struct, frozen=True):
+    summary: tuple[_Part, ...] | None = None
+    content: tuple[_Part, ...] | None = None
+
+
+class _FunctionCall(Struct, frozen=True):
+    call_id: CallId
+    name: str
+    arguments: str
+
+
+class _LocalShellCall(Struct, frozen=True):
+    action: Raw
+    call_id: str | None = None
+    id: str | None = None
+
+
+class _Fault(Struct, frozen=True):
+    message: str | None = None
+
+
+class _Failed(Struct, frozen=True):
+    error: _Fault | None = None
+
+
+class _CachedTokens(Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _ReasoningTokens(Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: _CachedTokens | None = None
+    output_tokens_details: _ReasoningTokens | None = None
+
+
+class _Completed(Struct, frozen=True):
+    usage: _Usage | None = None
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_REASONING: Final = msgspec.json.Decoder(_Reasoning)
+_FUNCTION_CALL: Final = msgspec.json.Decoder(_FunctionCall)
+_LOCAL_SHELL_CALL: Final = msgspec.json.Decoder(_LocalShellCall)
+_FAILED: Final = msgspec.json.Decoder(_Failed)
+_COMPLETED: Final = msgspec.json.Decoder(_Completed)
+
+
+class ResponsesDecoder:
+    """One reply. It is whole when the provider says that it is completed, and not before."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._framer = SseFramer()
+        self._failure = "stream closed before response.completed"
+        self._completed: ResponseDone | None = None
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        decode = _EVENT.decode
+        for payload in self._framer.feed(data):
+            event: _Event | None
+            try:
+                event = decode(payload)
+            except ValueError:
+                event = read_payload(_EVENT, payload)
+                if event is None:
+                    continue
+            match event.type:
+                case "response.output_text.delta":
+                    if event.delta:
+                        chunks.append(TextDelta(event.delta))
+                case "response.reasoning_summary_text.delta":
+                    if event.delta:
+                        chunks.append(ReasoningDelta(event.delta))
+                case "response.reasoning_text.delta":
+                    if event.delta:
+                        chunks.append(RawReasoningDelta(event.delta))
+                case "response.output_item.done":
+                    if event.item is not UNSET and (chunk := _item_done(event.item)):
+                        chunks.append(chunk)
+                case "response.completed":
+                    self._completed = ResponseDone(_token_count(event.response))
+                    self.done = True
+                    break
+                case "response.failed":
+                    self._failure = _why(event.response)
+                    self.done = True
+                    break
+                case _:
+                    pass
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        if self._completed is None:
+            raise StreamDisconnected(self._failure)
+        return [self._completed]
+
+
+def _item_done(raw: Raw) -> Chunk | None:
+    """What an item means to us; None when it is not what its type says."""
+    data = bytes(raw).decode(errors="replace").encode()  # kept for good: it has to be valid JSON
+    match read_payload(_KIND, data):
+        case None:
+            return None
+        case _Kind(type="message", role="assistant"):
+            return _message_done(data)
+        case _Kind(type="reasoning"):
+            return _reasoning_done(data)
+        case _Kind(type="function_call"):
+            return _function_call_done(data)
+        case _Kind(type="local_shell_call"):
+            return _local_shell_call_done(data)
+        case _:
+            return OpaqueDone(OpaqueItem(verbatim=Raw(data)))
+
+
+def _message_done(data: bytes) -> Chunk | None:
+    if (message := read_payload(_MESSAGE, data)) is None:
+        return None
+    text = "".join(part.text or part.refusal or "" for part in message.content)
+    if not text:
+        return OpaqueDone(OpaqueItem(verbatim=Raw(data)))  # nothing to show, still to be sent back
+    return MessageDone(MessageItem(text=text, id=message.id))
+
+
+def _reasoning_done(data: bytes) -> Chunk | None:
+    if (reasoning := read_payload(_REASONING, data)) is None:
+        return None
+    item = OpaqueItem(verbatim=Raw(data))
+    return ReasoningDone(summaries=_texts(reasoning.summary), raw=_texts(reasoning.content), item=item)
+
+
+def _function_call_done(data: bytes) -> Chunk | None:
+    if (call := read_payload(_FUNCTION_CALL, data)) is None:
+        return None
+    return CallDone(CallItem(call_id=call.call_id, name=call.name, arguments=call.arguments, verbatim=Raw(data)))
+
+
+def _local_shell_call_done(data: bytes) -> Chunk | None:
+    if (call := read_payload(_LOCAL_SHELL_CALL, data)) is None:
+        return None
+    call_id = CallId(call.call_id or call.id or f"call_{uuid4()}")
+    arguments = bytes(call.action).decode()
+    return CallDone(CallItem(call_id=call_id, name=LOCAL_SHELL, arguments=arguments, verbatim=Raw(data)))
+
+
+def _texts(parts: tuple[_Part, ...] | None) -> tuple[str, ...]:
+    return tuple(part.text for part in parts or () if part.text)
+
+
+def _why(response: Raw | UnsetType) -> str:
+    failed = read_payload(_FAILED, bytes(response)) if response is not UNSET else None
+    return (failed and failed.error and failed.error.message) or "the provider gave no reason"
+
+
+def _token_count(response: Raw | UnsetType) -> TokenCount | None:
+    completed = read_payload(_COMPLETED, bytes(response)) if response is not UNSET else None
+    if completed is None or completed.usage is None:
+        return None
+    usage = completed.usage
+    cached, reasoning = usage.input_tokens_details, usage.output_tokens_details
+    return TokenCount(
+        input_tokens=usage.input_tokens,
+        cached_input_tokens=cached.cached_tokens if cached else None,
+        output_tokens=usage.output_tokens,
+        reasoning_output_tokens=reasoning.reasoning_tokens if reasoning else None,
+        total_tokens=usage.total_tokens,
+    )

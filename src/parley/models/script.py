@@ -1,0 +1,92 @@
+"""The script of the embedded provider: its file format, and what is wrong with a file (docs/scripted.md).
+
+Knows what may stand in a script, not how it is played; `scripted.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from parley.errors import ModelError
+
+__all__ = ["BadScript", "Call", "Script", "Step", "Usage", "read_script"]
+
+Milliseconds = Annotated[int, Meta(ge=0)]
+Tokens = Annotated[int, Meta(ge=0)]
+
+
+class BadScript(ModelError):
+    """The script cannot be read, or is not one."""
+
+    worth_repeating = False
+
+    def __init__(self, source: str, detail: str) -> None:
+        super().__init__(f"script {source}: {detail}")
+        self.source, self.detail = source, detail
+
+
+class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model wants a function run."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+    """A text is sent as it is, so that a script can also hold bad JSON."""
+    call_id: str | None = None
+
+
+class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the response is said to have cost."""
+
+    input_tokens: Tokens
+    output_tokens: Tokens
+    cached_input_tokens: Tokens | None = None
+    reasoning_output_tokens: Tokens | None = None
+
+
+class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that happens in a reply: exactly one of these."""
+
+    text: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    call: Call | UnsetType = UNSET
+    delay_ms: Milliseconds | UnsetType = UNSET
+    fail: str | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+
+
+class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replies by number; after the last comes the first again."""
+
+    replies: Annotated[Sequence[Sequence[Step]], Meta(min_length=1)]
+    delta_delay_ms: Milliseconds = 0
+    """The pause before each word."""
+
+
+_decoder = msgspec.json.Decoder(Script)
+
+
+def read_script(path: str) -> Script:
+    """The script in a file.
+
+    Raises:
+        BadScript: there is no such file, or something in it is not as it should be.
+    """
+    try:
+        with open(path, "rb") as file:
+            script = _decoder.decode(file.read())
+    except OSError as error:
+        raise BadScript(path, error.strerror or str(error)) from None
+    except ValueError as error:
+        raise BadScript(path, str(error)) from None
+    for reply_index, reply in enumerate(script.replies):
+        for step_index, step in enumerate(reply):
+            named = [name for name in Step.__struct_fields__ if getattr(step, name) is not UNSET]
+            if len(named) != 1:
+                found = " and ".join(named) or "nothing"
+                place = f"$.replies[{reply_index}][{step_index}]"
+                raise BadScript(path, f"Expected one thing in a step, got {found} - at `{place}`")
+    return script

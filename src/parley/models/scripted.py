@@ -1,0 +1,123 @@
+"""The embedded provider: plays a script instead of asking a model. No network, no key.
+
+For trying Parley out, for demonstrations and for tests of clients. Knows how a script is played;
+`script.py` knows what one is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
+from uuid import uuid4
+
+from msgspec import UNSET
+
+from parley.config.types import Provider
+from parley.conversation.records import CallItem, MessageItem
+from parley.errors import StreamDisconnected
+from parley.models.demonstration import DEMONSTRATION
+from parley.models.script import Call, Script, Step, Usage, read_script
+from parley.ports.clock import Clock
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    ModelRequest,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+)
+from parley.wire.events import TokenCount
+from parley.wire.ids import CallId, ConversationId
+from parley.wire.jsonrpc import encode
+
+__all__ = ["ScriptedModel"]
+
+_WORD: Final = re.compile(r"\s*\S+|\s+$")
+"""A word with the space before it; space at the very end is a word of its own."""
+
+
+class ScriptedModel:
+    """Says what its script says, whatever it is asked."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        conversation: ConversationId,
+        *,
+        replies_given: Counter[ConversationId],
+        clock: Clock,
+    ) -> None:
+        self.max_retries = provider.stream_max_retries
+        self._path = provider.script
+        self._conversation = conversation
+        self._replies_given = replies_given
+        """For all conversations: one that is opened again goes on where it was."""
+        self._clock = clock
+        self._script: Script | None = None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        """Play the next reply.
+
+        Raises:
+            BadScript: there is no script to play.
+            StreamDisconnected: the script wants it so.
+        """
+        script = self._script = self._script or (read_script(self._path) if self._path else DEMONSTRATION)
+        reply = script.replies[self._replies_given[self._conversation] % len(script.replies)]
+        self._replies_given[self._conversation] += 1
+
+        usage: TokenCount | None = None
+        text = ""
+        for step in reply:
+            if text and _ends_text(step):
+                yield [MessageDone(MessageItem(text=text))]
+                text = ""
+            if step.text is not UNSET:
+                for word in _WORD.findall(step.text):
+                    await self._pause(script.delta_delay_ms)
+                    yield [TextDelta(word)]
+                text += step.text
+            elif step.reasoning is not UNSET:
+                for word in _WORD.findall(step.reasoning):
+                    await self._pause(script.delta_delay_ms)
+                    yield [ReasoningDelta(word)]
+                yield [ReasoningDone(summaries=(step.reasoning,), raw=())]
+            elif step.call is not UNSET:
+                yield [CallDone(_call_item(step.call))]
+            elif step.delay_ms is not UNSET:
+                await self._pause(step.delay_ms)
+            elif step.fail is not UNSET:
+                raise StreamDisconnected(step.fail)
+            elif step.usage is not UNSET:
+                usage = _token_count(step.usage)
+        if text:
+            yield [MessageDone(MessageItem(text=text))]
+        yield [ResponseDone(usage)]
+
+    async def _pause(self, milliseconds: int) -> None:
+        if milliseconds:
+            await self._clock.sleep(milliseconds / 1000)
+
+
+def _ends_text(step: Step) -> bool:
+    """A model may stop to think in mid-sentence; any other step is about something else."""
+    return step.text is UNSET and step.delay_ms is UNSET
+
+
+def _call_item(call: Call) -> CallItem:
+    arguments = call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
+    return CallItem(call_id=CallId(call.call_id or f"call_{uuid4()}"), name=call.name, arguments=arguments)
+
+
+def _token_count(usage: Usage) -> TokenCount:
+    return TokenCount(
+        input_tokens=usage.input_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_output_tokens=usage.reasoning_output_tokens,
+        total_tokens=usage.input_tokens + usage.output_tokens,
+    )

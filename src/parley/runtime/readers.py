@@ -1,0 +1,104 @@
+"""Cursors that follow a log and say what they pass.
+
+A reader that keeps up is handed each delta as it comes, without a task, a queue or a copy. One
+whose client does not read waits at its place and costs nothing; when there is room again it is
+given what it lacks, open texts merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from parley.conversation.log import Cursor, Delta, Entry, Log, encode_delta
+from parley.ports.outbox import Outbox
+from parley.wire.ids import Seq
+
+__all__ = ["Reader", "Voice"]
+
+STEPS_A_ROUND: Final = 512
+"""How many entries one reader sends before the others of its connection have their turn."""
+
+
+class Voice(Protocol):
+    """How a reader puts what it passes into frames for its client."""
+
+    hidden: frozenset[str]
+    """Types of events that this client is not sent."""
+
+    def entry(self, entry: Entry) -> bytes:
+        """One event that has a position."""
+        ...
+
+    def delta(self, delta: Delta, encoded: bytes) -> bytes:
+        """One piece of a text still being written, and its encoded event."""
+        ...
+
+
+class Reader:
+    """One client's place in one log."""
+
+    __slots__ = ("_closed", "_cursor", "_log", "_out", "_passed", "_voice", "_waiting")
+
+    def __init__(
+        self,
+        log: Log,
+        cursor: Cursor,
+        out: Outbox,
+        voice: Voice,
+        *,
+        passed: Callable[[Entry], None] | None = None,
+    ) -> None:
+        """`passed` is called behind every entry, records included, in order, after it was sent."""
+        self._log, self._cursor, self._out, self._voice = log, cursor, out, voice
+        self._passed = passed
+        self._waiting = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._closed = True
+
+    def delta(self, delta: Delta, encoded: bytes) -> None:
+        """The log's newest delta; the hot path."""
+        cursor = self._cursor
+        if cursor.live:
+            if self._out.writable:
+                self._out.send(self._voice.delta(delta, encoded))
+            else:
+                cursor.missed(self._log, delta)
+                self._wait()
+
+    def appended(self, first: Seq) -> None:
+        """There are entries from `first` on."""
+        self._cursor.appended(self._log, first)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what is lacking, as far as there is room and others do not wait too long."""
+        out, voice = self._out, self._voice
+        for _ in range(STEPS_A_ROUND):
+            if self._closed:
+                return
+            if not out.writable:
+                break
+            step = self._cursor.next(self._log)
+            if step is None:
+                return
+            if isinstance(step, Delta):
+                out.send(voice.delta(step, encode_delta(step)))
+                continue
+            if step.is_event and step.type not in voice.hidden:
+                out.send(voice.entry(step))
+            if self._passed is not None:
+                self._passed(step)
+        self._wait()
+
+    def _wait(self) -> None:
+        if not self._waiting and not self._closed:
+            self._waiting = True
+            self._out.when_writable(self._woken)
+
+    def _woken(self) -> None:
+        self._waiting = False
+        self.pump()

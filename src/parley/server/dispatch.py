@@ -1,0 +1,178 @@
+"""Requests in, answers out: ids, concurrency, cancellation. Knows no method.
+
+Every request runs as a task of its own, started in the order of arrival; reading goes on
+meanwhile. A request is answered exactly once. It can be cancelled for as long as something of
+it goes on, which may be long after its answer: a stream, a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from parley.ports.outbox import Outbox
+from parley.server.faults import RequestRefused
+from parley.wire.framing import Overlong
+from parley.wire.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Message,
+    RequestId,
+    decode_message,
+    error_response,
+    id_in_prefix,
+    response,
+)
+from parley.wire.mcp import Cancelled
+
+__all__ = ["Call", "Dispatch", "Handler"]
+
+log = logging.getLogger(__name__)
+
+
+class Call:
+    """One request of the client."""
+
+    def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch) -> None:
+        self.id, self.params = request_id, params
+        self.answered = False
+        self._dispatch = dispatch
+        self._cancelled = False
+        self._on_cancel: Callable[[], None] | None = None
+
+    def answer(self, result: bytes) -> None:
+        """Send the one answer."""
+        self._settle(response(self.id, result))
+
+    def fail(self, code: int, message: str) -> None:
+        """Send the one answer, a JSON-RPC error."""
+        self._settle(error_response(self.id, code, message))
+
+    def on_cancel(self, do: Callable[[], None]) -> None:
+        """What a cancellation does from now on; it may have come already."""
+        self._on_cancel = do
+        if self._cancelled:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """The client does not want it any more; works once."""
+        self._cancelled = True
+        if (do := self._on_cancel) is not None:
+            self.finished()
+            do()
+
+    def finished(self) -> None:
+        """Nothing of this request goes on: its id is inert."""
+        self._on_cancel = None
+        if self.answered:
+            self._dispatch.forget(self)
+
+    def _settle(self, frame: bytes) -> None:
+        if self.answered:
+            raise RuntimeError(f"request {self.id!r} is answered already")
+        self.answered = True
+        self._dispatch.settle(frame)
+        if self._on_cancel is None:
+            self._dispatch.forget(self)
+
+
+Handler = Callable[[Call], Awaitable[None]]
+
+
+class Dispatch:
+    """One connection's requests."""
+
+    def __init__(
+        self,
+        out: Outbox,
+        requests: Mapping[str, Handler],
+        *,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.out = out
+        self._requests = requests
+        self._tasks = tasks
+        self._calls: dict[RequestId, Call] = {}
+        self._handling: set[asyncio.Task[None]] = set()
+        self._settled = asyncio.Event()
+
+    def take(self, frame: bytes | Overlong) -> None:
+        """One frame of the client. Whatever it holds, the next one is taken as well."""
+        if isinstance(frame, Overlong):
+            log.warning("a message was too long and was skipped")
+            if (request_id := id_in_prefix(frame.prefix)) is not None:
+                self.out.send(error_response(request_id, INVALID_REQUEST, "message is longer than 64 MB"))
+            return
+        try:
+            message = decode_message(frame)
+        except msgspec.DecodeError as error:
+            log.warning("a line is no message and was ignored: %s", error)
+            return
+        if message.method is UNSET:
+            log.debug("an answer to nothing we asked was ignored")
+        elif message.id is UNSET:
+            self._notice(message)
+        else:
+            self._request(message.id, message.method, message.params)
+
+    def settle(self, frame: bytes) -> None:
+        """Send the answer to a request."""
+        self.out.send(frame)
+        self._settled.set()
+
+    def forget(self, call: Call) -> None:
+        """The id means nothing any more."""
+        if self._calls.get(call.id) is call:
+            del self._calls[call.id]
+
+    async def all_answered(self) -> None:
+        """Return when no request waits for its answer."""
+        while any(not call.answered for call in self._calls.values()):
+            self._settled.clear()
+            await self._settled.wait()
+
+    def abandon(self) -> None:
+        """Stop working on what was not answered."""
+        for task in self._handling:
+            task.cancel()
+
+    def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType) -> None:
+        before = self._calls.get(request_id)
+        if before is not None and not before.answered:
+            log.warning("request id %r is in use and was refused", request_id)
+            self.out.send(error_response(request_id, INVALID_REQUEST, "request id is in use"))
+            return
+        handler = self._requests.get(method)
+        if handler is None:
+            self.out.send(error_response(request_id, METHOD_NOT_FOUND, f"method not found: {method}"))
+            return
+        call = self._calls[request_id] = Call(request_id, params, self)
+        task = self._tasks.create_task(self._run(handler, call))
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+
+    async def _run(self, handler: Handler, call: Call) -> None:
+        try:
+            await handler(call)
+        except RequestRefused as refused:
+            call.fail(refused.code, refused.message)
+        except Exception:
+            log.exception("request %r failed", call.id)
+            if not call.answered:
+                call.fail(INTERNAL_ERROR, "internal error")
+
+    def _notice(self, message: Message) -> None:
+        if message.method != Cancelled.METHOD or message.params is UNSET:
+            return
+        try:
+            cancelled = msgspec.json.decode(message.params, type=Cancelled)
+        except msgspec.DecodeError:
+            log.warning("a cancellation names no request and was ignored")
+            return
+        if (call := self._calls.get(cancelled.request_id)) is not None:
+            call.cancel()

@@ -1,0 +1,99 @@
+"""The methods of MCP that Parley serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from parley.errors import NotSupportedYet, ParleyError, UnknownTool
+from parley.server.dispatch import Call, Handler
+from parley.server.faults import RequestRefused, failure
+from parley.server.host import Host
+from parley.server.session import Session
+from parley.server.toolcall import ToolCall
+from parley.server.tools import LATER, TOOLS
+from parley.version import __version__
+from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, decode_lenient, encode
+from parley.wire.mcp import (
+    FULL_VERSION,
+    KNOWN_VERSIONS,
+    CallToolParams,
+    Implementation,
+    InitializeParams,
+    InitializeResult,
+    ListToolsResult,
+    ServerCapabilities,
+    text_result,
+)
+
+__all__ = ["methods"]
+
+INSTRUCTIONS: Final = (
+    "Parley runs coding agents. `codex` runs one request to its end and answers with the agent's last words; "
+    "`codex-reply` continues the same conversation. To watch and steer, use `conversationCreate`, "
+    "`conversationStream` (or `conversationRead` when you cannot take notifications) and "
+    "`conversationSendMessage`; a message sent while the agent works joins its turn. Conversations go on when "
+    "you disconnect: stream or read them again and nothing is missing."
+)
+
+_initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)
+_call_decoder: Final = msgspec.json.Decoder(CallToolParams)
+
+Params = TypeVar("Params", bound=Struct)
+
+
+def methods(session: Session, host: Host) -> Mapping[str, Handler]:
+    """Every request method, for one client."""
+
+    async def initialize(call: Call) -> None:
+        params = _params(_initialize_decoder, call)
+        if session.initialized:
+            raise RequestRefused(INVALID_REQUEST, "initialize called more than once")
+        session.initialized = True
+        known = params.protocol_version in KNOWN_VERSIONS
+        session.version = params.protocol_version if known else FULL_VERSION
+        result = InitializeResult(
+            protocol_version=session.version,
+            capabilities=ServerCapabilities(),
+            server_info=Implementation(name="parley", title="Parley", version=__version__),
+            instructions=INSTRUCTIONS if session.full else UNSET,
+        )
+        call.answer(encode(result))
+        host.on_initialized()
+
+    async def ping(call: Call) -> None:
+        call.answer(b"{}")
+
+    async def list_tools(call: Call) -> None:
+        call.answer(encode(ListToolsResult(tools=TOOLS.definitions(full=session.full))))
+
+    async def call_tool(call: Call) -> None:
+        params = _params(_call_decoder, call)
+        if (tool := TOOLS.get(params.name)) is None:
+            later = params.name in LATER
+            error = NotSupportedYet(params.name) if later else UnknownTool(params.name)
+            call.answer(encode(text_result(str(error), is_error=True)))
+            return
+        try:
+            result = await tool.call(ToolCall(call, params, session, host))
+        except ParleyError as error:
+            result = failure(tool.name, tool.faults, error)
+        if result is not None:
+            call.answer(encode(result))
+
+    return {
+        InitializeParams.METHOD: initialize,
+        "ping": ping,
+        ListToolsResult.METHOD: list_tools,
+        CallToolParams.METHOD: call_tool,
+    }
+
+
+def _params(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
+    try:
+        return decode_lenient(decoder, b"{}" if call.params is UNSET else bytes(call.params))
+    except msgspec.DecodeError as error:
+        raise RequestRefused(INVALID_PARAMS, f"invalid params: {error}") from None

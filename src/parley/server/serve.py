@@ -1,0 +1,61 @@
+"""Serve one client from its first message to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from parley.ports.outbox import Outbox
+from parley.server.dispatch import Dispatch
+from parley.server.host import Host
+from parley.server.methods import methods
+from parley.server.session import Session
+from parley.wire.framing import Overlong
+
+__all__ = ["Transport", "serve"]
+
+log = logging.getLogger(__name__)
+
+ENDING_SECONDS: Final = 1.5
+"""How long an ending server goes on answering and sending: ample for a local pipe, and a client
+that stopped reading cannot hold it up beyond the two seconds that the protocol allows."""
+
+
+class ClosableOutbox(Outbox, Protocol):
+    async def flush(self) -> None:
+        """Return when all was read, or nobody reads any more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """A connection to one client."""
+
+    @property
+    def outbox(self) -> ClosableOutbox: ...
+
+    async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
+        """Hand over every frame until the client has no more, or reading was stopped."""
+        ...
+
+
+async def serve(transport: Transport, host: Host) -> None:
+    """Serve until the client is gone or reading was stopped; then end what runs, answer, and leave."""
+    out = transport.outbox
+    session = Session(out)
+    async with asyncio.TaskGroup() as tasks:
+        dispatch = Dispatch(out, methods(session, host), tasks=tasks)
+        await transport.read(dispatch.take)
+        try:
+            async with asyncio.timeout(ENDING_SECONDS):
+                await host.conversations.stop()
+                await dispatch.all_answered()
+                session.close()
+                await out.flush()
+        except TimeoutError:
+            log.warning("the client did not read all that was sent")
+        out.close()
+        dispatch.abandon()

@@ -1,0 +1,92 @@
+"""One client, for as long as it is connected: what it negotiated and what it streams."""
+
+from __future__ import annotations
+
+from parley.conversation.log import Cursor
+from parley.ports.outbox import Outbox
+from parley.runtime.conversations import Conversation
+from parley.runtime.readers import Reader
+from parley.server.dispatch import Call
+from parley.server.voices import StreamVoice
+from parley.wire.ids import ConversationId, Seq
+from parley.wire.jsonrpc import encode, notification
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
+from parley.wire.notifications import EventMeta, StreamDisconnected
+
+__all__ = ["Session"]
+
+
+class _Stream:
+    """One conversation shown to one client: first all that happened, then all that happens."""
+
+    def __init__(self, conversation: Conversation, call: Call, out: Outbox, voice: StreamVoice, after: Seq) -> None:
+        self.call, self.voice = call, voice
+        self._conversation, self._out, self._after = conversation, out, after
+        self._reader: Reader | None = None
+        self._ended = False
+
+    def begin(self) -> None:
+        if self._out.writable:
+            self._join()
+        else:
+            self._out.when_writable(self._join)
+
+    def _join(self) -> None:
+        """The snapshot, made when the client is ready for it, and from there on live, in one step."""
+        if self._ended:  # cancelled before: it is never made
+            return
+        log = self._conversation.log
+        entries = log.events(after=self._after, hidden=self.voice.hidden)
+        self._out.send(self.voice.snapshot(entries, log.open_deltas(), log.last))
+        self._reader = Reader(log, Cursor.at_end_of(log), self._out, self.voice)
+        self._conversation.attach(self._reader)
+
+    def end(self) -> None:
+        self._ended = True
+        self.call.finished()
+        if self._reader is not None:
+            self._conversation.detach(self._reader)
+
+
+class Session:
+    """One client."""
+
+    def __init__(self, out: Outbox) -> None:
+        self.out = out
+        self.version = PLAIN_VERSION
+        self.initialized = False
+        self._streams: dict[ConversationId, _Stream] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the client sees Parley's additions to the protocol."""
+        return self.version == FULL_VERSION
+
+    def open_stream(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool) -> None:
+        """Show a conversation from now on; a stream of it that is open here is taken over."""
+        self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
+        voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
+        stream = self._streams[conversation.id] = _Stream(conversation, call, self.out, voice, after)
+        self._tell_apart()
+        call.on_cancel(lambda: self._close(conversation.id))  # it may have been cancelled already
+        stream.begin()
+
+    def close(self) -> None:
+        """The server ends: say so to every stream."""
+        for conversation_id in tuple(self._streams):
+            self._disconnect(conversation_id, StreamDisconnected.SHUTTING_DOWN)
+
+    def _disconnect(self, conversation_id: ConversationId, reason: str) -> None:
+        if conversation_id in self._streams:
+            self._close(conversation_id)
+            said = StreamDisconnected(meta=EventMeta(conversation_id=conversation_id), reason=reason)
+            self.out.send(notification(StreamDisconnected.METHOD, encode(said)))
+
+    def _close(self, conversation_id: ConversationId) -> None:
+        self._streams.pop(conversation_id).end()
+        self._tell_apart()
+
+    def _tell_apart(self) -> None:
+        several = len(self._streams) > 1
+        for stream in self._streams.values():
+            stream.voice.name_conversation(several)

@@ -1,0 +1,36 @@
+"""One call of a tool: who calls, and how to answer."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from msgspec import UNSET
+
+from parley.runtime.conversations import Conversation
+from parley.server.dispatch import Call
+from parley.server.host import Host
+from parley.server.session import Session
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.mcp import CallToolParams, CallToolResult
+
+__all__ = ["ToolCall"]
+
+
+class ToolCall:
+    def __init__(self, call: Call, params: CallToolParams, session: Session, host: Host) -> None:
+        self.call, self.session, self.host = call, session, host
+        self.arguments = params.arguments
+
+        meta = params.meta
+        self.progress_token: RequestId | None = None
+        if meta is not UNSET and meta.progress_token is not UNSET:
+            self.progress_token = meta.progress_token
+
+    def conversation(self, conversation_id: UUID) -> Conversation:
+        """Raises UnknownConversation."""
+        return self.host.conversations.find(ConversationId(str(conversation_id)))
+
+    def answer(self, result: CallToolResult) -> None:
+        """Answer now, for a tool that has more to do afterwards."""
+        self.call.answer(encode(result))

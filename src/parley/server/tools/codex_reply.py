@@ -1,0 +1,20 @@
+"""`codex-reply`: go on with a conversation, answer when the turn ends."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.errors import BadSessionId
+from parley.server.toolcall import ToolCall
+from parley.server.turncall import TurnCall
+from parley.wire.tools import CodexReplyArguments
+
+__all__ = ["codex_reply"]
+
+
+async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
+    try:
+        session_id = UUID(args.session_id)
+    except ValueError:
+        raise BadSessionId(args.session_id) from None
+    await TurnCall(call, call.conversation(session_id)).run_next(args.prompt)

@@ -1,0 +1,14 @@
+"""`conversationInterrupt`: cut the running turn short, if there is one."""
+
+from __future__ import annotations
+
+from parley.server.toolcall import ToolCall
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import ConversationArguments, PlainOk
+
+__all__ = ["interrupt"]
+
+
+async def interrupt(call: ToolCall, args: ConversationArguments) -> CallToolResult:
+    call.conversation(args.conversation_id).interrupt()
+    return typed_result(PlainOk())

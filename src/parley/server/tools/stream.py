@@ -1,0 +1,21 @@
+"""`conversationStream`: show a conversation, first all that happened, then all that happens."""
+
+from __future__ import annotations
+
+from parley.errors import PositionBeyondEnd
+from parley.server.toolcall import ToolCall
+from parley.wire.ids import Seq
+from parley.wire.mcp import typed_result
+from parley.wire.tools import ConversationStreamArguments, StreamStarted
+
+__all__ = ["stream"]
+
+
+async def stream(call: ToolCall, args: ConversationStreamArguments) -> None:
+    conversation = call.conversation(args.conversation_id)
+    after = Seq(args.after or 0)
+    if after > conversation.log.last:
+        raise PositionBeyondEnd(after=after, last=conversation.log.last)
+    event_meta = call.session.full if args.event_meta is None else args.event_meta
+    call.answer(typed_result(StreamStarted()))
+    call.session.open_stream(conversation, call.call, after=after, event_meta=event_meta)

@@ -1,0 +1,80 @@
+"""What a tool is: a row. `tools/list`, the docs and the dispatcher are read from the table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+from msgspec import UNSET, Struct
+
+from parley.errors import BadArguments
+from parley.server.faults import NO_ARGUMENTS, Faults
+from parley.server.toolcall import ToolCall
+from parley.wire.arguments import fit
+from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition
+from parley.wire.schema import schema_of
+
+__all__ = ["Tool", "ToolTable"]
+
+Arguments = TypeVar("Arguments", bound=Struct)
+
+
+class Tool(Generic[Arguments]):
+    """One tool: its words, its types, how it fails, what it does."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        title: str,
+        description: str,
+        args: type[Arguments],
+        result: type[Struct],
+        run: Callable[[ToolCall, Arguments], Awaitable[CallToolResult | None]],
+        faults: Faults,
+        annotations: ToolAnnotations,
+    ) -> None:
+        self.name, self.title, self.description = name, title, description
+        self.args, self.result, self.faults, self.annotations = args, result, faults, annotations
+        self._run = run
+
+    async def call(self, call: ToolCall) -> CallToolResult | None:
+        """Run it; None: it has answered by itself.
+
+        Raises:
+            ParleyError: it failed; nothing was answered.
+        """
+        arguments = call.arguments
+        if arguments is UNSET or bytes(arguments) == b"null":
+            if self.faults is Faults.CODEX:
+                raise BadArguments(NO_ARGUMENTS, field="arguments")
+            return await self._run(call, fit(self.args, b"{}"))
+        return await self._run(call, fit(self.args, arguments))
+
+
+class ToolTable:
+    """All tools, in the order in which clients see them."""
+
+    def __init__(self, *tools: Tool[Any]) -> None:
+        self._by_name = {tool.name: tool for tool in tools}
+        self.definitions = cache(self._definitions)
+
+    def get(self, name: str) -> Tool[Any] | None:
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[Tool[Any]]:
+        return iter(self._by_name.values())
+
+    def _definitions(self, *, full: bool) -> tuple[ToolDefinition, ...]:
+        return tuple(
+            ToolDefinition(
+                name=tool.name,
+                title=tool.title,
+                description=tool.description,
+                input_schema=schema_of(tool.args),
+                output_schema=schema_of(tool.result) if full else UNSET,
+                annotations=tool.annotations if full else UNSET,
+            )
+            for tool in self
+        )

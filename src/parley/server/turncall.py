@@ -1,0 +1,119 @@
+"""A call that runs a turn to its end: `codex` and `codex-reply`.
+
+It is one more reader of the conversation: one that gets `codex/event` pairs, and that answers
+its request when it has passed the end of the turn. So the answer can never overtake an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from parley.conversation.log import Cursor, Entry
+from parley.conversation.records import TurnEnded, TurnStarted, record_type
+from parley.runtime.conversations import Accepted, Conversation, Turn
+from parley.runtime.readers import Reader
+from parley.server.toolcall import ToolCall
+from parley.server.voices import CodexVoice
+from parley.wire.events import EventBase, event_type
+from parley.wire.ids import START, EventId, Seq
+from parley.wire.items import TextItem
+from parley.wire.jsonrpc import encode, notification
+from parley.wire.mcp import CallToolResult, Progress, TextContent
+from parley.wire.tools import CodexResult
+
+__all__ = ["TurnCall"]
+
+BEFORE_THE_TURN: Final = EventId("0")
+PROGRESS_SECONDS: Final = 15.0
+"""A client that asked for progress hears something at least this often: many give up after 30 or 60."""
+
+_STARTED: Final = record_type(TurnStarted)
+_ENDED: Final = record_type(TurnEnded)
+
+
+class TurnCall:
+    def __init__(self, call: ToolCall, conversation: Conversation) -> None:
+        self._call, self._conversation = call, conversation
+        self._out = call.session.out
+        self._voice = CodexVoice(call.call.id, full=call.session.full, event_id=BEFORE_THE_TURN)
+        self._reader: Reader | None = None
+        self._progress = 0
+        self._heartbeat: asyncio.TimerHandle | None = None
+
+    def say(self, event: EventBase) -> None:
+        """An event for this call alone."""
+        self._out.send(self._voice.event(event_type(event), encode(event)))
+
+    async def run_first(self, prompt: str) -> None:
+        """Begin a new conversation: the turn's events have the id of this request."""
+        wanted = EventId(str(self._call.call.id))
+        await self._submit(prompt, wanted, follow_from=START)
+
+    async def run_next(self, prompt: str) -> None:
+        """Go on with a conversation: begin a turn, or join the one that runs."""
+        await self._submit(prompt, None, follow_from=None)
+
+    async def _submit(self, prompt: str, event_id: EventId | None, follow_from: Seq | None) -> None:
+        def accepted(message: Accepted) -> None:
+            assert message.turn is not None  # the message's id was made here: it cannot be a repetition
+            if follow_from is None:
+                self._voice.change_event_id(message.turn.event_id)
+            after = Seq(message.first - 1) if follow_from is None else follow_from
+            self._follow(after, message.turn)
+
+        await self._conversation.submit((TextItem(text=prompt),), event_id=event_id, accepted=accepted)
+
+    def _follow(self, after: Seq, turn: Turn) -> None:
+        self._reader = Reader(self._conversation.log, Cursor(after), self._out, self._voice, passed=self._passed)
+        self._conversation.attach(self._reader)
+        self._call.call.on_cancel(lambda: self._conversation.interrupt(turn))
+        if self._call.progress_token is not None:
+            self._beat()
+
+    def _passed(self, entry: Entry) -> None:
+        if entry.type == _STARTED:
+            self._voice.change_event_id(msgspec.json.decode(entry.encoded, type=TurnStarted).event_id)
+        elif entry.type == _ENDED:
+            self._end(msgspec.json.decode(entry.encoded, type=TurnEnded))
+        elif entry.is_event and entry.type not in self._voice.hidden:
+            self._report(entry.type)
+
+    def _end(self, ended: TurnEnded) -> None:
+        assert self._reader is not None
+        self._conversation.detach(self._reader)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        text = ended.message or ""
+        structured: CodexResult | UnsetType = UNSET
+        if self._call.session.full:
+            structured = CodexResult(session_id=self._conversation.id, message=text)
+        failed = ended.why != "done"
+        self._call.answer(
+            CallToolResult(
+                error=text if failed else UNSET,
+                content=(TextContent(text=text),),
+                is_error=True if failed else UNSET,
+                structured_content=structured,
+            )
+        )
+        self._call.call.finished()
+
+    def _report(self, what: str) -> None:
+        """One step of progress, for a client that asked for it."""
+        if self._call.progress_token is None:
+            return
+        self._progress += 1
+        said = Progress(progress_token=self._call.progress_token, progress=self._progress, message=what)
+        self._out.send(notification(Progress.METHOD, encode(said)))
+
+    def _beat(self) -> None:
+        self._heartbeat = asyncio.get_running_loop().call_later(PROGRESS_SECONDS, self._still_working)
+
+    def _still_working(self) -> None:
+        if self._out.writable:
+            self._report("working")
+        self._beat()

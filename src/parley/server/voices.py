@@ -1,0 +1,118 @@
+"""How events are put into frames, for a stream and for a `codex` call.
+
+Bytes around bytes: the event was encoded once for all readers, and what stands around it is
+made once for each type of event. `wire/notifications.py` has the same shapes as structs, and
+tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parley.conversation.log import Delta, Entry, encode_delta
+from parley.wire.events import FOR_FULL_VERSION_ONLY
+from parley.wire.ids import ConversationId, EventId, Seq
+from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.notifications import CodexEvent, InitialState
+
+__all__ = ["CodexVoice", "StreamVoice", "hidden_events"]
+
+
+def hidden_events(*, full: bool) -> frozenset[str]:
+    """Types of events that a client is not sent."""
+    return frozenset() if full else FOR_FULL_VERSION_ONLY
+
+
+class StreamVoice:
+    """Events of a streamed conversation: `{"msg"}`, with `_meta` where the client wants or needs it."""
+
+    def __init__(self, conversation: ConversationId, *, full: bool, event_meta: bool) -> None:
+        self.hidden = hidden_events(full=full)
+        self._event_meta = event_meta
+        self._conversation = b'"conversationId":%b' % encode(conversation)
+        self._heads: dict[str, bytes] = {}
+        self._named = False
+
+    def name_conversation(self, named: bool) -> None:
+        """Say of which conversation each event is, or not: needed while several are streamed."""
+        if named is not self._named:
+            self._named = named
+            self._heads.clear()
+
+    def entry(self, entry: Entry) -> bytes:
+        head = self._heads.get(entry.type) or self._head(entry.type)
+        if self._event_meta:
+            return b'%b,"seq":%d},"msg":%b}}' % (head, entry.seq, entry.encoded)
+        return b"%b%b}}" % (head, entry.encoded)
+
+    def delta(self, delta: Delta, encoded: bytes) -> bytes:
+        item = delta.item
+        head = self._heads.get(item.type) or self._head(item.type)
+        if self._event_meta:
+            return b'%b,"item":"%b","offset":%d},"msg":%b}}' % (head, item.id.encode(), delta.offset, encoded)
+        return b"%b%b}}" % (head, encoded)
+
+    def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta], last: Seq) -> bytes:
+        """All that happened, as one notification."""
+        if self._event_meta:
+            events = [b'{"_meta":{"seq":%d},"msg":%b}' % (entry.seq, entry.encoded) for entry in entries]
+            events += [
+                b'{"_meta":{"item":"%b","offset":%d},"msg":%b}'
+                % (delta.item.id.encode(), delta.offset, encode_delta(delta))
+                for delta in open_deltas
+            ]
+            meta, body = b'%b,"seq":%d' % (self._conversation, last), b",".join(events)
+        else:
+            msgs = [entry.encoded for entry in entries]
+            msgs += [encode_delta(delta) for delta in open_deltas]
+            body = b'{"msg":%b}' % b'},{"msg":'.join(msgs) if msgs else b""
+            meta = self._conversation
+        return b'{"jsonrpc":"2.0","method":"%b","params":{"_meta":{%b},"initial_state":{"events":[%b]}}}' % (
+            InitialState.METHOD.encode(),
+            meta,
+            body,
+        )
+
+    def _head(self, event: str) -> bytes:
+        """All that stands before the part of a frame that changes from event to event."""
+        if self._event_meta:
+            meta = b'"_meta":{%b' % self._conversation
+        elif self._named:
+            meta = b'"_meta":{%b},"msg":' % self._conversation
+        else:
+            meta = b'"msg":'
+        head = self._heads[event] = b'{"jsonrpc":"2.0","method":"%b","params":{%b' % (event.encode(), meta)
+        return head
+
+
+class CodexVoice:
+    """Events of a `codex` call: each as `codex/event` and again under its own name."""
+
+    def __init__(self, request: RequestId, *, full: bool, event_id: EventId) -> None:
+        self.hidden = hidden_events(full=full)
+        self._request = encode(request)
+        self._heads: dict[str, tuple[bytes, bytes]] = {}
+        self.event_id = event_id
+
+    def change_event_id(self, event_id: EventId) -> None:
+        """A turn begins: its events have this id."""
+        self.event_id = event_id
+        self._heads.clear()
+
+    def entry(self, entry: Entry) -> bytes:
+        return self.event(entry.type, entry.encoded)
+
+    def delta(self, delta: Delta, encoded: bytes) -> bytes:
+        return self.event(delta.item.type, encoded)
+
+    def event(self, event: str, encoded: bytes) -> bytes:
+        first, second = self._heads.get(event) or self._make_heads(event)
+        return b"%b%b}}\n%b%b}}" % (first, encoded, second, encoded)
+
+    def _make_heads(self, event: str) -> tuple[bytes, bytes]:
+        head = b'{"jsonrpc":"2.0","method":"%%b","params":{"_meta":{"requestId":%b},"id":%b,"msg":' % (
+            self._request.replace(b"%", b"%%"),
+            encode(self.event_id).replace(b"%", b"%%"),
+        )
+        heads = self._heads[event] = (head % CodexEvent.METHOD.encode(), head % event.encode())
+        return heads

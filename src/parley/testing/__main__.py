@@ -1,0 +1,50 @@
+"""`python -m parley.testing`: a scripted model to try an integration against.
+
+Prints its base URL as one line and serves until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+
+from parley.testing.model import ScriptedModel
+from parley.testing.replies import Bulk, Says
+
+__all__: list[str] = []
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m parley.testing", description="A model that says what it is told."
+    )
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any that is free)")
+    parser.add_argument("--text", help="what to say (default: Done)")
+    parser.add_argument("--deltas", type=int, help="say it so many times, as fast as it is taken")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end when stdin does")
+    return parser.parse_args()
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if arguments.until_stdin_closes:
+        # Nothing is expected on stdin: that it can be read means that it has ended.
+        loop.add_reader(sys.stdin.fileno(), stop.set)
+    async with ScriptedModel(port=arguments.port) as model:
+        if arguments.deltas is not None:
+            text = {} if arguments.text is None else {"text": arguments.text}
+            model.default = Bulk(deltas=arguments.deltas, **text)
+        elif arguments.text is not None:
+            model.default = Says((arguments.text,))
+        sys.stdout.write(f"{model.base_url}\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(_arguments()))

@@ -1,0 +1,280 @@
+"""A model that says what it is told to: an HTTP server on the loopback, in the words of both APIs.
+
+Replies are queued beforehand and given in the order of the requests; `replies` decides by what
+was asked instead. Whatever was asked stands in `requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from itertools import count
+from types import TracebackType
+from typing import Final
+
+from msgspec.structs import replace
+
+from parley.testing.render import Pause, Writer, render, writer_for
+from parley.testing.replies import Bulk, Cut, Ending, Failure, RawBody, Reply, Says
+from parley.testing.requests import RecordedRequest, read_request
+from parley.testing.sending import chunk, end_body, head, send_bulk
+from parley.testing.steps import Call, Data, Delay, Step
+
+__all__ = ["ScriptedModel"]
+
+PATIENCE_SECONDS: Final = 10.0
+"""How long a test waits for the other side before it fails: far more than any of it takes."""
+
+_EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+_RAW: Final = {"content-type": "text/event-stream", "connection": "close"}
+
+
+class _Reader(asyncio.StreamReader):
+    """Says when the other side is gone also while nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.gone.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.gone.set()
+
+
+class ScriptedModel:
+    """`async with ScriptedModel() as model`, then point a provider at `model.base_url`."""
+
+    def __init__(self, *, port: int = 0) -> None:
+        self.requests: list[RecordedRequest] = []
+        self.default: Reply = Says(("Done",))
+        """The reply when none is queued."""
+        self._port = port
+        self._queue: deque[Reply] = deque()
+        self._choose: Callable[[RecordedRequest], Reply | None] | None = None
+        self._call_ids = count(1)
+        self._abandoned = 0
+        self._held: set[asyncio.Event] = set()
+        self._changed = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> ScriptedModel:
+        self._server = await asyncio.get_running_loop().create_server(self._connected, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    # --- the script ----------------------------------------------------------------------
+
+    def says(self, *steps: Step) -> None:
+        """Queue a good reply: strings are deltas of text."""
+        self.queue(Says(steps))
+
+    def fails(self, status: int, *, body: str = "", headers: Mapping[str, str] | None = None) -> None:
+        """Queue a refusal."""
+        self.queue(Failure(status=status, body=body, headers=headers or {}))
+
+    def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
+        """Queue a reply that breaks off, behind its steps or after `at` bytes of its body."""
+        self.queue(Cut(steps=steps, at=at, how=how))
+
+    def sends_raw(self, body: bytes, *, cut_every: int | None = None, how: Ending = "end") -> None:
+        """Queue a body as it is, without chunks, in writes of `cut_every` bytes."""
+        self.queue(RawBody(body=body, cut_every=cut_every, how=how))
+
+    def bad_json(self, data: str, *then: Step) -> None:
+        """Queue a reply with an event that is not JSON in front."""
+        self.says(Data(data), *then)
+
+    def deltas(self, number: int, text: str = "abcdefgh") -> None:
+        """Queue a great many equal deltas, sent as fast as they are taken."""
+        self.queue(Bulk(deltas=number, text=text))
+
+    def queue(self, reply: Reply) -> None:
+        self._queue.append(reply)
+
+    def replies(self, choose: Callable[[RecordedRequest], Reply | None]) -> None:
+        """From now on let `choose` decide; where it gives None, the queue does."""
+        self._choose = choose
+
+    # --- what the test waits for -----------------------------------------------------------
+
+    async def asked(self, number: int = 1) -> None:
+        """Until so many requests have come in all."""
+        await self._until(lambda: len(self.requests) >= number, f"{number} requests have come")
+
+    async def holding(self, number: int = 1) -> None:
+        """Until so many replies stand at `HOLD` at once."""
+        await self._until(lambda: len(self._held) >= number, f"{number} replies stand at HOLD")
+
+    async def abandoned(self, number: int = 1) -> None:
+        """Until so many replies in all were left by their client before they had ended."""
+        await self._until(lambda: self._abandoned >= number, f"{number} replies were abandoned")
+
+    def release(self) -> None:
+        """Let all replies that stand at `HOLD` go on."""
+        if not self._held:
+            raise AssertionError("no reply stands at HOLD")
+        for held in self._held:
+            held.set()
+        self._held.clear()
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not holds():
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"waited {PATIENCE_SECONDS:g} s until {what}") from None
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- connections -----------------------------------------------------------------------
+
+    def _connected(self) -> asyncio.StreamReaderProtocol:
+        reader = _Reader()
+
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(reader, writer)
+
+        return asyncio.StreamReaderProtocol(reader, serve)
+
+    async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            while (request := await read_request(reader)) is not None:
+                self.requests.append(request)
+                self._change()
+                goes_on = await _unless(reader.gone, self._reply(request, writer))
+                if goes_on is None:
+                    self._abandoned += 1
+                    self._change()
+                if not goes_on:
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client went away, as clients may
+        finally:
+            writer.close()
+            self._connections.discard(task)
+
+    async def _reply(self, request: RecordedRequest, out: asyncio.StreamWriter) -> bool:
+        """Send the reply that is due; True if the connection can take another request."""
+        if request.api is None or not isinstance(request.body, dict):
+            return await _send_failure(out, Failure(status=404 if request.api is None else 400))
+        options = request.body.get("stream_options") or {}
+        api = writer_for(request.api, wants_usage=bool(options.get("include_usage")))
+        reply = self._next_reply(request)
+        match reply:
+            case Failure():
+                return await _send_failure(out, reply)
+            case RawBody():
+                return await _send_raw(out, reply)
+            case Says(steps=steps):
+                await self._send_steps(out, api, steps)
+                return await end_body(out, "end", chunked=True)
+            case Cut(steps=steps, at=None, how=how):
+                await self._send_steps(out, api, steps, whole=False)
+                return await end_body(out, how, chunked=True)
+            case Cut(steps=steps, at=at, how=how):
+                await self._send_steps(out, api, steps, at_most=at)
+                return await end_body(out, how, chunked=True)
+            case Bulk(deltas=deltas, text=text):
+                out.write(head(200, _EVENTS))
+                for event in api.begin():
+                    out.write(chunk(event))
+                await send_bulk(out, api, deltas=deltas, text=text)
+                return await end_body(out, "end", chunked=True)
+
+    def _next_reply(self, request: RecordedRequest) -> Reply:
+        chosen = None if self._choose is None else self._choose(request)
+        if chosen is not None:
+            return chosen
+        return self._queue.popleft() if self._queue else self.default
+
+    async def _send_steps(
+        self,
+        out: asyncio.StreamWriter,
+        api: Writer,
+        steps: tuple[Step, ...],
+        *,
+        whole: bool = True,
+        at_most: int | None = None,
+    ) -> None:
+        out.write(head(200, _EVENTS))
+        named = tuple(self._named(step) if isinstance(step, Call) else step for step in steps)
+        left = at_most
+        for part in render(api, named, whole=whole):
+            if not isinstance(part, bytes):
+                await self._pause(part)
+                continue
+            data = part if left is None else part[:left]
+            if data:
+                out.write(chunk(data))
+                await out.drain()
+            if left is not None:
+                left -= len(data)
+
+    async def _pause(self, pause: Pause) -> None:
+        if isinstance(pause, Delay):
+            await asyncio.sleep(pause.seconds)
+            return
+        held = asyncio.Event()
+        self._held.add(held)
+        self._change()
+        try:
+            await held.wait()
+        finally:
+            self._held.discard(held)
+
+    def _named(self, call: Call) -> Call:
+        return call if call.call_id is not None else replace(call, call_id=f"call_{next(self._call_ids)}")
+
+
+async def _send_failure(out: asyncio.StreamWriter, failure: Failure) -> bool:
+    body = failure.body.encode()
+    out.write(head(failure.status, {"content-length": str(len(body)), **failure.headers}) + body)
+    await out.drain()
+    return True
+
+
+async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
+    out.write(head(200, _RAW))
+    size = raw.cut_every or len(raw.body) or 1
+    for at in range(0, len(raw.body), size):
+        await asyncio.sleep(0)  # each write leaves before the next is made
+        out.write(raw.body[at : at + size])
+        await out.drain()
+    return await end_body(out, raw.how, chunked=False)
+
+
+async def _unless(gone: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
+    """What `reply` returns; None, and the reply is cancelled, if the client goes away first."""
+    replying = asyncio.ensure_future(reply)
+    watching = asyncio.ensure_future(gone.wait())
+    try:
+        await asyncio.wait({replying, watching}, return_when=asyncio.FIRST_COMPLETED)
+        return await replying if replying.done() else None
+    finally:
+        replying.cancel()
+        watching.cancel()
+        await asyncio.gather(replying, watching, return_exceptions=True)

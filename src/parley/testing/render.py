@@ -1,0 +1,160 @@
+"""Steps as the server-sent events of a model API. Pure: sends nothing, waits for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, assert_never
+
+from parley.testing.steps import Call, Data, Delay, Hold, Pieces, Reasoning, Step, Usage
+from parley.wire.jsonrpc import encode
+
+__all__ = ["Api", "ChatWriter", "Pause", "ResponsesWriter", "Writer", "event", "render", "writer_for"]
+
+Api: TypeAlias = Literal["chat", "responses"]
+Pause: TypeAlias = Literal[Hold.HOLD] | Delay
+
+
+class Writer(Protocol):
+    """One response in the words of one API: each method gives the events to send for its part."""
+
+    def begin(self) -> Iterable[bytes]: ...
+    def text(self, delta: str) -> Iterable[bytes]: ...
+    def reasoning(self, text: str) -> Iterable[bytes]: ...
+    def call(self, call: Call) -> Iterable[bytes]: ...
+    def end(self, usage: Usage | None) -> Iterable[bytes]: ...
+
+
+def event(data: bytes) -> bytes:
+    """A server-sent event."""
+    return b"data: %b\n\n" % data
+
+
+def render(writer: Writer, steps: Sequence[Step], *, whole: bool = True) -> Iterator[bytes | Pause]:
+    """The events of a reply, one at a time, and the pauses between; not `whole`: without its end."""
+    usage: Usage | None = None
+    yield from writer.begin()
+    for step in steps:
+        match step:
+            case str():
+                yield from writer.text(step)
+            case Pieces(text=text, size=size):
+                for at in range(0, len(text), size):
+                    yield from writer.text(text[at : at + size])
+            case Reasoning(text=text):
+                yield from writer.reasoning(text)
+            case Call():
+                yield from writer.call(step)
+            case Usage():
+                usage = step
+            case Data(text=text):
+                yield event(text.encode())
+            case Hold.HOLD | Delay():
+                yield step
+            case _:
+                assert_never(step)
+    if whole:
+        yield from writer.end(usage)
+
+
+class ChatWriter:
+    """Chat completions: choices with deltas, a finish reason, `[DONE]`."""
+
+    def __init__(self, *, wants_usage: bool = False) -> None:
+        self._wants_usage = wants_usage
+        self._calls = 0
+
+    def begin(self) -> Iterable[bytes]:
+        return ()
+
+    def text(self, delta: str) -> Iterable[bytes]:
+        yield _choice({"content": delta})
+
+    def reasoning(self, text: str) -> Iterable[bytes]:
+        yield _choice({"reasoning": text})
+
+    def call(self, call: Call) -> Iterable[bytes]:
+        function = {"name": call.name, "arguments": _arguments(call)}
+        one = {"index": self._calls, "id": call.call_id, "type": "function", "function": function}
+        self._calls += 1
+        yield _choice({"tool_calls": [one]})
+
+    def end(self, usage: Usage | None) -> Iterable[bytes]:
+        yield _choice({}, finish_reason="tool_calls" if self._calls else "stop")
+        if self._wants_usage:
+            spent = usage or Usage()
+            tokens = {
+                "prompt_tokens": spent.input_tokens,
+                "prompt_tokens_details": {"cached_tokens": spent.cached_input_tokens},
+                "completion_tokens": spent.output_tokens,
+                "completion_tokens_details": {"reasoning_tokens": spent.reasoning_output_tokens},
+                "total_tokens": spent.total_tokens,
+            }
+            yield event(encode({"choices": [], "usage": tokens}))
+        yield event(b"[DONE]")
+
+
+class ResponsesWriter:
+    """Responses: text in deltas and again as a whole item, `response.completed` with the usage."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._items = 0
+
+    def begin(self) -> Iterable[bytes]:
+        yield _typed("response.created", response={"id": "resp_1"})
+
+    def text(self, delta: str) -> Iterable[bytes]:
+        self._text.append(delta)
+        yield _typed("response.output_text.delta", delta=delta)
+
+    def reasoning(self, text: str) -> Iterable[bytes]:
+        yield from self._end_text()
+        yield _typed("response.reasoning_summary_text.delta", delta=text)
+        summary = [{"type": "summary_text", "text": text}]
+        yield self._done({"type": "reasoning", "id": self._id("rs"), "summary": summary})
+
+    def call(self, call: Call) -> Iterable[bytes]:
+        yield from self._end_text()
+        item = {"type": "function_call", "id": self._id("fc"), "call_id": call.call_id, "name": call.name}
+        yield self._done({**item, "arguments": _arguments(call)})
+
+    def end(self, usage: Usage | None) -> Iterable[bytes]:
+        yield from self._end_text()
+        spent = usage or Usage()
+        tokens = {
+            "input_tokens": spent.input_tokens,
+            "input_tokens_details": {"cached_tokens": spent.cached_input_tokens},
+            "output_tokens": spent.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": spent.reasoning_output_tokens},
+            "total_tokens": spent.total_tokens,
+        }
+        yield _typed("response.completed", response={"id": "resp_1", "usage": tokens})
+
+    def _end_text(self) -> Iterable[bytes]:
+        if self._text:
+            content = [{"type": "output_text", "text": "".join(self._text)}]
+            self._text.clear()
+            yield self._done({"type": "message", "role": "assistant", "id": self._id("msg"), "content": content})
+
+    def _done(self, item: dict[str, Any]) -> bytes:
+        return _typed("response.output_item.done", item=item)
+
+    def _id(self, kind: str) -> str:
+        self._items += 1
+        return f"{kind}_{self._items}"
+
+
+def writer_for(api: Api, *, wants_usage: bool = False) -> Writer:
+    return ChatWriter(wants_usage=wants_usage) if api == "chat" else ResponsesWriter()
+
+
+def _arguments(call: Call) -> str:
+    return call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
+
+
+def _choice(delta: dict[str, Any], **more: Any) -> bytes:
+    return event(encode({"choices": [{"index": 0, "delta": delta, **more}]}))
+
+
+def _typed(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\n%b" % (kind.encode(), event(encode({"type": kind, **fields})))

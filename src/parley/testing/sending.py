@@ -1,0 +1,74 @@
+"""A reply as bytes on a connection: heads, chunks, and the ways in which a body can break off."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from parley.testing.render import Writer
+from parley.testing.replies import Ending
+
+__all__ = ["LAST_CHUNK", "chunk", "end_body", "head", "send_bulk"]
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+BULK_WRITE_DELTAS: Final = 2000
+"""How many deltas of a bulk reply go into one write: some hundred kilobytes."""
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def head(status: int, headers: Mapping[str, str]) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) -> bool:
+    """Stop a body in one of the four ways; True if the connection can be used again."""
+    match how:
+        case "end":
+            if chunked:
+                writer.write(LAST_CHUNK)
+                await writer.drain()
+            return chunked
+        case "close":
+            return False
+        case "reset":
+            # No lingering turns the close into a reset; what was written must have left before.
+            await _flush(writer)
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            return False
+        case "hang":
+            await asyncio.Event().wait()  # until the client goes away, which cancels this
+            return False
+
+
+async def _flush(writer: asyncio.StreamWriter) -> None:
+    writer.transport.set_write_buffer_limits(high=0)
+    await writer.drain()
+
+
+async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
+    """`deltas` equal deltas, then the end that belongs to them."""
+    (delta,) = api.text(text)
+    tuple(api.text(text * (deltas - 1)))  # so that the end knows the whole text
+    many, rest = divmod(deltas, BULK_WRITE_DELTAS)
+    block = chunk(delta) * BULK_WRITE_DELTAS
+    for _ in range(many):
+        writer.write(block)
+        await writer.drain()
+    writer.write(chunk(delta) * rest)
+    for event in api.end(None):
+        writer.write(chunk(event))

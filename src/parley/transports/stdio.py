@@ -1,0 +1,274 @@
+"""Frames over a pair of descriptors: what a client that started us reads and writes.
+
+Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop tick
+leave in one `write`, and what the client does not read yet stays here. A client that leaves
+16 MB unread is not read from until it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import socket
+import stat
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from parley.wire.framing import LineFramer, Overlong
+
+__all__ = ["DescriptorOutbox", "Stdio"]
+
+READ_BYTES: Final = 256 * 1024
+HIGH_WATER_BYTES: Final = 1024 * 1024
+"""From here on events wait. More than a client that keeps up ever leaves unread, even when it
+does not run for some milliseconds, and little enough for every connection to have it."""
+LOW_WATER_BYTES: Final = 256 * 1024
+"""From here on they go again; well under the high mark, so that the two do not alternate."""
+STOP_READING_BYTES: Final = 16 * 1024 * 1024
+PIPE_BYTES: Final = 1024 * 1024
+"""What we ask the kernel to hold of a pipe: fewer and larger writes and wake-ups."""
+
+
+class DescriptorOutbox:
+    """The way out. Failing to write means that nobody reads any more: it closes, silently."""
+
+    def __init__(self, fd: int, *, on_closed: Callable[[], None] = lambda: None) -> None:
+        self.writable = True
+        self.closed = False
+        self.on_room: Callable[[], None] | None = None
+        """Called whenever unread bytes became fewer."""
+        self.unread = 0
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._frames: list[bytes] = []
+        self._chunks: deque[memoryview] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._flushing = False
+        self._polling = False
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._fd, self._write, self._pollable = _open_for_writing(fd)
+
+    def send(self, frame: bytes) -> None:
+        if self.closed:
+            return
+        self._frames.append(frame)
+        self.unread += len(frame) + 1
+        if self.unread >= HIGH_WATER_BYTES:
+            self.writable = False
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        if self.closed:
+            return
+        self._waiting.append(wake)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    async def flush(self) -> None:
+        """Return when everything that was sent has been read, or nobody reads any more."""
+        while not self.closed and (self._frames or self._chunks):
+            self._drained.clear()
+            await self._drained.wait()
+
+    def close(self) -> None:
+        """Send nothing more; what was not read yet is dropped."""
+        if self.closed:
+            return
+        self.closed, self.writable, self.unread = True, True, 0
+        self._frames.clear()
+        self._chunks.clear()
+        self._waiting.clear()
+        self._drained.set()
+        if self._polling:
+            self._loop.remove_writer(self._fd)
+        os.close(self._fd)
+        self._on_closed()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.closed:
+            return
+        if self._frames:
+            self._frames.append(b"")  # the line end of the last frame
+            self._chunks.append(memoryview(b"\n".join(self._frames)))
+            self._frames.clear()
+        self._write_chunks()
+
+    def _write_chunks(self) -> None:
+        chunks = self._chunks
+        while chunks:
+            try:
+                written = self._write(chunks[0])
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:  # gone, or a file on a full disk: nobody will read this
+                self.close()
+                return
+            self.unread -= written
+            if written == len(chunks[0]):
+                chunks.popleft()
+            else:
+                chunks[0] = chunks[0][written:]
+        self._poll(bool(chunks))
+        self._make_room()
+
+    def _poll(self, wanted: bool) -> None:
+        if wanted == self._polling or not self._pollable:
+            return
+        self._polling = wanted
+        if wanted:
+            self._loop.add_writer(self._fd, self._write_chunks)
+        else:
+            self._loop.remove_writer(self._fd)
+
+    def _make_room(self) -> None:
+        if not self._chunks and not self._frames:
+            self._drained.set()
+        if self.on_room is not None:
+            self.on_room()
+        if self.unread <= LOW_WATER_BYTES:
+            self.writable = True
+        for _ in range(len(self._waiting)):  # whoever asks again waits for the next round
+            if not self.writable:
+                return
+            self._waiting.popleft()()
+
+
+class Stdio:
+    """One client on two descriptors."""
+
+    def __init__(self, *, stdin: int = 0, stdout: int = 1) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._framer = LineFramer()
+        self._take: Callable[[bytes | Overlong], None] = lambda frame: None
+        self._reading = False
+        self.outbox = DescriptorOutbox(stdout, on_closed=self._ended.set)
+        self.outbox.on_room = self._regulate
+        self._stdin: int | None
+        self._stdin, self._pollable = _open_for_reading(stdin)
+
+    async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
+        """Hand every frame to `take` until the client has closed its side, or reads no more."""
+        self._take = take
+        if self._stdin is None:
+            return
+        if self._pollable:
+            self._regulate()
+            await self._ended.wait()
+        else:
+            await self._read_file(self._stdin)
+
+    def stop_reading(self) -> None:
+        """Take no further frame; a `read` that waits returns."""
+        self._ended.set()
+        self._regulate()
+
+    def _regulate(self) -> None:
+        wanted = self._pollable and not self._ended.is_set() and self.outbox.unread < STOP_READING_BYTES
+        if wanted == self._reading or self._stdin is None:
+            return
+        self._reading = wanted
+        if wanted:
+            self._loop.add_reader(self._stdin, self._readable)
+        else:
+            self._loop.remove_reader(self._stdin)
+
+    def _readable(self) -> None:
+        assert self._stdin is not None
+        try:
+            data = os.read(self._stdin, READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        self._feed(data)
+        self._regulate()
+
+    async def _read_file(self, fd: int) -> None:
+        while not self._ended.is_set():
+            self._feed(os.read(fd, READ_BYTES))
+            await asyncio.sleep(0)  # a file is always readable: let the handlers run between
+
+    def _feed(self, data: bytes) -> None:
+        for frame in self._framer.feed(data) if data else self._framer.end():
+            self._take(frame)
+        if not data:
+            self._ended.set()
+
+
+def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
+    """A descriptor of our own, how to write to it, and whether the loop can wait for it.
+
+    A pipe or a terminal is opened anew, so that making ours non-blocking does not change that of
+    whoever shares it: a shell, or our own stderr.
+    """
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(mode):
+        channel = socket.socket(fileno=os.dup(fd))
+        number = channel.detach()
+        return number, lambda data: _send(number, data), True
+    ours = _reopen(fd, os.O_WRONLY) if not stat.S_ISREG(mode) else os.dup(fd)
+    if stat.S_ISFIFO(mode):
+        _widen(ours)
+    return ours, lambda data: os.write(ours, data), not stat.S_ISREG(mode) and _can_be_polled(ours)
+
+
+def _open_for_reading(fd: int) -> tuple[int | None, bool]:
+    """A descriptor of our own, if there is anything to read, and whether the loop can wait for it."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return None, False
+    if stat.S_ISREG(mode):
+        return os.dup(fd), False
+    if stat.S_ISSOCK(mode):
+        ours = os.dup(fd)
+        os.set_blocking(ours, False)
+        return ours, True
+    ours = _reopen(fd, os.O_RDONLY)
+    return ours, _can_be_polled(ours)
+
+
+def _reopen(fd: int, flags: int) -> int:
+    try:
+        return os.open(f"/proc/self/fd/{fd}", flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        ours = os.dup(fd)
+        os.set_blocking(ours, False)
+        return ours
+
+
+def _send(number: int, data: memoryview) -> int:
+    channel = socket.socket(fileno=number)
+    try:
+        return channel.send(data, socket.MSG_DONTWAIT)
+    finally:
+        channel.detach()
+
+
+def _widen(pipe: int) -> None:
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        try:
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            pass  # over what this user may have; the pipe works as it is
+
+
+def _can_be_polled(fd: int) -> bool:
+    """Whether the loop can wait for `fd`: not for a file, nor for devices such as /dev/null."""
+    if not hasattr(select, "epoll"):
+        return True
+    with select.epoll() as probe:
+        try:
+            probe.register(fd, select.EPOLLIN)
+        except PermissionError:
+            return False
+    return True

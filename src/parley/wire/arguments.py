@@ -1,0 +1,122 @@
+"""Arguments of a tool call, fitted to the tool's struct; what does not fit is explained.
+
+The texts are those that clients of the original know (`missing field`, `invalid type`,
+`unknown variant`), with the field named where the original does not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from parley.errors import BadArguments
+from parley.wire.jsonrpc import decode_lenient
+from parley.wire.schema import schema_of
+
+__all__ = ["fit"]
+
+Fitted = TypeVar("Fitted", bound=Struct)
+
+_any_decoder: Final = msgspec.json.Decoder()
+_PLACE: Final = re.compile(r" - at `(?:key in )?\$(.*)`$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_MISSING: Final = re.compile(r"missing required field `([^`]*)`")
+
+_EXPECTED: Final = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "a boolean",
+    "object": "a map",
+    "array": "a sequence",
+}
+
+
+def fit(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
+    """`arguments` as a value of `kind`; unknown ones are ignored.
+
+    Raises:
+        BadArguments: they do not fit; says what and where.
+    """
+    try:
+        value = decode_lenient(_any_decoder, bytes(arguments))
+    except msgspec.DecodeError as error:
+        raise BadArguments(f"arguments cannot be read: {error}", field="arguments") from None
+    if not isinstance(value, dict):
+        raise BadArguments(f"invalid type: {_described(value)}, expected a map (arguments)", field="arguments")
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), value, schema_of(kind)) from None
+
+
+def _explained(error: str, value: Any, schema: dict[str, Any]) -> BadArguments:
+    place = _PLACE.search(error)
+    path = place[1] if place else ""
+    found, wanted = _follow(path, value, schema)
+    name = path.removeprefix(".")
+    if missing := _MISSING.search(error):
+        field = f"{name}.{missing[1]}" if name else missing[1]
+        detail = f"missing field `{missing[1]}`"
+        return BadArguments(f"{detail} ({name})" if name else detail, field=field)
+    return BadArguments(f"{_complaint(found, wanted)} ({name})", field=name)
+
+
+def _complaint(found: Any, wanted: dict[str, Any]) -> str:
+    choices = wanted.get("enum")
+    if choices and isinstance(found, str):
+        return f"unknown variant `{found}`, expected one of {', '.join(f'`{choice}`' for choice in choices)}"
+    if wanted.get("format") == "uuid" and isinstance(found, str):
+        return f"invalid value: {_described(found)}, expected a uuid"
+    if "minimum" in wanted and isinstance(found, int | float) and not isinstance(found, bool):
+        limits = f"at least {wanted['minimum']}"
+        if "maximum" in wanted:
+            limits += f" and at most {wanted['maximum']}"
+        return f"invalid value: {_described(found)}, expected {_EXPECTED[wanted['type']]}, {limits}"
+    return f"invalid type: {_described(found)}, expected {_EXPECTED.get(wanted.get('type', ''), 'something else')}"
+
+
+def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What stands at `path`, and what should."""
+    for name, index in _STEP.findall(path):
+        if "anyOf" in schema:
+            schema = _chosen(value, schema["anyOf"])
+        if name:
+            value = value.get(name) if isinstance(value, dict) else None
+            schema = schema.get("properties", {}).get(name, {})
+        else:
+            value = value[int(index)] if index.isdigit() and isinstance(value, list) else None
+            schema = schema.get("items", {})
+    if "anyOf" in schema:
+        schema = {"type": schema["anyOf"][0].get("type", "object")}
+    return value, schema
+
+
+def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
+    """The member of a tagged union that `value` claims to be; else one that knows all the tags."""
+    tags = [member["properties"]["type"]["enum"][0] for member in members]
+    tag = value.get("type") if isinstance(value, dict) else None
+    if tag in tags:
+        return members[tags.index(tag)]
+    return {"properties": {"type": {"type": "string", "enum": tags}}}
+
+
+def _described(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"boolean `{str(value).lower()}`"
+        case int():
+            return f"integer `{value}`"
+        case float():
+            return f"floating point `{value}`"
+        case str():
+            return f'string "{value if len(value) <= 100 else value[:100] + "…"}"'
+        case list():
+            return "sequence"
+        case _:
+            return "map"

@@ -1,0 +1,80 @@
+"""Events in a word or two."""
+
+from __future__ import annotations
+
+from parley.wire.events import (
+    AgentMessage,
+    AgentReasoning,
+    AgentReasoningRawContent,
+    BackgroundEvent,
+    ErrorEvent,
+    TaskComplete,
+    TaskStarted,
+    TokenCount,
+    UserMessage,
+)
+from parley.wire.ids import MessageId
+from parley.wire.items import InputItem, TextItem
+
+__all__ = [
+    "agent_message",
+    "agent_reasoning",
+    "agent_reasoning_raw_content",
+    "background_event",
+    "error",
+    "task_complete",
+    "task_started",
+    "text",
+    "token_count",
+    "user_message",
+]
+
+
+def task_started() -> TaskStarted:
+    return TaskStarted()
+
+
+def task_complete(last_agent_message: str | None = None) -> TaskComplete:
+    return TaskComplete(last_agent_message=last_agent_message)
+
+
+def text(words: str) -> TextItem:
+    return TextItem(text=words)
+
+
+def user_message(*content: str | InputItem, message_id: str = "m1") -> UserMessage:
+    """What the user said; plain strings are text items."""
+    items = tuple(text(item) if isinstance(item, str) else item for item in content)
+    return UserMessage(message_id=MessageId(message_id), content=items)
+
+
+def agent_message(message: str) -> AgentMessage:
+    return AgentMessage(message=message)
+
+
+def agent_reasoning(thought: str) -> AgentReasoning:
+    return AgentReasoning(text=thought)
+
+
+def agent_reasoning_raw_content(thought: str) -> AgentReasoningRawContent:
+    return AgentReasoningRawContent(text=thought)
+
+
+def background_event(message: str) -> BackgroundEvent:
+    return BackgroundEvent(message=message)
+
+
+def error(message: str) -> ErrorEvent:
+    return ErrorEvent(message=message)
+
+
+def token_count(
+    *, input_tokens: int, output_tokens: int, cached: int | None = None, reasoning: int | None = None
+) -> TokenCount:
+    return TokenCount(
+        input_tokens=input_tokens,
+        cached_input_tokens=cached,
+        output_tokens=output_tokens,
+        reasoning_output_tokens=reasoning,
+        total_tokens=input_tokens + output_tokens,
+    )

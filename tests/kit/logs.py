@@ -1,0 +1,32 @@
+"""Logs, and the folds over them, from what happened."""
+
+from __future__ import annotations
+
+from parley.conversation.history import History
+from parley.conversation.log import Happened, Log
+from parley.conversation.state import State
+
+__all__ = ["AT", "history_of", "log_of", "state_of"]
+
+AT = 1_754_654_400.0
+"""A moment; which one does not matter."""
+
+
+def log_of(*happened: Happened) -> Log:
+    log = Log()
+    log.append(happened, at=AT)
+    return log
+
+
+def state_of(*happened: Happened) -> State:
+    state = State()
+    for one in happened:
+        state.apply(one, at=AT)
+    return state
+
+
+def history_of(*happened: Happened) -> History:
+    history = History()
+    for one in happened:
+        history.apply(one)
+    return history

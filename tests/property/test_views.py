@@ -1,0 +1,274 @@
+"""Whatever happens in whatever order: every reader ends with the view of one who was always there."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec import Raw
+
+from kit.events import (
+    agent_message,
+    agent_reasoning,
+    agent_reasoning_raw_content,
+    background_event,
+    error,
+    task_complete,
+    task_started,
+    token_count,
+    user_message,
+)
+from kit.logs import AT
+from kit.records import model_asked, turn_ended, turn_started
+from kit.views import View
+from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta
+from parley.wire.events import FOR_FULL_VERSION_ONLY
+from parley.wire.ids import ItemId, Seq
+from parley.wire.notifications import ConversationEvent, EventMeta
+
+PLENTY = 1_000_000
+"""Room for more frames than any example sends."""
+
+NOTHING_HIDDEN: frozenset[str] = frozenset()
+
+Piece = tuple[ItemId, int, str]
+"""A delta as it was sent: its item, where it begins, what it adds."""
+
+
+class Join(Enum):
+    """The ways to begin reading."""
+
+    SNAPSHOT = "a snapshot of everything, then live"
+    SNAPSHOT_AFTER = "a snapshot of what is newer than the client has, then live"
+    FOLLOW = "no snapshot: everything from the client's position on, one by one"
+
+
+class Reader:
+    """One reader of a log and its client, with an outbox that can fill up."""
+
+    def __init__(self, log: Log, view: View, how: Join, *, hidden: frozenset[str], room: int) -> None:
+        self._log, self.view, self.hidden = log, view, hidden
+        self._room = room
+        self.kept_up = True
+        """Never was anything held back."""
+        self.pieces: list[Piece] = []
+        if how is Join.FOLLOW:
+            self.cursor = Cursor(view.resume())
+            self._catch_up()
+        else:
+            self._take_snapshot(after=view.resume())
+        self.kept_up &= self.cursor.live
+        self.pieces_at_join = list(self.pieces)
+
+    @property
+    def writable(self) -> bool:
+        return self._room > 0
+
+    def appended(self, first: Seq) -> None:
+        self.cursor.appended(self._log, first)
+        self._catch_up()
+
+    def extended(self, delta: Delta) -> None:
+        if not self.cursor.live:
+            return
+        if self.writable:
+            self._send_delta(delta)
+        else:
+            self.kept_up = False
+            self.cursor.missed(self._log, delta)
+
+    def stall(self) -> None:
+        self._room = 0
+
+    def make_room(self, frames: int) -> None:
+        self._room = frames
+        self._catch_up()
+
+    def _take_snapshot(self, *, after: Seq) -> None:
+        for entry in self._log.events(after=after, hidden=self.hidden):
+            self._send_entry(entry)
+        for delta in self._log.open_deltas():
+            self._send_delta(delta)
+        self.view.reached(self._log.last)
+        self.cursor = Cursor.at_end_of(self._log)
+
+    def _catch_up(self) -> None:
+        while self.writable and (lacking := self.cursor.next(self._log)) is not None:
+            if isinstance(lacking, Delta):
+                self._send_delta(lacking)
+            elif lacking.is_event and lacking.type not in self.hidden:
+                self._send_entry(lacking)
+        self.kept_up &= self.cursor.live
+
+    def _send_entry(self, entry: Entry) -> None:
+        self._send(ConversationEvent(meta=EventMeta(seq=entry.seq), msg=Raw(entry.encoded)))
+
+    def _send_delta(self, delta: Delta) -> None:
+        self.pieces.append((delta.item.id, delta.offset, delta.text))
+        meta = EventMeta(item=delta.item.id, offset=delta.offset)
+        self._send(ConversationEvent(meta=meta, msg=Raw(encode_delta(delta))))
+
+    def _send(self, event: ConversationEvent) -> None:
+        self._room -= 1
+        self.view.take(event)
+
+
+class Truth:
+    """The view of somebody who sees the conversation itself: no log, no cursor, no client."""
+
+    def __init__(self) -> None:
+        self.events: dict[Seq, Any] = {}
+        self.open: dict[str, str] = {}
+        self.pieces: list[Piece] = []
+        self._entries = 0
+
+    def append(self, happened: list[Entry]) -> None:
+        for entry in happened:
+            self._entries += 1
+            if not entry.is_event:
+                continue
+            self.events[Seq(self._entries)] = json.loads(entry.encoded)
+            match entry.type:
+                case "agent_message" | "agent_reasoning" | "agent_reasoning_raw_content":
+                    self.open.pop(f"{entry.type}_delta", None)
+                case "background_event" | "error" | "task_complete":
+                    self.open.clear()
+                case _:
+                    pass
+
+    def extend(self, kind: ItemKind, delta: Delta) -> None:
+        self.open[kind.value] = self.open.get(kind.value, "") + delta.text
+        self.pieces.append((delta.item.id, delta.offset, delta.text))
+
+
+words = st.text(st.sampled_from('abé\U0001f600"\\\n'), max_size=4)
+
+anything = st.one_of(
+    st.sampled_from([turn_started(), model_asked(), turn_ended()]),
+    st.sampled_from([task_started(), token_count(input_tokens=1, output_tokens=1)]),
+    words.map(user_message),
+    words.map(agent_message),
+    words.map(agent_reasoning),
+    words.map(agent_reasoning_raw_content),
+    words.map(background_event),
+    words.map(error),
+    words.map(task_complete),
+)
+
+rooms = st.one_of(st.integers(min_value=0, max_value=4), st.just(PLENTY))
+hidings = st.sampled_from([NOTHING_HIDDEN, FOR_FULL_VERSION_ONLY])
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """A conversation goes on while readers come, fall behind, catch up, leave and come back."""
+
+    readers = Bundle[Reader]("readers")
+    gone = Bundle[Reader]("gone")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log, self.truth = Log(), Truth()
+        self.always = Reader(self.log, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, room=PLENTY)
+        self.present: list[Reader] = [self.always]
+        self.pieces_before: dict[Reader, int] = {}
+
+    @rule(happened=st.lists(anything, min_size=1, max_size=3))
+    def append(self, happened: list[Happened]) -> None:
+        entries = self.log.append(happened, at=AT)
+        self.truth.append(entries)
+        for reader in self.present:
+            reader.appended(entries[0].seq)
+
+    @rule(kind=st.sampled_from(ItemKind), text=words)
+    def extend(self, kind: ItemKind, text: str) -> None:
+        delta = self.log.extend(kind, text)
+        self.truth.extend(kind, delta)
+        for reader in self.present:
+            reader.extended(delta)
+
+    @rule(target=readers, how=st.sampled_from(Join), hidden=hidings, room=rooms)
+    def join(self, how: Join, hidden: frozenset[str], room: int) -> Reader:
+        return self._join(View(), how, hidden, room)
+
+    @rule(target=gone, reader=consumes(readers))
+    def leave(self, reader: Reader) -> Reader:
+        self.present.remove(reader)
+        return reader
+
+    @rule(target=readers, reader=consumes(gone), how=st.sampled_from(Join), room=rooms)
+    def come_back(self, reader: Reader, how: Join, room: int) -> Reader:
+        view = View() if how is Join.SNAPSHOT else reader.view
+        return self._join(view, how, reader.hidden, room)
+
+    @rule(reader=readers)
+    def stall(self, reader: Reader) -> None:
+        reader.stall()
+
+    @rule(reader=readers, frames=rooms)
+    def make_room(self, reader: Reader, frames: int) -> None:
+        reader.make_room(frames)
+
+    def _join(self, view: View, how: Join, hidden: frozenset[str], room: int) -> Reader:
+        reader = Reader(self.log, view, how, hidden=hidden, room=room)
+        self.present.append(reader)
+        self.pieces_before[reader] = len(self.truth.pieces)
+        if reader.kept_up:
+            assert [piece for piece in reader.pieces_at_join if piece[2]] == [
+                (item, 0, text) for item, (_, text) in self.always.view.open.items()
+            ]
+        return reader
+
+    @invariant()
+    def one_who_was_always_there_saw_the_truth(self) -> None:
+        assert self.always.view.events == self.truth.events
+        assert dict(self.always.view.open.values()) == {
+            kind: text for kind, text in self.truth.open.items() if text
+        }
+        assert self.always.pieces == self.truth.pieces
+
+    @invariant()
+    def one_who_lacks_nothing_sees_the_same(self) -> None:
+        for reader in self.present:
+            if reader.cursor.live:
+                self._sees_the_same(reader)
+
+    @invariant()
+    def one_who_kept_up_since_joining_got_every_delta_as_it_was_sent(self) -> None:
+        for reader, before in self.pieces_before.items():
+            if reader.kept_up and reader in self.present:
+                assert reader.pieces[len(reader.pieces_at_join) :] == self.truth.pieces[before:]
+
+    def teardown(self) -> None:
+        """In the end everybody reads on."""
+        for reader in self.present:
+            reader.make_room(PLENTY)
+            assert reader.cursor.live
+            self._sees_the_same(reader)
+
+    def _sees_the_same(self, reader: Reader) -> None:
+        shown = {seq: msg for seq, msg in self.always.view.events.items() if msg["type"] not in reader.hidden}
+        assert reader.view.events == shown
+        assert reader.view.open == self.always.view.open
+
+
+def test_every_reader_ends_with_the_view_of_one_that_was_always_there() -> None:
+    run_state_machine_as_test(
+        AnyInterleaving,
+        settings=settings(
+            max_examples=400,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )

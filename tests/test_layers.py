@@ -1,0 +1,129 @@
+"""Imports go up the list of layers and never down, and no adapter imports another."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import parley
+
+ROOT = Path(parley.__file__).parent
+
+FOR_EVERYBODY = frozenset({"errors", "version"})
+
+CORE = frozenset({"config", "wire", "conversation", "ports"})
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "version": frozenset(),
+    "errors": frozenset(),
+    "config": frozenset(),
+    "wire": frozenset(),
+    "conversation": frozenset({"wire"}),
+    "ports": CORE,
+    "agent": CORE,
+    "runtime": CORE | {"agent"},
+    "stores": CORE,
+    "models": CORE,
+    "tools": CORE,
+    "sandbox": CORE,
+    "transports": frozenset({"wire"}),
+    "server": CORE | {"agent", "runtime"},
+    "client": frozenset({"wire", "transports"}),
+    "web": frozenset({"transports"}),
+    "testing": CORE | {"client"},
+    "app": CORE
+    | {"agent", "runtime", "stores", "models", "tools", "sandbox", "transports", "server", "client", "web"},
+    "cli": frozenset({"app", "client", "config"}),
+}
+"""Beyond itself and what is for everybody. A module or package that is not named here has no place yet."""
+
+PURE = frozenset(
+    {
+        "__future__",
+        "collections",
+        "enum",
+        "functools",
+        "itertools",
+        "math",
+        "msgspec",
+        "re",
+        "types",
+        "typing",
+        "uuid",
+    }
+)
+"""What `wire` and `conversation` may import from outside: no event loop, clock, file or socket."""
+
+MUST_BE_PURE = frozenset({"wire", "conversation"})
+
+EXEMPT = frozenset({"__init__.py", "__main__.py"})
+"""At the top of the package: the name of the release, and the way into the command line."""
+
+
+class Import(NamedTuple):
+    where: str
+    layer: str
+    module: str
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Every import of a file, also those inside functions and for the type checker alone."""
+    inside = path.relative_to(ROOT)
+    package = ["parley", *inside.parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                # `from parley import wire` names a layer only behind the word `import`.
+                modules = [f"parley.{a.name}" for a in node.names] if module == "parley" else [module]
+            case ast.ImportFrom(module=module, level=level):
+                base = package[: len(package) - level + 1]
+                names_of = [module] if module else [alias.name for alias in node.names]
+                modules = [".".join([*base, name]) for name in names_of]
+            case _:
+                continue
+        layer = inside.parts[0].removesuffix(".py")
+        yield from (Import(f"{inside}:{node.lineno}", layer, module) for module in modules)
+
+
+def all_imports() -> list[Import]:
+    files = [path for path in sorted(ROOT.rglob("*.py")) if str(path.relative_to(ROOT)) not in EXEMPT]
+    return [found for path in files for found in imports_of(path)]
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "parley"
+
+
+def test_every_module_has_its_place_in_the_list() -> None:
+    places = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in ROOT.rglob("*.py")}
+
+    assert places - {name.removesuffix(".py") for name in EXEMPT} - set(MAY_IMPORT) == set()
+
+
+def test_imports_go_up_the_list_and_no_adapter_imports_another() -> None:
+    downward = [
+        f"{where}: {layer} imports {module}"
+        for where, layer, module in all_imports()
+        if is_ours(module)
+        and module.split(".")[1] not in MAY_IMPORT.get(layer, frozenset()) | FOR_EVERYBODY | {layer}
+    ]
+
+    assert not downward, "\n".join(downward)
+
+
+def test_what_is_for_everybody_needs_nothing_of_ours() -> None:
+    assert [found for found in all_imports() if found.layer in FOR_EVERYBODY and is_ours(found.module)] == []
+
+
+def test_wire_and_conversation_import_no_event_loop_clock_file_or_socket() -> None:
+    impure = [
+        f"{where}: {layer} imports {module}"
+        for where, layer, module in all_imports()
+        if layer in MUST_BE_PURE and not is_ours(module) and module.partition(".")[0] not in PURE
+    ]
+
+    assert not impure, "\n".join(impure)

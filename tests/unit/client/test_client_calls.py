@@ -1,0 +1,281 @@
+"""Requests, answers and failures of a client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from parley.client import Client, Disconnected, RequestFailed, ToolFailed
+from parley.client.conversation import Page, ReadEvent
+from parley.wire.events import AgentMessage, SessionConfigured, TaskStarted
+from parley.wire.ids import ConversationId, ItemId, Seq
+from parley.wire.items import ImageItem, TextItem
+from parley.wire.mcp import CallToolResult, TextContent, ToolDefinition
+from parley.wire.tools import ConversationsListResult, ConversationSummary, OpenText
+
+StartPeer = Callable[..., AbstractAsyncContextManager[Client]]
+
+ID = "11111111-1111-4111-8111-111111111111"
+
+
+def typed(value: Any, *, failed: bool = False) -> list[dict[str, Any]]:
+    text = json.dumps(value)
+    return [
+        {
+            "id": "$id",
+            "result": {"content": [{"type": "text", "text": text}], "isError": failed, "structuredContent": value},
+        }
+    ]
+
+
+async def received(client: Client) -> list[Any]:
+    """What the peer was sent behind the handshake, without the envelope."""
+    _, _, *messages = json.loads(await client.request("test/received"))
+    return [{key: value for key, value in message.items() if key not in ("jsonrpc", "id")} for message in messages]
+
+
+async def test_the_handshake_tells_who_both_are(peer: StartPeer) -> None:
+    frames: list[bytes] = []
+    async with asyncio.timeout(10), peer({}, on_frame=frames.append) as client:
+        assert client.initialize_result.server_info.name == "peer"
+        assert client.process.pid > 0
+    assert [json.loads(frame)["id"] for frame in frames] == [1]
+
+
+async def test_a_ping_is_answered(peer: StartPeer) -> None:
+    async with asyncio.timeout(10), peer({"ping": [{"id": "$id", "result": {}}]}) as client:
+        await client.ping()
+        assert await received(client) == [{"method": "ping", "params": {}}]
+
+
+async def test_tools_are_listed_as_definitions(peer: StartPeer) -> None:
+    tool = {"name": "codex", "title": "Codex", "description": "Run.", "inputSchema": {"type": "object"}}
+    async with asyncio.timeout(10), peer({"tools/list": [{"id": "$id", "result": {"tools": [tool]}}]}) as client:
+        assert await client.list_tools() == (
+            ToolDefinition(name="codex", title="Codex", description="Run.", input_schema={"type": "object"}),
+        )
+
+
+async def test_an_error_of_the_protocol_is_raised_with_its_code(peer: StartPeer) -> None:
+    refusal = [{"id": "$id", "error": {"code": -32601, "message": "Method not found"}}]
+    async with asyncio.timeout(10), peer({"nonsense": refusal}) as client:
+        with pytest.raises(RequestFailed) as failure:
+            await client.request("nonsense")
+    assert (failure.value.code, failure.value.message) == (-32601, "Method not found")
+
+
+async def test_a_created_conversation_knows_its_model(peer: StartPeer) -> None:
+    script = {"conversationCreate": typed({"conversation_id": ID, "model": "gpt-5"})}
+    async with asyncio.timeout(10), peer(script) as client:
+        conversation = await client.create(model="gpt-5", cwd="/work", approval_policy="never")
+
+        assert (conversation.id, conversation.model) == (ID, "gpt-5")
+        arguments = {"prompt": "", "model": "gpt-5", "cwd": "/work", "approval_policy": "never"}
+        assert await received(client) == [
+            {"method": "tools/call", "params": {"name": "conversationCreate", "arguments": arguments}}
+        ]
+
+
+async def test_a_failed_typed_call_raises_with_the_tool_s_own_words(peer: StartPeer) -> None:
+    script = {"conversationCreate": typed({"message": "Failed to load config: no"}, failed=True)}
+    async with asyncio.timeout(10), peer(script) as client:
+        with pytest.raises(ToolFailed) as failure:
+            await client.create(model="m", cwd="/")
+    assert (failure.value.tool, failure.value.message) == ("conversationCreate", "Failed to load config: no")
+
+
+async def test_call_tool_returns_failures_like_any_result(peer: StartPeer) -> None:
+    answer = [{"id": "$id", "result": {"content": [{"type": "text", "text": "Unknown tool 'x'"}], "isError": True}}]
+    async with asyncio.timeout(10), peer({"x": answer}) as client:
+        assert await client.call_tool("x") == CallToolResult(
+            content=(TextContent(text="Unknown tool 'x'"),), is_error=True
+        )
+
+
+async def test_a_sent_message_has_its_id_and_can_be_cancelled(peer: StartPeer) -> None:
+    script = {"conversationSendMessage": typed({"status": "ok", "message_id": ID})}
+    async with asyncio.timeout(10), peer(script) as client:
+        sent = await client.conversation(ID).send("hello", model="other")
+        await sent.cancel()
+
+        assert sent.message_id == ID
+        arguments = {"conversation_id": ID, "content": [{"type": "text", "text": "hello"}], "model": "other"}
+        assert await received(client) == [
+            {"method": "tools/call", "params": {"name": "conversationSendMessage", "arguments": arguments}},
+            {"method": "notifications/cancelled", "params": {"requestId": sent.request_id}},
+        ]
+
+
+async def test_items_are_sent_as_they_are_and_an_own_id_is_known_without_being_told(peer: StartPeer) -> None:
+    script = {"conversationSendMessage": typed({"status": "ok"})}
+    async with asyncio.timeout(10), peer(script) as client:
+        sent = await client.conversation(ID).send(
+            [TextItem(text="see"), ImageItem(image_url="https://example.org/a.png")], message_id=ID
+        )
+
+        assert sent.message_id == ID
+        arguments = (await received(client))[0]["params"]["arguments"]
+        assert arguments["content"] == [
+            {"type": "text", "text": "see"},
+            {"type": "image", "image_url": "https://example.org/a.png"},
+        ]
+        assert arguments["message_id"] == ID
+
+
+async def test_a_page_has_typed_events(peer: StartPeer) -> None:
+    value = {
+        "events": [{"seq": 2, "msg": {"type": "task_started"}}],
+        "open": [{"item": "i1", "type": "agent_message_delta", "text": "Hel"}],
+        "seq": 3,
+        "state": "running",
+    }
+    async with asyncio.timeout(10), peer({"conversationRead": typed(value)}) as client:
+        page = await client.conversation(ID).read(after=1, wait_seconds=2.5)
+
+        assert page == Page(
+            events=(ReadEvent(Seq(2), TaskStarted()),),
+            open=(OpenText(item=ItemId("i1"), type="agent_message_delta", text="Hel"),),
+            seq=Seq(3),
+            state="running",
+        )
+        arguments = {"conversation_id": ID, "after": 1, "wait_seconds": 2.5}
+        assert (await received(client))[0]["params"]["arguments"] == arguments
+
+
+async def test_conversations_are_listed_by_page(peer: StartPeer) -> None:
+    value = {"conversations": [{"conversation_id": ID, "title": "One"}], "next_cursor": "c"}
+    async with asyncio.timeout(10), peer({"conversationsList": typed(value)}) as client:
+        assert await client.list(limit=1) == ConversationsListResult(
+            conversations=(ConversationSummary(conversation_id=ConversationId(ID), title="One"),), next_cursor="c"
+        )
+
+
+def codex_event(event: dict[str, Any], *, method: str | None = None) -> dict[str, Any]:
+    return {
+        "method": method or event["type"],
+        "params": {"_meta": {"requestId": 2}, "id": "2", "msg": event},
+    }
+
+
+async def test_a_codex_call_hears_each_event_once_and_then_the_result(peer: StartPeer) -> None:
+    configured = {
+        "type": "session_configured",
+        "session_id": ID,
+        "model": "m",
+        "history_log_id": 0,
+        "history_entry_count": 0,
+    }
+    said = {"type": "agent_message", "message": "Hi"}
+    script = {
+        "codex": [
+            codex_event(configured, method="codex/event"),
+            codex_event(configured),
+            codex_event(said, method="codex/event"),
+            codex_event(said),
+            {"id": "$id", "result": {"content": [{"type": "text", "text": "Hi"}]}},
+        ]
+    }
+    heard: list[object] = []
+    async with asyncio.timeout(10), peer(script) as client:
+        running = client.codex("greet me", on_event=heard.append, include_plan_tool=True, progress_token="p")
+        result = await running
+
+        assert running.request_id == 2
+        assert result == CallToolResult(content=(TextContent(text="Hi"),))
+        assert heard == [
+            SessionConfigured(session_id=ConversationId(ID), model="m", history_log_id=0, history_entry_count=0),
+            AgentMessage(message="Hi"),
+        ]
+        assert (await received(client))[0]["params"] == {
+            "name": "codex",
+            "arguments": {"prompt": "greet me", "include-plan-tool": True},
+            "_meta": {"progressToken": "p"},
+        }
+
+
+async def test_a_running_call_can_be_cancelled(peer: StartPeer) -> None:
+    interrupted = {"error": " Turn interrupted", "content": [], "isError": True}
+    script = {"notifications/cancelled": [{"id": 2, "result": interrupted}]}
+    async with asyncio.timeout(10), peer(script) as client:
+        running = client.codex_reply(ID, "go on")
+        await running.cancel()
+
+        assert (await running).error == " Turn interrupted"
+
+
+async def test_all_waits_end_when_the_server_dies(peer: StartPeer) -> None:
+    async with asyncio.timeout(10), peer({"die": [{"exit": 3}]}) as client:
+        waiting = [asyncio.ensure_future(client.ping()) for _ in range(2)]
+        running = client.codex("never answered")
+        with pytest.raises(Disconnected) as failure:
+            await client.request("die")
+        assert failure.value.exit_code == 3
+        for one in waiting:
+            with pytest.raises(Disconnected):
+                await one
+        with pytest.raises(Disconnected):
+            await running
+        with pytest.raises(Disconnected):
+            await client.ping()
+
+
+async def test_a_server_that_closes_its_output_is_gone_too(peer: StartPeer) -> None:
+    async with asyncio.timeout(10), peer({"mute": [{"close": "stdout"}]}) as client:
+        with pytest.raises(Disconnected):
+            await client.request("mute")
+
+
+async def test_a_server_that_ends_before_it_answers_cannot_be_connected_to(peer: StartPeer) -> None:
+    with pytest.raises(Disconnected):
+        async with asyncio.timeout(10), peer({"initialize": [{"exit": 1}]}):
+            pass
+
+
+async def test_a_program_that_is_not_there_cannot_be_started() -> None:
+    from parley import connect
+
+    with pytest.raises(FileNotFoundError):
+        async with connect(("/nowhere/parley",)):
+            pass
+
+
+async def test_lines_that_are_no_messages_are_skipped(peer: StartPeer) -> None:
+    script = {"ping": [{"raw": "nonsense\n\n[1]\n"}, {"id": "nobody", "result": {}}, {"id": "$id", "result": {}}]}
+    async with asyncio.timeout(10), peer(script) as client:
+        await client.ping()
+
+
+async def test_a_callback_that_fails_costs_its_own_frame_only(peer: StartPeer) -> None:
+    def fail(event: object) -> None:
+        raise ValueError(event)
+
+    happened = codex_event({"type": "task_started"}, method="codex/event")
+    script = {"codex": [happened, {"id": "$id", "result": {"content": []}}]}
+    async with asyncio.timeout(10), peer(script) as client:
+        assert await client.codex("x", on_event=fail) == CallToolResult(content=())
+
+
+async def test_raw_bytes_go_out_as_they_are(peer: StartPeer) -> None:
+    async with asyncio.timeout(10), peer({}) as client:
+        client.send_raw(b'{"method": "by/hand"}\n')
+
+        assert await received(client) == [{"method": "by/hand"}]
+
+
+async def test_a_server_that_does_not_go_is_made_to(peer: StartPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.client.child.EXIT_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("parley.client.child.TERMINATE_GRACE_SECONDS", 0.05)
+    async with asyncio.timeout(10), peer({"stubborn": []}) as client:
+        pass
+    assert client.process.exit_code == -9
+
+
+async def test_a_server_that_goes_by_itself_has_exit_code_0(peer: StartPeer) -> None:
+    async with asyncio.timeout(10), peer({}) as client:
+        pass
+    assert client.process.exit_code == 0

@@ -1,0 +1,243 @@
+"""Watching conversations: snapshots, live events, several streams, and their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from parley.client import Client, Disconnected, Seen, StreamEnded, ToolFailed
+from parley.wire.events import AgentMessage, AgentMessageDelta, ErrorEvent, TaskComplete, TaskStarted, UnknownEvent
+from parley.wire.ids import ConversationId, ItemId, Seq
+from parley.wire.notifications import EventMeta
+
+StartPeer = Callable[..., AbstractAsyncContextManager[Client]]
+
+A = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
+B = "bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
+
+STARTED = {"type": "task_started"}
+COMPLETE = {"type": "task_complete", "last_agent_message": None}
+STREAMING = {"id": "$id", "result": {"content": [], "isError": False, "structuredContent": {}}}
+DONE = {"id": "$id", "result": {}}
+
+
+def delta(text: str) -> dict[str, Any]:
+    return {"type": "agent_message_delta", "delta": text}
+
+
+def message(text: str) -> dict[str, Any]:
+    return {"type": "agent_message", "message": text}
+
+
+def initial_state(conversation: str, *events: dict[str, Any], **meta: Any) -> dict[str, Any]:
+    return {
+        "method": "notifications/initial_state",
+        "params": {
+            "_meta": {"conversationId": conversation, **meta},
+            "initial_state": {"events": [{"msg": event} for event in events]},
+        },
+    }
+
+
+def live(event: dict[str, Any], **meta: Any) -> dict[str, Any]:
+    params = {"_meta": meta, "msg": event} if meta else {"msg": event}
+    return {"method": event["type"], "params": params}
+
+
+def disconnected(conversation: str, reason: str) -> dict[str, Any]:
+    params = {"_meta": {"conversationId": conversation}, "reason": reason}
+    return {"method": "notifications/stream_disconnected", "params": params}
+
+
+async def test_a_late_reader_gets_the_snapshot_and_then_what_is_live(peer: StartPeer) -> None:
+    script = {
+        "conversationStream": [STREAMING, initial_state(A, STARTED, delta("Hello, "))],
+        "go": [live(delta("world")), live(message("Hello, world")), live(COMPLETE), DONE],
+    }
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        assert stream.snapshot == [TaskStarted(), AgentMessageDelta(delta="Hello, ")]
+        await client.request("go")
+
+        assert await stream.turn() == [
+            TaskStarted(),
+            AgentMessageDelta(delta="Hello, "),
+            AgentMessageDelta(delta="world"),
+            AgentMessage(message="Hello, world"),
+            TaskComplete(last_agent_message=None),
+        ]
+
+
+async def test_the_text_of_a_turn_is_what_the_agent_said(peer: StartPeer) -> None:
+    said = [live(STARTED), live(message("First")), live(message("Second")), live(COMPLETE)]
+    script = {"conversationStream": [STREAMING, initial_state(A), *said, *said]}
+    async with asyncio.timeout(10), peer(script) as client:
+        stream = await client.conversation(A).stream()
+
+        assert await stream.text() == "First\nSecond"
+        assert await stream.text() == "First\nSecond"
+        await stream.close()
+
+
+async def test_an_interrupt_ends_a_turn_and_a_failure_waits_for_its_completion(peer: StartPeer) -> None:
+    events = [
+        live({"type": "error", "message": "stream disconnected"}),
+        live(COMPLETE),
+        live({"type": "error", "message": " Turn interrupted"}),
+    ]
+    script = {"conversationStream": [STREAMING, initial_state(A), *events]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        assert await stream.turn() == [
+            ErrorEvent(message="stream disconnected"),
+            TaskComplete(last_agent_message=None),
+        ]
+        assert await stream.turn() == [ErrorEvent(message=" Turn interrupted")]
+
+
+async def test_details_tell_where_an_event_stands_and_the_position_follows_what_was_read(peer: StartPeer) -> None:
+    script = {
+        "conversationStream": [
+            STREAMING,
+            initial_state(A, STARTED, seq=3),
+            live(delta("Hi"), conversationId=A, item="i1", offset=0),
+            live(message("Hi"), conversationId=A, seq=5),
+            live(COMPLETE, conversationId=A, seq=7),
+        ]
+    }
+    conversation = ConversationId(A)
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream(after=1) as stream:
+        assert stream.seq == 3
+        details = stream.detailed()
+
+        assert [await anext(details) for _ in range(3)] == [
+            Seen(TaskStarted(), None, live=False),
+            Seen(
+                AgentMessageDelta(delta="Hi"),
+                EventMeta(conversation_id=conversation, item=ItemId("i1"), offset=0),
+                live=True,
+            ),
+            Seen(AgentMessage(message="Hi"), EventMeta(conversation_id=conversation, seq=Seq(5)), live=True),
+        ]
+        assert stream.seq == 5
+        (_, _, request) = json.loads(await client.request("test/received"))
+        assert request["params"]["arguments"] == {"conversation_id": A, "after": 1}
+
+
+def streams_of(*conversations: str) -> list[dict[str, Any]]:
+    """The peer cannot tell its streams apart, so it begins all of them: what fits nobody is ignored."""
+    return [STREAMING, *(initial_state(conversation) for conversation in conversations)]
+
+
+async def test_two_conversations_are_told_apart(peer: StartPeer) -> None:
+    script = {
+        "conversationStream": streams_of(A, B),
+        "go": [
+            live(message("for b"), conversationId=B),
+            live(message("for a"), conversationId=A),
+            live(message("for nobody in particular")),
+            live(COMPLETE, conversationId=A),
+            live(COMPLETE, conversationId=B),
+            DONE,
+        ],
+    }
+    async with (
+        asyncio.timeout(10),
+        peer(script) as client,
+        client.conversation(A).stream() as first,
+        client.conversation(B).stream() as second,
+    ):
+        await client.request("go")
+
+        assert (await first.text(), await second.text()) == ("for a", "for b")
+
+
+async def test_events_of_a_codex_call_are_no_stream_s(peer: StartPeer) -> None:
+    of_call = {"method": "agent_message", "params": {"_meta": {"requestId": 9}, "id": "9", "msg": message("no")}}
+    script = {"conversationStream": [*streams_of(A), of_call, live(message("yes")), live(COMPLETE)]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        assert await stream.text() == "yes"
+
+
+async def test_an_event_of_a_newer_server_is_kept_as_it_came(peer: StartPeer) -> None:
+    script = {"conversationStream": [*streams_of(A), live({"type": "novelty", "x": 1})]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        event = await anext(stream)
+
+        assert isinstance(event, UnknownEvent)
+        assert (event.type, json.loads(event.encoded)) == ("novelty", {"type": "novelty", "x": 1})
+
+
+async def test_closing_a_stream_cancels_its_request_and_ends_the_iteration(peer: StartPeer) -> None:
+    script = {"conversationStream": [*streams_of(A), live(STARTED)], "go": [live(message("unseen")), DONE]}
+    async with asyncio.timeout(10), peer(script) as client:
+        async with client.conversation(A).stream() as stream:
+            assert await anext(stream) == TaskStarted()
+        await client.request("go")
+
+        assert [event async for event in stream] == []
+        _, _, request, cancelled, _ = json.loads(await client.request("test/received"))
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"] == {"requestId": request["id"]}
+        with pytest.raises(StreamEnded):
+            await stream.turn()
+
+
+async def test_a_second_stream_takes_over_and_the_first_is_told(peer: StartPeer) -> None:
+    taken_over = disconnected(A, "New stream() took over")
+    script = {"conversationStream": [STREAMING, taken_over, initial_state(A), live(STARTED)]}
+    async with asyncio.timeout(10), peer(script) as client:
+        conversation = client.conversation(A)
+        async with conversation.stream() as first, conversation.stream() as second:
+            assert [event async for event in first] == [TaskStarted()]
+            assert first.disconnected == "New stream() took over"
+            assert await anext(second) == TaskStarted()
+            assert second.disconnected is None
+
+        messages = json.loads(await client.request("test/received"))
+        assert [one["params"]["requestId"] for one in messages if one["method"] == "notifications/cancelled"] == [3]
+
+
+async def test_a_stream_that_the_server_ends_says_why(peer: StartPeer) -> None:
+    script = {"conversationStream": [*streams_of(A), live(STARTED), disconnected(A, "Conversation deleted")]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        with pytest.raises(StreamEnded, match="Conversation deleted"):
+            await stream.turn()
+        assert stream.disconnected == "Conversation deleted"
+
+
+async def test_a_stream_that_ends_before_it_begins_cannot_be_opened(peer: StartPeer) -> None:
+    script = {"conversationStream": [STREAMING, disconnected(A, "Server is shutting down")]}
+    async with asyncio.timeout(10), peer(script) as client:
+        with pytest.raises(StreamEnded, match="Server is shutting down"):
+            await client.conversation(A).stream()
+
+
+async def test_a_conversation_that_is_not_there_cannot_be_streamed(peer: StartPeer) -> None:
+    script = {"conversationStream": [{"id": "$id", "result": {"content": [], "isError": True}}]}
+    async with asyncio.timeout(10), peer(script) as client:
+        with pytest.raises(ToolFailed):
+            await client.conversation(A).stream()
+
+
+async def test_giving_up_on_opening_cancels_the_request(peer: StartPeer) -> None:
+    async with asyncio.timeout(10), peer({"conversationStream": [STREAMING]}) as client:
+        opening = asyncio.ensure_future(client.conversation(A).stream().__aenter__())
+        await asyncio.sleep(0)  # the request is written
+        await client.request("test/received")
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+        assert json.loads(await client.request("test/received"))[-1]["method"] == "notifications/cancelled"
+
+
+async def test_what_arrived_can_be_read_when_the_server_is_gone_and_then_that_it_is_gone(peer: StartPeer) -> None:
+    script = {"conversationStream": [*streams_of(A), live(STARTED), {"exit": 0}]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        assert await anext(stream) == TaskStarted()
+        with pytest.raises(Disconnected):
+            await anext(stream)

@@ -1,0 +1,41 @@
+"""A home directory with a config.toml, as the tests of this folder write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parley.config.load import Loader
+from parley.config.types import Settings, Wanted
+from parley.errors import BadSetting
+
+__all__ = ["SERVER_DIR", "Home"]
+
+SERVER_DIR = "/srv/work"
+_NOTHING_SPECIAL = Wanted()
+
+
+class Home:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+
+    def write(self, text: str) -> None:
+        self.config.write_text(text, encoding="utf-8")
+
+    def loader(self, *overrides: str, environ: dict[str, str] | None = None) -> Loader:
+        return Loader(
+            environ={"PARLEY_HOME": str(self.path)} | (environ or {}), server_dir=SERVER_DIR, overrides=overrides
+        )
+
+    def resolve(
+        self, wanted: Wanted = _NOTHING_SPECIAL, *overrides: str, environ: dict[str, str] | None = None
+    ) -> Settings:
+        return self.loader(*overrides, environ=environ).resolve(wanted)
+
+    def refusal(self, wanted: Wanted = _NOTHING_SPECIAL, *overrides: str) -> str:
+        """What is said when this cannot be resolved; the path of the file is shown as `FILE`."""
+        with pytest.raises(BadSetting) as caught:
+            self.resolve(wanted, *overrides)
+        return str(caught.value).replace(str(self.config), "FILE")

@@ -1,0 +1,53 @@
+"""docs/config.md has a heading for all that can be set, and its examples are right."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from parley.config.load import SETTINGS, Check, KeyPath, Named, Table
+
+PAGE = (Path(__file__).parents[3] / "docs" / "config.md").read_text(encoding="utf-8")
+
+VARIABLES = [
+    "PARLEY_HOME",
+    "CODEX_HOME",
+    "HOME",
+    "PARLEY_LOG",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_ORGANIZATION",
+    "OPENAI_PROJECT",
+    "CODEX_OSS_BASE_URL",
+    "CODEX_OSS_PORT",
+]
+
+
+def settings(check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[str]:
+    """The key of each setting; what the user names is called NAME. Profiles repeat keys, and have one heading."""
+    match check:
+        case Table() if at != ("profiles", "NAME"):
+            for key, field in check.fields.items():
+                yield from settings(field, (*at, key))
+        case Named(entry=Table() as entry):
+            yield from settings(entry, (*at, "NAME"))
+        case _:
+            yield ".".join(at)
+
+
+def test_every_setting_and_variable_has_a_heading_and_every_heading_is_one_of_them() -> None:
+    headings = re.findall(r"^### `([^`]+)`$", PAGE, re.MULTILINE)
+
+    assert sorted(headings) == sorted([*settings(), *VARIABLES])
+
+
+@pytest.mark.parametrize("example", re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+def test_an_example_sets_what_can_be_set_to_what_it_can_be(example: str) -> None:
+    table = tomllib.loads(example)
+
+    assert msgspec.json.encode(SETTINGS(table, ())) == msgspec.json.encode(table)

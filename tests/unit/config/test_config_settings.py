@@ -1,0 +1,452 @@
+"""What each setting becomes, and who wins where two sources disagree."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from parley.config.types import Provider, Settings, Wanted, WorkspaceWrite
+from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
+from unit.config.home import SERVER_DIR, Home
+
+OPENAI = Provider(
+    id="openai",
+    name="OpenAI",
+    wire_api="responses",
+    base_url="https://api.openai.com/v1",
+    env_http_headers={"OpenAI-Organization": "OPENAI_ORGANIZATION", "OpenAI-Project": "OPENAI_PROJECT"},
+    is_openai=True,
+)
+
+
+def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
+    settings = home.resolve()
+
+    assert settings == Settings(
+        home=str(home.path),
+        cwd=SERVER_DIR,
+        model="gpt-5",
+        provider=OPENAI,
+        approval_policy="on-request",
+        sandbox_mode="read-only",
+        workspace_write=WorkspaceWrite(),
+        base_instructions=None,
+        model_reasoning_effort="medium",
+        model_reasoning_summary="auto",
+        model_supports_reasoning_summaries=False,
+        show_raw_agent_reasoning=False,
+        disable_response_storage=False,
+        project_doc_max_bytes=32768,
+        notify=(),
+        internal_originator="codex_cli_rs",
+        mcp_servers=(),
+    )
+
+
+EVERYTHING = """
+model = "m"
+model_provider = "p"
+approval_policy = "untrusted"
+sandbox_mode = "workspace-write"
+model_reasoning_effort = "minimal"
+model_reasoning_summary = "none"
+model_supports_reasoning_summaries = true
+model_context_window = 1000
+show_raw_agent_reasoning = true
+disable_response_storage = true
+project_doc_max_bytes = 0
+notify = ["notify-send", "Parley"]
+internal_originator = "ours"
+a_key_of_the_future = { b = 1 }
+
+[sandbox_workspace_write]
+writable_roots = ["/a", "/b"]
+network_access = true
+exclude_tmpdir_env_var = true
+exclude_slash_tmp = true
+of_the_future = 5
+
+[model_providers.p]
+name = "Provider"
+base_url = "http://localhost:1/v1"
+wire_api = "responses"
+env_key = "P_KEY"
+env_key_instructions = "Ask for one."
+query_params = { version = "1" }
+http_headers = { x-a = "b" }
+env_http_headers = { x-c = "D" }
+request_max_retries = 0
+stream_max_retries = 100
+stream_idle_timeout_ms = 1
+stream_usage = true
+
+[mcp_servers.docs]
+command = "docs-server"
+args = ["--fast"]
+env = { A = "b" }
+
+[mcp_servers.web]
+url = "http://localhost:2/mcp"
+bearer_token_env_var = "WEB_TOKEN"
+
+[shell_environment_policy]
+inherit = "core"
+ignore_default_excludes = true
+exclude = ["AWS_*"]
+set = { CI = "1" }
+include_only = ["PATH"]
+
+[approvals]
+timeout_seconds = 0
+on_timeout = "hold"
+
+[limits]
+turn_tokens = 1
+turn_seconds = 2
+turn_calls = 3
+conversation_tokens = 4
+"""
+
+
+def test_a_file_may_set_everything(home: Home) -> None:
+    home.write(EVERYTHING)
+
+    settings = home.resolve()
+
+    assert settings == Settings(
+        home=str(home.path),
+        cwd=SERVER_DIR,
+        model="m",
+        provider=Provider(
+            id="p",
+            name="Provider",
+            base_url="http://localhost:1/v1",
+            wire_api="responses",
+            env_key="P_KEY",
+            env_key_instructions="Ask for one.",
+            query_params={"version": "1"},
+            http_headers={"x-a": "b"},
+            env_http_headers={"x-c": "D"},
+            request_max_retries=0,
+            stream_max_retries=100,
+            stream_idle_timeout_ms=1,
+            stream_usage=True,
+        ),
+        approval_policy="untrusted",
+        sandbox_mode="workspace-write",
+        workspace_write=WorkspaceWrite(
+            writable_roots=("/a", "/b"), network_access=True, exclude_tmpdir_env_var=True, exclude_slash_tmp=True
+        ),
+        base_instructions=None,
+        model_reasoning_effort="minimal",
+        model_reasoning_summary="none",
+        model_supports_reasoning_summaries=True,
+        show_raw_agent_reasoning=True,
+        disable_response_storage=True,
+        project_doc_max_bytes=0,
+        notify=("notify-send", "Parley"),
+        internal_originator="ours",
+        mcp_servers=("docs", "web"),
+    )
+
+
+def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(home: Home) -> None:
+    home.config.write_bytes(b'\xef\xbb\xbfmodel = "m"\r\nsandbox_mode = "read-only"\r\n')
+
+    assert home.resolve().model == "m"
+
+
+# --- who wins ----------------------------------------------------------------------------
+
+
+def test_each_source_wins_over_the_weaker_ones(home: Home) -> None:
+    home.write('model = "file"\n[profiles.p]\nmodel = "profile"')
+
+    models = [
+        home.resolve().model,
+        home.resolve(Wanted(), "model=option").model,
+        home.resolve(Wanted(config={"model": "config"}), "model=option").model,
+        home.resolve(Wanted(config={"model": "config"}, profile="p"), "model=option").model,
+        home.resolve(Wanted(config={"model": "config"}, profile="p", model="argument"), "model=option").model,
+    ]
+
+    assert models == ["file", "option", "config", "profile", "argument"]
+
+
+def test_named_arguments_win_over_config(home: Home) -> None:
+    config = {"approval_policy": "never", "sandbox_mode": "read-only"}
+
+    settings = home.resolve(Wanted(approval_policy="untrusted", sandbox="danger-full-access", config=config))
+
+    assert (settings.approval_policy, settings.sandbox_mode) == ("untrusted", "danger-full-access")
+
+
+def test_the_last_of_two_options_wins(home: Home) -> None:
+    assert home.resolve(Wanted(), "model=first", "model=second").model == "second"
+
+
+def test_tables_of_all_sources_are_merged(home: Home) -> None:
+    home.write('model_provider = "x"\n[model_providers.x]\nbase_url = "http://file"\nhttp_headers = { a = "file" }')
+    config = {
+        "model_providers.x.http_headers": {"c": "config"},
+        "model_providers": {"x": {"stream_max_retries": 1}},
+    }
+
+    settings = home.resolve(Wanted(config=config), 'model_providers.x.http_headers={ b = "option" }')
+
+    assert settings.provider == Provider(
+        id="x",
+        name="x",
+        base_url="http://file",
+        http_headers={"a": "file", "b": "option", "c": "config"},
+        stream_max_retries=1,
+    )
+
+
+def test_what_one_call_sets_does_not_reach_the_next(home: Home) -> None:
+    home.write('model_provider = "x"\n[model_providers.x]\nbase_url = "http://x"\nhttp_headers = { a = "file" }')
+    loader = home.loader()
+
+    loader.resolve(Wanted(config={"model_providers.x.http_headers.a": "call"}))
+
+    assert loader.resolve(Wanted()).provider.http_headers == {"a": "file"}
+
+
+def test_null_in_config_says_the_same_as_leaving_the_key_out(home: Home) -> None:
+    home.write('model = "file"')
+
+    settings = home.resolve(
+        Wanted(config={"model": None, "model_providers": {"x": None}, "limits.turn_calls": None})
+    )
+
+    assert settings.model == "file"
+
+
+@pytest.mark.parametrize(
+    ("option", "model"),
+    [
+        ("model=o3", "o3"),
+        ('model="o3"', "o3"),
+        ("model = 'o3' ", "o3"),
+        ("model= gpt-4.1 ", "gpt-4.1"),
+        ("model=", ""),
+        ("model=a=b", "a=b"),
+        ('"model"=quoted', "quoted"),
+        ("model=1\nprofile='x'", "1\nprofile='x'"),
+        ("model=" + "[" * 5000, "[" * 5000),
+    ],
+)
+def test_the_value_of_an_option_is_toml_or_else_plain_text(home: Home, option: str, model: str) -> None:
+    assert home.resolve(Wanted(), option).model == model
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "with.dot", "with=sign", 'with"quote', "ünïcode"])
+def test_a_part_of_a_key_may_be_quoted(home: Home, name: str) -> None:
+    quoted = '"' + name.replace('"', '\\"') + '"'
+
+    settings = home.resolve(
+        Wanted(config={f"model_providers.{quoted}.name": "Named"}),
+        f"model_provider={quoted}",
+        f"model_providers . {quoted}.base_url=http://x",
+    )
+
+    assert settings.provider == Provider(id=name, name="Named", base_url="http://x")
+
+
+def test_a_part_of_a_key_that_needs_no_quotes_to_be_understood_needs_none(home: Home) -> None:
+    config = {"model_provider": "my models", "model_providers.my models.base_url": "http://x"}
+
+    assert home.resolve(Wanted(config=config)).provider.id == "my models"
+
+
+# --- profiles ----------------------------------------------------------------------------
+
+
+def test_a_profile_sets_all_that_it_may_and_nothing_else(home: Home) -> None:
+    (home.path / "rules.md").write_text("Be brief.")
+    home.write(
+        f"""
+        profile = "fast"
+        [profiles.fast]
+        model = "m"
+        model_provider = "scripted"
+        approval_policy = "never"
+        model_reasoning_effort = "low"
+        model_reasoning_summary = "concise"
+        disable_response_storage = true
+        experimental_instructions_file = "{home.path}/rules.md"
+        sandbox_mode = "danger-full-access"
+        """
+    )
+
+    settings = home.resolve()
+
+    assert (
+        settings.model,
+        settings.provider.id,
+        settings.approval_policy,
+        settings.model_reasoning_effort,
+        settings.model_reasoning_summary,
+        settings.disable_response_storage,
+        settings.base_instructions,
+        settings.sandbox_mode,
+    ) == ("m", "scripted", "never", "low", "concise", True, "Be brief.", "read-only")
+
+
+def test_the_profile_of_the_call_wins_over_that_of_the_file(home: Home) -> None:
+    home.write('profile = "a"\n[profiles.a]\nmodel = "of a"\n[profiles.b]\nmodel = "of b"')
+
+    assert home.resolve(Wanted(profile="b")).model == "of b"
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(profile="nope"), Wanted(config={"profile": "nope"})], ids=["argument", "config"]
+)
+def test_a_profile_that_is_not_there_is_refused(home: Home, wanted: Wanted) -> None:
+    with pytest.raises(ProfileNotFound, match=r"^config profile `nope` not found$"):
+        home.resolve(wanted)
+
+
+# --- providers ---------------------------------------------------------------------------
+
+
+def test_a_provider_that_is_not_there_is_refused(home: Home) -> None:
+    with pytest.raises(ProviderNotFound, match=r"^Model provider `nope` not found$"):
+        home.resolve(Wanted(config={"model_provider": "nope"}))
+
+
+def test_openai_and_oss_cannot_be_redefined(home: Home) -> None:
+    home.write(
+        """
+        [model_providers.openai]
+        base_url = "http://elsewhere"
+        stream_max_retries = 0
+        [model_providers.oss]
+        base_url = "http://elsewhere"
+        """
+    )
+
+    assert home.resolve().provider == OPENAI
+    assert home.resolve(Wanted(config={"model_provider": "oss"})).provider == Provider(
+        id="oss", name="Open Source", base_url="http://localhost:11434/v1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("provider", "environ", "base_url"),
+    [
+        ("openai", {"OPENAI_BASE_URL": "http://proxy/v1"}, "http://proxy/v1"),
+        ("openai", {"OPENAI_BASE_URL": " "}, "https://api.openai.com/v1"),
+        ("oss", {"CODEX_OSS_BASE_URL": "http://far/v1", "CODEX_OSS_PORT": "1"}, "http://far/v1"),
+        ("oss", {"CODEX_OSS_PORT": "8080"}, "http://localhost:8080/v1"),
+        ("oss", {"CODEX_OSS_PORT": ""}, "http://localhost:11434/v1"),
+    ],
+)
+def test_the_environment_moves_a_built_in_provider(
+    home: Home, provider: str, environ: dict[str, str], base_url: str
+) -> None:
+    settings = home.resolve(Wanted(config={"model_provider": provider}), environ=environ)
+
+    assert settings.provider.base_url == base_url
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http", "-1", "٣"])
+def test_a_port_that_is_none_is_refused(home: Home, port: str) -> None:
+    with pytest.raises(BadSetting) as caught:
+        home.resolve(Wanted(config={"model_provider": "oss"}), environ={"CODEX_OSS_PORT": port})
+
+    assert str(caught.value) == f'CODEX_OSS_PORT: invalid value: string "{port}", expected a port from 1 to 65535'
+
+
+def test_the_scripted_provider_takes_its_script_from_the_file_and_nothing_else(home: Home) -> None:
+    scripted = Wanted(config={"model_provider": "scripted"})
+    built_in = home.resolve(scripted).provider
+    home.write('[model_providers.scripted]\nscript = "replies.jsonl"\nwire_api = "chat"\nname = "Other"')
+
+    assert built_in == Provider(id="scripted", name="Scripted", wire_api="scripted")
+    assert home.resolve(scripted).provider == Provider(
+        id="scripted", name="Scripted", wire_api="scripted", script=str(home.path / "replies.jsonl")
+    )
+
+
+def test_any_provider_may_be_scripted(home: Home) -> None:
+    home.write('model_provider = "x"\n[model_providers.x]\nwire_api = "scripted"\nscript = "/replies.jsonl"')
+
+    assert home.resolve().provider == Provider(id="x", name="x", wire_api="scripted", script="/replies.jsonl")
+
+
+def test_a_provider_without_an_address_is_refused_only_when_it_is_used(home: Home) -> None:
+    home.write("[model_providers.x]")
+
+    assert home.resolve().provider == OPENAI
+    assert home.refusal(Wanted(config={"model_provider": "x"})) == (
+        "FILE, line 1: `model_providers.x.base_url`: missing, and a provider with wire_api `chat` needs it"
+    )
+
+
+# --- the working directory ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "cwd"),
+    [
+        (None, SERVER_DIR),
+        ("", SERVER_DIR),
+        (".", SERVER_DIR),
+        ("sub", f"{SERVER_DIR}/sub"),
+        ("./sub/", f"{SERVER_DIR}/sub"),
+        ("../up", f"{SERVER_DIR}/../up"),
+        ("~/x", f"{SERVER_DIR}/~/x"),
+        ("/not/there", "/not/there"),
+    ],
+)
+def test_the_working_directory_is_resolved_against_that_of_the_server(
+    home: Home, given: str | None, cwd: str
+) -> None:
+    assert home.resolve(Wanted(cwd=given)).cwd == cwd
+
+
+# --- instructions ------------------------------------------------------------------------
+
+
+def test_instructions_are_read_from_the_file_in_the_working_directory_each_time(home: Home) -> None:
+    rules = home.path / "rules.md"
+    wanted = Wanted(cwd=str(home.path), config={"experimental_instructions_file": "rules.md"})
+    loader = home.loader()
+
+    rules.write_text("\n  Be terse. \n")
+    first = loader.resolve(wanted).base_instructions
+    rules.write_text("Be kind.")
+
+    assert (first, loader.resolve(wanted).base_instructions) == ("Be terse.", "Be kind.")
+
+
+def test_instructions_given_with_the_call_win_and_the_file_is_not_read(home: Home) -> None:
+    home.write('experimental_instructions_file = "/not/there"')
+
+    assert home.resolve(Wanted(base_instructions="Be terse.")).base_instructions == "Be terse."
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "missing.md",
+            "failed to read experimental instructions file PATH: No such file or directory (os error 2)",
+        ),
+        ("folder", "failed to read experimental instructions file PATH: Is a directory (os error 21)"),
+        ("latin.md", "failed to read experimental instructions file PATH: not valid UTF-8"),
+        ("pipe", "failed to read experimental instructions file PATH: not a regular file"),
+        ("blank.md", "experimental instructions file is empty: PATH"),
+    ],
+)
+def test_instructions_that_cannot_be_used_are_refused(home: Home, name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin.md").write_bytes(b"\xe9")
+    (tmp_path / "blank.md").write_text(" \n\t")
+    os.mkfifo(tmp_path / "pipe")
+    wanted = Wanted(cwd=str(tmp_path), config={"experimental_instructions_file": name})
+
+    assert home.refusal(wanted) == said.replace("PATH", str(tmp_path / name))

@@ -1,0 +1,237 @@
+"""The phase table, walked; and what else a log says about its conversation."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from kit.events import (
+    agent_message,
+    error,
+    task_complete,
+    task_started,
+    text,
+    token_count,
+    user_message,
+)
+from kit.logs import state_of
+from kit.records import (
+    call,
+    call_output,
+    model_asked,
+    model_said,
+    settings_chosen,
+    turn_ended,
+    turn_started,
+)
+from parley.conversation.log import Happened
+from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted, Why
+from parley.conversation.state import NEXT, Phase, State
+from parley.wire.ids import EventId
+from parley.wire.items import ImageItem, InputItem
+from parley.wire.tools import Tokens
+
+RECORDS: dict[type[Record], Record] = {
+    type(record): record
+    for record in (
+        settings_chosen(),
+        turn_started("9"),
+        model_asked(),
+        model_said(call("c1")),
+        call_output("c1", "ok"),
+        turn_ended(),
+    )
+}
+MOVES = {record for _, record in NEXT}
+
+
+def at_phase(phase: Phase) -> State:
+    """A conversation in this phase, as `NEXT` leads there."""
+    ways: dict[Phase, list[Record]] = {Phase.IDLE: []}
+    while phase not in ways:
+        found = {to: [*ways[by], RECORDS[how]] for (by, how), to in NEXT.items() if by in ways and to not in ways}
+        assert found, f"no way leads to {phase}"
+        ways |= found
+    state = state_of(*ways[phase])
+    assert state.phase is phase
+    return state
+
+
+REACHABLE = {Phase.IDLE, *NEXT.values()}
+
+
+def test_every_record_is_tried_here() -> None:
+    assert set(RECORDS) == set(RECORD_TYPES.values())
+
+
+@pytest.mark.parametrize(("phase", "record"), NEXT, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_legal_move_leads_where_the_table_says(phase: Phase, record: type[Record]) -> None:
+    state = at_phase(phase)
+
+    state.apply(RECORDS[record], at=5.0)
+
+    assert state.phase is NEXT[phase, record]
+
+
+@pytest.mark.parametrize(
+    ("phase", "record"),
+    [move for move in product(REACHABLE, MOVES) if move not in NEXT],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_move_that_the_table_does_not_name_is_refused_and_leaves_the_phase(
+    phase: Phase, record: type[Record]
+) -> None:
+    state = at_phase(phase)
+
+    with pytest.raises(ValueError, match=f"{record.__name__} while {phase.value}"):
+        state.apply(RECORDS[record], at=5.0)
+    assert state.phase is phase
+
+
+@pytest.mark.parametrize(
+    ("phase", "record"),
+    list(product(REACHABLE, set(RECORDS) - MOVES)),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_all_other_records_leave_the_phase_as_it_is(phase: Phase, record: type[Record]) -> None:
+    state = at_phase(phase)
+
+    state.apply(RECORDS[record], at=5.0)
+
+    assert state.phase is phase
+
+
+@pytest.mark.parametrize("event", [task_started(), agent_message("Hi"), error("no"), task_complete("Hi")])
+def test_no_event_starts_or_ends_a_turn(event: Happened) -> None:
+    assert state_of(event).phase is Phase.IDLE
+    assert state_of(turn_started(), event).phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("why", ["done", "failed", "interrupted", "restarted", "stopped"])
+def test_a_turn_may_end_for_any_reason_and_the_next_may_start(why: Why) -> None:
+    state = state_of(turn_started("1"), turn_ended(why, "Hello"), turn_started("2"))
+
+    assert state.phase is Phase.RUNNING
+    assert state.last_turn == TurnEnded(why=why, message="Hello")
+    assert state.event_id == "2"
+
+
+def test_a_conversation_begins_idle_and_empty() -> None:
+    state = State()
+
+    assert (state.phase, state.model, state.cwd, state.title, state.tokens) == (Phase.IDLE, "", "", "", None)
+    assert (state.event_id, state.last_turn, state.messages, state.updated_at) == (None, None, {}, 0.0)
+
+
+def test_the_settings_chosen_last_are_in_force() -> None:
+    state = state_of(settings_chosen("gpt-5", "/a"), settings_chosen("o3", "/b"))
+
+    assert (state.model, state.cwd) == ("o3", "/b")
+
+
+def test_activity_is_when_the_last_entry_was_made() -> None:
+    state = State()
+    state.apply(turn_started(), at=1.0)
+    state.apply(task_started(), at=2.5)
+
+    assert state.updated_at == 2.5
+
+
+def test_a_turn_is_known_with_the_moment_it_began() -> None:
+    state = State()
+    state.apply(turn_started("7"), at=1.0)
+    state.apply(task_started(), at=2.5)
+
+    assert (state.event_id, state.since) == ("7", 1.0)
+
+
+def test_messages_are_known_by_their_ids() -> None:
+    state = state_of(user_message("one", message_id="a"), user_message("two", message_id="b"))
+
+    assert state.messages == {"a": (text("one"),), "b": (text("two"),)}
+
+
+# --- title -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "title"),
+    [
+        (("Hunt the fox",), "Hunt the fox"),
+        (("Hunt the fox\nand the hare",), "Hunt the fox"),
+        (("\n \n  Hunt the fox  \r\nand the hare",), "Hunt the fox"),
+        (("Hunt ", ImageItem(file_id="f"), "the fox"), "Hunt the fox"),
+        (("x" * 80,), "x" * 80),
+        (("x" * 81,), "x" * 80),
+        (("\U0001f98a" * 81,), "\U0001f98a" * 80),
+        ((" \n\t",), ""),
+        ((ImageItem(file_id="f"),), ""),
+        ((), ""),
+    ],
+    ids=repr,
+)
+def test_the_title_is_the_first_line_of_what_was_said_cut_at_80_characters(
+    content: tuple[str | InputItem, ...], title: str
+) -> None:
+    assert state_of(user_message(*content)).title == title
+
+
+def test_later_messages_leave_the_title() -> None:
+    assert state_of(user_message("one"), user_message("two", message_id="m2")).title == "one"
+
+
+def test_a_first_message_without_words_leaves_the_title_to_the_next() -> None:
+    assert state_of(user_message(ImageItem(file_id="f")), user_message("two", message_id="m2")).title == "two"
+
+
+# --- event ids ---------------------------------------------------------------------------
+
+
+def test_event_ids_count_from_one_because_zero_is_taken() -> None:
+    state = State()
+
+    assert [state.next_event_id() for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_a_wanted_event_id_is_given_unless_it_was_used() -> None:
+    state = state_of(turn_started("7"), turn_ended())
+
+    assert state.next_event_id(EventId("call-a")) == "call-a"
+    assert state.next_event_id(EventId("7")) == "1"
+    assert state.next_event_id(EventId("0")) == "2"
+
+
+def test_the_counter_skips_ids_that_calls_have_used() -> None:
+    state = state_of(turn_started("1"), turn_ended(), turn_started("2"), turn_ended(), turn_started("4"))
+
+    assert [state.next_event_id() for _ in range(2)] == ["3", "5"]
+
+
+def test_a_conversation_that_was_loaded_again_reuses_no_event_id() -> None:
+    before = State()
+    log: list[Happened] = []
+    for _ in range(3):
+        log += [turn_started(before.next_event_id()), turn_ended()]
+
+    assert state_of(*log).next_event_id() == "4"
+
+
+# --- tokens ----------------------------------------------------------------------------
+
+
+def test_tokens_add_up_over_responses_and_an_unknown_part_counts_as_none() -> None:
+    state = state_of(
+        token_count(input_tokens=10, cached=2, output_tokens=5, reasoning=1),
+        token_count(input_tokens=20, output_tokens=7),
+        token_count(input_tokens=1, cached=1, output_tokens=0, reasoning=3),
+    )
+
+    assert state.tokens == Tokens(
+        input_tokens=31, cached_input_tokens=3, output_tokens=12, reasoning_output_tokens=4, total_tokens=43
+    )
+
+
+def test_the_table_knows_how_a_turn_starts_and_ends() -> None:
+    assert NEXT[Phase.IDLE, TurnStarted] is Phase.RUNNING
+    assert NEXT[Phase.RUNNING, TurnEnded] is Phase.IDLE

@@ -1,0 +1,290 @@
+"""The chat completions API: recorded bytes in, chunks out; history in, a request out."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.conversation.history import OutputItem, UserItem
+from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.models.chat import ChatDecoder, encode_chat
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    ModelRequest,
+    RawReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+    ToolSpec,
+)
+from parley.wire.events import TokenCount
+from parley.wire.ids import CallId
+from parley.wire.items import ImageItem, TextItem
+
+
+def decoded(data: bytes, *, stream_usage: bool = False, cuts: tuple[int, ...] = ()) -> list[Chunk]:
+    """What a reply means whose body is `data`, read in the given pieces."""
+    decoder = ChatDecoder(stream_usage=stream_usage)
+    chunks: list[Chunk] = []
+    start = 0
+    for end in (*sorted(cuts), len(data)):
+        if not decoder.done:
+            chunks += decoder.feed(data[start:end])
+        start = end
+    return chunks + decoder.end()
+
+
+def call(call_id: str, name: str, arguments: str) -> CallDone:
+    return CallDone(CallItem(call_id=CallId(call_id), name=name, arguments=arguments))
+
+
+MESSAGE = (
+    b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
+    b'data: {"choices": [{"delta": {"content": "lo "}}]}\n\n'
+    b'data: {"choices": [{"delta": {"content": "world"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+)
+MESSAGE_CHUNKS: list[Chunk] = [
+    TextDelta("Hel"),
+    TextDelta("lo "),
+    TextDelta("world"),
+    MessageDone(MessageItem(text="Hello world")),
+    ResponseDone(None),
+]
+
+FRAGMENTS = (
+    b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": null, "tool_calls": [{"index": 0, '
+    b'"id": "c1", "type": "function", "function": {"name": "shell", "arguments": ""}}]}}]}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '
+    b'"{\\"command"}}]}}]}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '
+    b'"\\": [\\"echo\\"]}"}}]}}]}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}\n\n'
+    b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}\n\n'
+    b"data: [DONE]\n\n"
+)
+FRAGMENTS_CHUNKS: list[Chunk] = [call("c1", "shell", '{"command": ["echo"]}'), ResponseDone(None)]
+
+REASONING = (
+    b'data: {"choices": [{"delta": {"reasoning": "think "}}]}\n\n'
+    b'data: {"choices": [{"delta": {"reasoning": {"text": "hard "}}}]}\n\n'
+    b'data: {"choices": [{"delta": {"reasoning": {"content": "now"}}}]}\n\n'
+    b'data: {"choices": [{"delta": {"content": "An"}}]}\n\n'
+    b'data: {"choices": [{"delta": {"content": "swer"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+)
+REASONING_CHUNKS: list[Chunk] = [
+    RawReasoningDelta("think "),
+    RawReasoningDelta("hard "),
+    RawReasoningDelta("now"),
+    TextDelta("An"),
+    TextDelta("swer"),
+    ReasoningDone(summaries=(), raw=("think hard now",)),
+    MessageDone(MessageItem(text="Answer")),
+    ResponseDone(None),
+]
+
+SEVERAL_CALLS = (
+    b'data: {"choices": [{"delta": {"content": "I will look."}}]}\n\n'
+    b'data: {"choices": [{"delta": {"tool_calls": [{"index": 1, "id": "c2", "type": "function", "function": '
+    b'{"name": "shell", "arguments": "{2}"}}]}}]}\n\n'
+    b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": '
+    b'{"name": "", "arguments": "{not json"}}]}}]}\n\n'
+    b'data: {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}\n\ndata: [DONE]\n\n'
+)
+SEVERAL_CALLS_CHUNKS: list[Chunk] = [
+    TextDelta("I will look."),
+    MessageDone(MessageItem(text="I will look.")),
+    call("c1", "", "{not json"),
+    call("c2", "shell", "{2}"),
+    ResponseDone(None),
+]
+
+ODDITIES = (
+    b"data: {not json\n\n: comment\n\ndata: 5\n\ndata: {}\n\ndata: DONE\n\n"
+    b'event: response.strange\ndata: {"type":"response.strange"}\n\ndata: {"choices": 7}\n\n'
+    b'data: {"choices": [], "error": null}\r\n\r\n'
+    b'data:{"choices": [{"delta":\r\ndata: {"content": "Fine"}}], "usage": "none"}\r\n\r\n'
+    b'data: {"choices": [{"delta": {"content": "half \\ud83d pair, "}}]}\n\n'
+    b'data: {"choices": [{"delta": {"content": "bad byte \xff"}}]}\n\n'
+    b'data: {"choices": [{"delta": null, "finish_reason": "length"}]}\n\n'
+)
+ODDITIES_CHUNKS: list[Chunk] = [
+    TextDelta("Fine"),
+    TextDelta("half \ufffd pair, "),
+    TextDelta("bad byte \ufffd"),
+    MessageDone(MessageItem(text="Finehalf \ufffd pair, bad byte \ufffd")),
+    ResponseDone(None),
+]
+
+RECORDED = [
+    pytest.param(MESSAGE, MESSAGE_CHUNKS, id="message"),
+    pytest.param(FRAGMENTS, FRAGMENTS_CHUNKS, id="fragments"),
+    pytest.param(REASONING, REASONING_CHUNKS, id="reasoning"),
+    pytest.param(SEVERAL_CALLS, SEVERAL_CALLS_CHUNKS, id="several calls"),
+    pytest.param(ODDITIES, ODDITIES_CHUNKS, id="oddities"),
+    pytest.param(b"", [ResponseDone(None)], id="nothing"),
+]
+
+
+@pytest.mark.parametrize(("data", "chunks"), RECORDED)
+def test_a_recorded_reply_means_what_it_says(data: bytes, chunks: list[Chunk]) -> None:
+    assert decoded(data) == chunks
+
+
+@pytest.mark.parametrize(("data", "chunks"), RECORDED)
+@given(st.data())
+def test_a_reply_means_the_same_wherever_it_is_cut(data: bytes, chunks: list[Chunk], draw: st.DataObject) -> None:
+    cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=20))
+
+    assert decoded(data, cuts=tuple(cuts)) == chunks
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "tool_calls", "whatever"])
+def test_any_finish_reason_ends_the_response(reason: str) -> None:
+    decoder = ChatDecoder(stream_usage=False)
+    decoder.feed(b'data: {"choices": [{"delta": {}, "finish_reason": "%b"}]}\n\n' % reason.encode())
+
+    assert decoder.done
+    assert decoder.end() == [ResponseDone(None)]
+
+
+def test_what_follows_the_end_is_not_read() -> None:
+    more = b'data: {"choices": [{"delta": {"content": " and more"}}]}\n\n'
+
+    assert decoded(MESSAGE + more) == MESSAGE_CHUNKS
+    assert decoded(b"data: [DONE]\n\n" + more) == [ResponseDone(None)]
+
+
+def test_a_call_without_an_id_is_given_one_of_its_own() -> None:
+    data = (
+        b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "a", "arguments": "{}"}},'
+        b' {"index": 1, "function": {"name": "b", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]}\n\n'
+    )
+
+    first, second, _ = decoded(data)
+
+    assert isinstance(first, CallDone)
+    assert isinstance(second, CallDone)
+    assert first.item.call_id
+    assert first.item.call_id != second.item.call_id
+
+
+USAGE = b'"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}'
+COUNTED = TokenCount(
+    input_tokens=3, cached_input_tokens=None, output_tokens=2, reasoning_output_tokens=None, total_tokens=5
+)
+FINISH = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": null}\n\n'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        FINISH + b'data: {"choices": [], %b}\n\n' % USAGE,
+        b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], %b}\n\n' % USAGE,
+    ],
+)
+def test_token_counts_are_waited_for_where_they_were_asked_for(data: bytes) -> None:
+    decoder = ChatDecoder(stream_usage=True)
+    decoder.feed(data)
+
+    assert decoder.done
+    assert decoder.end()[-1] == ResponseDone(COUNTED)
+    assert decoded(data)[-1] == ResponseDone(None)
+
+
+@pytest.mark.parametrize("rest", [b"", b"data: [DONE]\n\n", b'data: {"usage": {"odd": 1}}\n\ndata: [DONE]\n\n'])
+def test_token_counts_that_do_not_come_are_not_missed(rest: bytes) -> None:
+    assert decoded(FINISH + rest, stream_usage=True)[-1] == ResponseDone(None)
+
+
+def test_token_counts_have_their_details() -> None:
+    usage = (
+        b'{"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens": 5, '
+        b'"completion_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 15}'
+    )
+
+    assert decoded(FINISH + b'data: {"choices": [], "usage": %b}\n\n' % usage, stream_usage=True)[
+        -1
+    ] == ResponseDone(
+        TokenCount(
+            input_tokens=10,
+            cached_input_tokens=2,
+            output_tokens=5,
+            reasoning_output_tokens=1,
+            total_tokens=15,
+        )
+    )
+
+
+HISTORY = (
+    UserItem((TextItem(text="go "), TextItem(text="on"))),
+    OpaqueItem(verbatim=msgspec.Raw(b'{"type":"reasoning"}')),
+    MessageItem(text="I will look.", id="msg_1"),
+    CallItem(call_id=CallId("c1"), name="shell", arguments='{"command": ["ls"]}'),
+    OutputItem(CallId("c1"), "README.md"),
+    MessageItem(text="Done"),
+)
+SHELL = ToolSpec(name="shell", description="Runs a command", parameters={"type": "object", "properties": {}})
+
+
+def test_a_request_holds_exactly_what_the_api_takes() -> None:
+    request = ModelRequest(instructions="Be kind.", context=("Here.", "Now."), history=HISTORY, tools=(SHELL,))
+
+    assert msgspec.json.decode(encode_chat(request, model="mock-model", stream_usage=False)) == {
+        "model": "mock-model",
+        "messages": [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Here."},
+            {"role": "user", "content": "Now."},
+            {"role": "user", "content": "go on"},
+            {"role": "assistant", "content": "I will look."},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "c1",
+                        "type": "function",
+                        "function": {"name": "shell", "arguments": '{"command": ["ls"]}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "README.md"},
+            {"role": "assistant", "content": "Done"},
+        ],
+        "stream": True,
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "shell",
+                    "description": "Runs a command",
+                    "strict": False,
+                    "parameters": {"type": "object", "properties": {}},
+                },
+            }
+        ],
+    }
+
+
+def test_a_request_without_tools_says_so_and_asks_for_counts_where_they_are_wanted() -> None:
+    request = ModelRequest(instructions="", context=(), history=())
+
+    assert msgspec.json.decode(encode_chat(request, model="m", stream_usage=True)) == {
+        "model": "m",
+        "messages": [{"role": "system", "content": ""}],
+        "stream": True,
+        "tools": [],
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_an_item_that_no_request_can_hold_is_refused() -> None:
+    image = UserItem((ImageItem(image_url="https://example.com/a.png"),))
+    request = ModelRequest(instructions="", context=(), history=(image,))
+
+    with pytest.raises(TypeError, match="ImageItem"):
+        encode_chat(request, model="m", stream_usage=False)

@@ -1,0 +1,348 @@
+"""The responses API: recorded bytes in, chunks out; history in, a request out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from parley.conversation.history import OutputItem, UserItem
+from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.errors import StreamDisconnected
+from parley.models.responses import ResponsesDecoder, encode_responses
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    ModelRequest,
+    OpaqueDone,
+    RawReasoningDelta,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+    ToolSpec,
+)
+from parley.wire.events import TokenCount
+from parley.wire.ids import CallId
+from parley.wire.items import ImageItem, TextItem
+from unit.models.peer import CONVERSATION, RESPONSES_END, responses_event, settings
+
+
+def decoded(data: bytes, cuts: tuple[int, ...] = ()) -> list[Chunk]:
+    """What a reply means whose body is `data`, read in the given pieces."""
+    decoder = ResponsesDecoder()
+    chunks: list[Chunk] = []
+    start = 0
+    for end in (*sorted(cuts), len(data)):
+        if not decoder.done:
+            chunks += decoder.feed(data[start:end])
+        start = end
+    return chunks + decoder.end()
+
+
+def item_done(item: object) -> bytes:
+    return responses_event("response.output_item.done", item=item)
+
+
+def compared(chunks: list[Chunk]) -> list[Any]:
+    """Chunks as plain values: what is kept verbatim is compared as JSON."""
+    return [(type(chunk).__name__, msgspec.json.decode(msgspec.json.encode(chunk))) for chunk in chunks]
+
+
+def raw(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+MESSAGE_ITEM = {
+    "type": "message",
+    "role": "assistant",
+    "id": "msg_1",
+    "content": [{"type": "output_text", "text": "Hello world"}],
+}
+MESSAGE = (
+    responses_event("response.created", response={"id": "resp_1"})
+    + responses_event("response.output_text.delta", delta="Hel")
+    + responses_event("response.output_text.delta", delta="")
+    + responses_event("response.output_text.delta", delta="lo world")
+    + item_done(MESSAGE_ITEM)
+    + responses_event(
+        "response.completed",
+        response={
+            "id": "resp_1",
+            "usage": {
+                "input_tokens": 10,
+                "input_tokens_details": {"cached_tokens": 2},
+                "output_tokens": 5,
+                "output_tokens_details": {"reasoning_tokens": 1},
+                "total_tokens": 15,
+            },
+        },
+    )
+)
+MESSAGE_CHUNKS: list[Chunk] = [
+    TextDelta("Hel"),
+    TextDelta("lo world"),
+    MessageDone(MessageItem(text="Hello world", id="msg_1")),
+    ResponseDone(
+        TokenCount(
+            input_tokens=10,
+            cached_input_tokens=2,
+            output_tokens=5,
+            reasoning_output_tokens=1,
+            total_tokens=15,
+        )
+    ),
+]
+
+REASONING_ITEM = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [
+        {"type": "summary_text", "text": "First thought"},
+        {"type": "summary_text", "text": "Second thought"},
+    ],
+    "content": [{"type": "reasoning_text", "text": "raw thinking"}],
+    "encrypted_content": "ENC",
+}
+REASONING = (
+    responses_event("response.reasoning_summary_part.added")
+    + responses_event("response.reasoning_summary_text.delta", delta="First thought")
+    + responses_event("response.reasoning_text.delta", delta="raw thinking")
+    + item_done(REASONING_ITEM)
+    + RESPONSES_END
+)
+REASONING_CHUNKS: list[Chunk] = [
+    ReasoningDelta("First thought"),
+    RawReasoningDelta("raw thinking"),
+    ReasoningDone(
+        summaries=("First thought", "Second thought"),
+        raw=("raw thinking",),
+        item=OpaqueItem(verbatim=raw(REASONING_ITEM)),
+    ),
+    ResponseDone(None),
+]
+
+FUNCTION_CALL = {"type": "function_call", "id": "fc_c1", "call_id": "c1", "name": "shell", "arguments": "{not json"}
+NAMELESS_CALL = {"type": "function_call", "id": "fc_c2", "call_id": "c2", "name": "", "arguments": "{}", "new": [1]}
+LOCAL_SHELL_CALL = {
+    "type": "local_shell_call",
+    "id": "lsh_1",
+    "call_id": None,
+    "status": "completed",
+    "action": {"type": "exec", "command": ["echo", "local"], "timeout_ms": 5000},
+}
+SEARCH_CALL = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+CALLS = (
+    item_done(FUNCTION_CALL)
+    + item_done(NAMELESS_CALL)
+    + item_done(LOCAL_SHELL_CALL)
+    + item_done(SEARCH_CALL)
+    + RESPONSES_END
+)
+CALLS_CHUNKS: list[Chunk] = [
+    CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments="{not json", verbatim=raw(FUNCTION_CALL))),
+    CallDone(CallItem(call_id=CallId("c2"), name="", arguments="{}", verbatim=raw(NAMELESS_CALL))),
+    CallDone(
+        CallItem(
+            call_id=CallId("lsh_1"),
+            name="local_shell",
+            arguments='{"type":"exec","command":["echo","local"],"timeout_ms":5000}',
+            verbatim=raw(LOCAL_SHELL_CALL),
+        )
+    ),
+    OpaqueDone(OpaqueItem(verbatim=raw(SEARCH_CALL))),
+    ResponseDone(None),
+]
+
+EMPTY_MESSAGE = {"type": "message", "role": "assistant", "id": "msg_2", "content": []}
+REFUSAL = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "Sorry: "}, {"type": "refusal", "refusal": "no."}],
+}
+ODDITIES = (
+    b"data: {not json\n\n: comment\n\ndata: 5\n\ndata: {}\n\ndata\n\n"
+    b'event: response.strange\ndata: {"type":"response.strange"}\n\n'
+    b'data: {"type":"response.output_text.delta","delta":{"odd":1}}\r\n\r\n'
+    b'data:{"type":"response.output_text.delta",\r\ndata: "delta":"half \\ud83d pair, "}\r\n\r\n'
+    b'data: {"type":"response.output_text.delta","delta":"bad byte \xff"}\n\n'
+    b'data: {"type":"response.output_item.done","item":{"type":"thing","of":"\xff \\ud83d"}}\n\n'
+    + item_done(7)
+    + item_done({"type": "function_call", "call_id": "c1", "name": "shell", "arguments": {"command": []}})
+    + item_done({"type": "message", "role": "assistant", "content": "text"})
+    + responses_event("response.output_item.done")
+    + item_done(EMPTY_MESSAGE)
+    + item_done(REFUSAL)
+    + responses_event("response.completed", response={"usage": {"input_tokens": "many"}})
+)
+ODDITIES_CHUNKS: list[Chunk] = [
+    TextDelta("half \ufffd pair, "),
+    TextDelta("bad byte \ufffd"),
+    OpaqueDone(OpaqueItem(verbatim=raw({"type": "thing", "of": "\ufffd \ufffd"}))),
+    OpaqueDone(OpaqueItem(verbatim=raw(EMPTY_MESSAGE))),
+    MessageDone(MessageItem(text="Sorry: no.")),
+    ResponseDone(None),
+]
+
+RECORDED = [
+    pytest.param(MESSAGE, MESSAGE_CHUNKS, id="message"),
+    pytest.param(REASONING, REASONING_CHUNKS, id="reasoning"),
+    pytest.param(CALLS, CALLS_CHUNKS, id="calls"),
+    pytest.param(ODDITIES, ODDITIES_CHUNKS, id="oddities"),
+    pytest.param(RESPONSES_END, [ResponseDone(None)], id="nothing"),
+]
+
+
+@pytest.mark.parametrize(("data", "chunks"), RECORDED)
+def test_a_recorded_reply_means_what_it_says(data: bytes, chunks: list[Chunk]) -> None:
+    assert compared(decoded(data)) == compared(chunks)
+
+
+@pytest.mark.parametrize(("data", "chunks"), RECORDED)
+@given(st.data())
+def test_a_reply_means_the_same_wherever_it_is_cut(data: bytes, chunks: list[Chunk], draw: st.DataObject) -> None:
+    cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=20))
+
+    assert compared(decoded(data, cuts=tuple(cuts))) == compared(chunks)
+
+
+def test_what_follows_the_completion_is_not_read() -> None:
+    assert decoded(MESSAGE + item_done(MESSAGE_ITEM)) == MESSAGE_CHUNKS
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"", "stream closed before response.completed"),
+        (responses_event("response.incomplete"), "stream closed before response.completed"),
+        (responses_event("response.failed", response={"error": {"message": "model broke"}}), "model broke"),
+        (responses_event("response.failed", response={"error": None}), "the provider gave no reason"),
+        (responses_event("response.failed"), "the provider gave no reason"),
+    ],
+)
+def test_a_reply_that_is_not_completed_is_no_response(data: bytes, detail: str) -> None:
+    decoder = ResponsesDecoder()
+    text = responses_event("response.output_text.delta", delta="par")
+
+    assert decoder.feed(text + data) == [TextDelta("par")]
+    with pytest.raises(StreamDisconnected) as broken:
+        decoder.end()
+    assert broken.value.detail == detail
+
+
+HISTORY = (
+    UserItem((TextItem(text="go "), TextItem(text="on"))),
+    OpaqueItem(verbatim=raw(REASONING_ITEM)),
+    MessageItem(text="I will look.", id="msg_1"),
+    CallItem(call_id=CallId("c1"), name="shell", arguments="{not json", verbatim=raw(FUNCTION_CALL)),
+    OutputItem(CallId("c1"), "no"),
+    CallItem(call_id=CallId("c2"), name="shell", arguments="{}"),
+    OutputItem(CallId("c2"), "yes"),
+    MessageItem(text="Done"),
+)
+SHELL = ToolSpec(name="shell", description="Runs a command", parameters={"type": "object"})
+PLAN = ToolSpec(name="update_plan", description="Keeps a plan", parameters={"type": "object"})
+
+
+def said(role: str, kind: str, *texts: str, item_id: str | None = None) -> dict[str, Any]:
+    content = [{"type": kind, "text": text} for text in texts]
+    return {"type": "message", "id": item_id, "role": role, "content": content}
+
+
+def function(name: str, description: str) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "strict": False,
+        "parameters": {"type": "object"},
+    }
+
+
+def body(request: ModelRequest, **changes: Any) -> dict[str, Any]:
+    encoded = encode_responses(request, settings("responses", **changes), CONVERSATION)
+    result: dict[str, Any] = msgspec.json.decode(encoded)
+    return result
+
+
+def test_a_request_holds_exactly_what_the_api_takes() -> None:
+    request = ModelRequest(instructions="Be kind.", context=("Here.", "Now."), history=HISTORY, tools=(SHELL,))
+
+    assert body(request) == {
+        "model": "mock-model",
+        "instructions": "Be kind.",
+        "input": [
+            said("user", "input_text", "Here."),
+            said("user", "input_text", "Now."),
+            said("user", "input_text", "go ", "on"),
+            REASONING_ITEM,
+            said("assistant", "output_text", "I will look.", item_id="msg_1"),
+            FUNCTION_CALL,
+            {"type": "function_call_output", "call_id": "c1", "output": "no"},
+            {"type": "function_call", "id": None, "name": "shell", "arguments": "{}", "call_id": "c2"},
+            {"type": "function_call_output", "call_id": "c2", "output": "yes"},
+            said("assistant", "output_text", "Done"),
+        ],
+        "tools": [function("shell", "Runs a command")],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": None,
+        "store": True,
+        "stream": True,
+        "include": [],
+        "prompt_cache_key": CONVERSATION,
+    }
+
+
+EMPTY = ModelRequest(instructions="", context=(), history=())
+MEDIUM = {"effort": "medium", "summary": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasoning"),
+    [
+        ({"model": "o3-pro"}, MEDIUM),
+        ({"model": "o4-mini"}, MEDIUM),
+        ({"model": "codex-mini-latest"}, MEDIUM),
+        ({"model": "gpt-5-mini"}, MEDIUM),
+        ({"model": "gpt-4.1"}, None),
+        ({"model": "gpt-4.1", "model_supports_reasoning_summaries": True}, MEDIUM),
+        ({"model": "o3", "model_reasoning_effort": "none"}, None),
+        (
+            {"model": "o3", "model_reasoning_effort": "high", "model_reasoning_summary": "detailed"},
+            {"effort": "high", "summary": "detailed"},
+        ),
+        ({"model": "o3", "model_reasoning_summary": "none"}, {"effort": "medium"}),
+    ],
+)
+def test_reasoning_is_asked_of_models_that_can(changes: dict[str, Any], reasoning: dict[str, str] | None) -> None:
+    assert body(EMPTY, **changes)["reasoning"] == reasoning
+
+
+@pytest.mark.parametrize(("model", "include"), [("o3", ["reasoning.encrypted_content"]), ("mock-model", [])])
+def test_without_storage_thoughts_travel_encrypted(model: str, include: list[str]) -> None:
+    asked = body(EMPTY, model=model, disable_response_storage=True)
+
+    assert asked["store"] is False
+    assert asked["include"] == include
+
+
+def test_the_model_that_has_its_own_shell_is_offered_that() -> None:
+    request = ModelRequest(instructions="", context=(), history=(), tools=(SHELL, PLAN))
+
+    assert body(request, model="codex-mini-latest")["tools"] == [
+        {"type": "local_shell"},
+        function("update_plan", "Keeps a plan"),
+    ]
+
+
+def test_an_item_that_no_request_can_hold_is_refused() -> None:
+    image = UserItem((ImageItem(image_url="https://example.com/a.png"),))
+
+    with pytest.raises(TypeError, match="ImageItem"):
+        body(ModelRequest(instructions="", context=(), history=(image,)))

@@ -1,0 +1,111 @@
+"""Bytes to lines and to server-sent events, at the seams one would stumble over."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from parley.wire.framing import MAX_LINE_BYTES, PREFIX_BYTES, LineFramer, Overlong, SseFramer
+
+LIMIT = PREFIX_BYTES
+
+
+def test_one_read_may_hold_several_lines() -> None:
+    framer = LineFramer()
+
+    assert framer.feed(b"one\ntwo\nthr") == [b"one", b"two"]
+    assert framer.feed(b"ee\n") == [b"three"]
+    assert framer.end() == []
+
+
+def test_one_line_may_take_several_reads() -> None:
+    framer = LineFramer()
+
+    assert [framer.feed(piece) for piece in (b"o", b"", b"n", b"e")] == [[], [], [], []]
+    assert framer.feed(b"\n") == [b"one"]
+
+
+def test_blank_lines_and_carriage_returns_are_left_to_whoever_reads_the_lines() -> None:
+    assert LineFramer().feed(b"\n\r\none\r\n") == [b"", b"\r", b"one\r"]
+
+
+def test_the_last_line_needs_no_line_end() -> None:
+    framer = LineFramer()
+    framer.feed(b"one\ntwo")
+
+    assert framer.end() == [b"two"]
+    assert framer.end() == []
+
+
+def test_nothing_at_all_is_no_line() -> None:
+    assert LineFramer().end() == []
+
+
+@pytest.mark.parametrize("cut", [1, LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 2])
+def test_a_line_may_be_exactly_as_long_as_the_limit(cut: int) -> None:
+    line, longer = b"a" * LIMIT, b"b" * (LIMIT + 1)
+    framer = LineFramer(LIMIT)
+
+    data = line + b"\n" + longer + b"\n" + line + b"\n"
+    frames = framer.feed(data[:cut]) + framer.feed(data[cut:])
+
+    assert frames == [line, Overlong(b"b" * PREFIX_BYTES), line]
+
+
+def test_a_line_that_is_too_long_is_told_of_when_it_ends_and_the_next_one_is_read() -> None:
+    framer = LineFramer(LIMIT)
+
+    assert framer.feed(b'{"id":7,' + b"a" * LIMIT) == []
+    assert framer.feed(b"a" * LIMIT) == []
+    assert framer.feed(b"a\nnext\n") == [Overlong((b'{"id":7,' + b"a" * LIMIT)[:PREFIX_BYTES]), b"next"]
+
+
+def test_a_line_that_is_too_long_may_be_the_last_and_unfinished() -> None:
+    framer = LineFramer(LIMIT)
+    framer.feed(b"a" * (LIMIT + 1))
+
+    assert framer.end() == [Overlong(b"a" * PREFIX_BYTES)]
+    assert framer.feed(b"b\n") == [b"b"]
+
+
+def test_messages_of_64_mb_are_taken() -> None:
+    assert MAX_LINE_BYTES == 64 * 1024 * 1024
+
+
+def test_an_endless_line_is_not_kept() -> None:
+    limit, chunk = 256 * 1024, 64 * 1024
+    framer = LineFramer(limit)
+
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            framer.feed(b"a" * chunk)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    slack = 32 * 1024
+    assert held < chunk + PREFIX_BYTES + slack
+    assert peak < 2 * (limit + chunk) + slack  # its parts, and once the whole of them joined
+
+
+def test_an_event_ends_with_a_blank_line() -> None:
+    framer = SseFramer()
+
+    assert framer.feed(b'data: {"a":1}\n') == []
+    assert framer.feed(b"\n") == [b'{"a":1}']
+
+
+def test_only_data_matters() -> None:
+    stream = b": comment\nevent: message\nid: 7\nretry: 5\ndata: one\n\nevent: ping\n\n\ndata:two\r\n\r\n"
+
+    assert SseFramer().feed(stream) == [b"one", b"two"]
+
+
+def test_data_over_several_lines_is_joined() -> None:
+    assert SseFramer().feed(b"data: one\ndata:\ndata\ndata:  two\n\n") == [b"one\n\n\n two"]
+
+
+def test_an_event_that_the_end_of_the_stream_cut_off_is_not_an_event() -> None:
+    assert SseFramer().feed(b"data: one\n\ndata: two\n") == [b"one"]

@@ -1,0 +1,167 @@
+"""Schemas of the six tools, word for word as clients compare them; descriptions are ours to choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from parley.wire.schema import schema_of
+from parley.wire.tools import (
+    CodexArguments,
+    CodexReplyArguments,
+    ConversationCreateArguments,
+    ConversationsListArguments,
+    ConversationStreamArguments,
+    SendMessageArguments,
+)
+
+STRING: dict[str, Any] = {"type": "string"}
+INTEGER: dict[str, Any] = {"type": "integer"}
+BOOLEAN: dict[str, Any] = {"type": "boolean"}
+A_UUID: dict[str, Any] = {"type": "string", "format": "uuid"}
+ANY_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
+POLICY: dict[str, Any] = {"type": "string", "enum": ["untrusted", "on-failure", "on-request", "never"]}
+SANDBOX: dict[str, Any] = {"type": "string", "enum": ["read-only", "workspace-write", "danger-full-access"]}
+DETAIL: dict[str, Any] = {"type": "string", "enum": ["low", "high", "auto"]}
+PHASE: dict[str, Any] = {"type": "string", "enum": ["idle", "running", "asking"]}
+
+
+def an_object(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def an_item(tag: str, *required: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    return an_object(["type", *required], type={"type": "string", "enum": [tag]}, **properties)
+
+
+ITEMS = [
+    an_item("text", "text", text=STRING),
+    an_item("image", image_url=STRING, file_id=STRING, detail=DETAIL),
+    an_item("local_image", "path", path=STRING),
+    an_item("file", file_url=STRING, file_id=STRING, file_data=STRING, filename=STRING),
+]
+
+SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
+    (
+        CodexArguments,  # recorded from the original
+        {
+            "type": "object",
+            "properties": {
+                "approval-policy": POLICY,
+                "base-instructions": STRING,
+                "config": ANY_OBJECT,
+                "cwd": STRING,
+                "include-plan-tool": BOOLEAN,
+                "model": STRING,
+                "profile": STRING,
+                "prompt": STRING,
+                "sandbox": SANDBOX,
+            },
+            "required": ["prompt"],
+        },
+    ),
+    (
+        CodexReplyArguments,  # recorded from the original
+        an_object(["prompt", "sessionId"], prompt=STRING, sessionId=STRING),
+    ),
+    (
+        ConversationCreateArguments,
+        an_object(
+            ["prompt", "model", "cwd"],
+            prompt=STRING,
+            model=STRING,
+            cwd=STRING,
+            approval_policy=POLICY,
+            sandbox=SANDBOX,
+            config=ANY_OBJECT,
+            profile=STRING,
+            base_instructions=STRING,
+        ),
+    ),
+    (
+        SendMessageArguments,
+        an_object(
+            ["conversation_id", "content"],
+            conversation_id=A_UUID,
+            content={"type": "array", "items": {"anyOf": ITEMS}},
+            message_id=A_UUID,
+            parent_message_id=A_UUID,
+            model=STRING,
+            cwd=STRING,
+            approval_policy=POLICY,
+            sandbox=SANDBOX,
+            config=ANY_OBJECT,
+            profile=STRING,
+            base_instructions=STRING,
+        ),
+    ),
+    (
+        ConversationStreamArguments,
+        an_object(["conversation_id"], conversation_id=A_UUID, after={**INTEGER, "minimum": 0}, event_meta=BOOLEAN),
+    ),
+    (
+        ConversationsListArguments,
+        {
+            "type": "object",
+            "properties": {
+                "limit": {**INTEGER, "minimum": 1},
+                "cursor": STRING,
+                "cwd": STRING,
+                "text": STRING,
+                "state": PHASE,
+                "archived": BOOLEAN,
+            },
+        },
+    ),
+]
+
+
+def comparable(schema: Any) -> Any:
+    """A schema without its descriptions, and with `required` in an order that does not matter."""
+    match schema:
+        case {"properties": dict(properties)}:
+            shown = {name: comparable(value) for name, value in properties.items()}
+            return {"type": schema["type"], "properties": shown, "required": sorted(schema.get("required", []))}
+        case dict():
+            return {key: comparable(value) for key, value in schema.items() if key != "description"}
+        case list():
+            return [comparable(value) for value in schema]
+        case _:
+            return schema
+
+
+@pytest.mark.parametrize(("arguments", "schema"), SCHEMAS, ids=[kind.__name__ for kind, _ in SCHEMAS])
+def test_the_schema_of_a_tool_is_the_protocols(arguments: type[Struct], schema: dict[str, Any]) -> None:
+    assert comparable(schema_of(arguments)) == comparable(schema)
+
+
+@pytest.mark.parametrize("arguments", [kind for kind, _ in SCHEMAS], ids=lambda kind: str(kind.__name__))
+def test_every_argument_is_described(arguments: type[Struct]) -> None:
+    properties = schema_of(arguments)["properties"]
+
+    assert [name for name, schema in properties.items() if not schema.get("description")] == []
+
+
+def test_a_schema_without_required_arguments_does_not_mention_any() -> None:
+    assert "required" not in schema_of(ConversationsListArguments)
+
+
+def test_a_required_field_that_may_be_null_says_so() -> None:
+    class Holder(Struct):
+        owner: str | None
+
+    assert schema_of(Holder) == {
+        "type": "object",
+        "properties": {"owner": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+        "required": ["owner"],
+    }
+
+
+def test_a_kind_of_field_without_a_rule_is_noticed_at_once() -> None:
+    class Holder(Struct):
+        data: bytes
+
+    with pytest.raises(TypeError, match="bytes"):
+        schema_of(Holder)

@@ -1,0 +1,65 @@
+"""Server-sent events, cut anywhere."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.wire.framing import SseFramer
+
+
+def fed(*pieces: bytes) -> list[bytes]:
+    framer = SseFramer()
+    return [event for piece in pieces for event in framer.feed(piece)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: one\n\ndata: two\n\n", [b"one", b"two"]),
+        (b"data: one\r\n\r\ndata: two\r\n\r\n", [b"one", b"two"]),
+        (b"event: x\nid: 7\nretry: 1\ndata: one\n\n", [b"one"]),
+        (b"data: one\nevent: x\n\n", [b"one"]),
+        (b"data:one\n\n", [b"one"]),
+        (b"data:  one \n\n", [b" one "]),
+        (b"data: one\ndata: two\n\n", [b"one\ntwo"]),
+        (b"data: one\r\ndata:two\r\n\r\n", [b"one\ntwo"]),
+        (b"data\n\n", [b""]),
+        (b"data:\n\n", [b""]),
+        (b"data: one\ndata\ndata: two\n\n", [b"one\n\ntwo"]),
+        (b"database: one\n\n", []),
+        (b"event: x\n\n\n\n", []),
+        (b": data: one\n\n", []),
+        (b"data: one\n", []),
+        (b"data: one", []),
+        (b"", []),
+    ],
+)
+def test_the_data_of_each_finished_event_is_handed_out(stream: bytes, events: list[bytes]) -> None:
+    assert fed(stream) == events
+    assert fed(*(stream[i : i + 1] for i in range(len(stream)))) == events
+
+
+LINES = st.sampled_from([b"data: x", b"data:y", b"data", b"event: e", b": c", b"", b"", b"data: \xc3\xa9\r"])
+
+
+@given(
+    lines=st.lists(LINES, max_size=30),
+    ends=st.sampled_from([b"\n", b"\r\n"]),
+    cuts=st.lists(st.integers(0, 400), max_size=30),
+)
+def test_no_cut_changes_the_events(lines: list[bytes], ends: bytes, cuts: list[int]) -> None:
+    stream = b"".join(line + ends for line in lines)
+    places = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    pieces = [stream[start:end] for start, end in pairwise(places)]
+
+    assert fed(*pieces) == fed(stream)
+
+
+def test_an_event_in_many_small_pieces_is_put_together_once() -> None:
+    pieces = [b"x" * 10] * 100_000
+
+    assert fed(b"data: ", *pieces, b"\n\n") == [b"x" * 1_000_000]
