@@ -62,7 +62,8 @@ def _take_signals(transport: Stdio, conversations: Conversations) -> None:
         last_interrupt = loop.time()
         running = conversations.running
         if again or not running:
-            transport.stop_reading()
+            transport.stop_reading()  # what still runs is told that the server was stopped
+            return
         for conversation in running:
             conversation.interrupt()
 

@@ -17,10 +17,15 @@
     │   ├── BadSetting
     │   ├── ProfileNotFound
     │   └── ProviderNotFound
-    └── ModelError         the model did not answer as it should
-        ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
-        ├── CannotConnect, StreamDisconnected
-        └── MissingVariable
+    ├── ModelError         the model did not answer as it should
+    │   ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
+    │   ├── CannotConnect, StreamDisconnected
+    │   └── MissingVariable
+    └── ClientError        what our own client met
+        ├── RequestFailed      the server answered a request with a JSON-RPC error
+        ├── ToolFailed         a tool answered that it failed
+        ├── StreamEnded        a stream ended while something of it was awaited
+        └── Disconnected       the server is gone
 
 Each carries the facts and builds its text from them. `server/faults.py` alone turns them
 into what a client reads; `agent/turn.py` alone turns a `ModelError` into an event.
@@ -36,7 +41,9 @@ __all__ = [
     "BadSessionId",
     "BadSetting",
     "CannotConnect",
+    "ClientError",
     "ConfigError",
+    "Disconnected",
     "HighDemand",
     "MessageIdTaken",
     "MissingVariable",
@@ -49,9 +56,12 @@ __all__ = [
     "ProfileNotFound",
     "ProviderNotFound",
     "Refusal",
+    "RequestFailed",
     "RetryLimitExceeded",
     "ShuttingDown",
     "StreamDisconnected",
+    "StreamEnded",
+    "ToolFailed",
     "UnexpectedStatus",
     "UnknownConversation",
     "UnknownTool",
@@ -254,3 +264,43 @@ class MissingVariable(ModelError):
         hint = f" {instructions}" if instructions else ""
         super().__init__(f"Missing environment variable: `{variable}`.{hint}")
         self.variable, self.instructions = variable, instructions
+
+
+# --- our own client --------------------------------------------------------------------
+
+
+class ClientError(ParleyError):
+    """A call of the client did not do what it was asked to do."""
+
+
+class RequestFailed(ClientError):
+    """The server answered a request with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code, self.message = code, message
+
+
+class ToolFailed(ClientError):
+    """A tool answered that it failed, and why."""
+
+    def __init__(self, tool: str, message: str) -> None:
+        super().__init__(f"{tool}: {message or 'no reason given'}")
+        self.tool, self.message = tool, message
+
+
+class StreamEnded(ClientError):
+    """A stream ended before what was awaited from it; `reason` is the server's word, if it gave one."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason or "the stream was closed")
+        self.reason = reason
+
+
+class Disconnected(ClientError):
+    """The server closed its output or exited; `exit_code` is set if it has exited."""
+
+    def __init__(self, exit_code: int | None) -> None:
+        how = "closed its output" if exit_code is None else f"exited with {exit_code}"
+        super().__init__(f"the server {how}")
+        self.exit_code = exit_code

@@ -65,7 +65,8 @@ def _read(path: Path, *, limit: int, inside: Path | None = None) -> str | None:
     A repository may be hostile: notes that are a link out of it, a device or a pipe are none.
     """
     try:
-        if inside is not None and not path.resolve().is_relative_to(inside.resolve()):
+        # `Path.resolve` would raise on a loop of links; this leaves it to `open`, which says so.
+        if inside is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(inside)):
             return None
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:

@@ -15,14 +15,16 @@ __all__ = ["run_mcp"]
 USAGE = """\
 usage: parley mcp [-c KEY=VALUE]...
 
-Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. Ends when stdin is closed, on
-SIGTERM, or on Ctrl-C while no turn runs. Logs go to stderr; PARLEY_LOG sets how much (debug, info,
-warning, error).
+Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. Ends when
+stdin is closed, on SIGTERM, or on Ctrl-C while no turn runs. Logs go to stderr;
+PARLEY_LOG sets how much (debug, info, warning, error).
 
 options:
-  -c, --config KEY=VALUE   a setting that wins over config.toml: a dotted key and a TOML value,
-                           such as -c model=o3 or -c 'model_providers.x.base_url="http://localhost:8000/v1"';
-                           a value that is no TOML is taken as text
+  -c, --config KEY=VALUE   a setting that wins over config.toml: a dotted key and
+                           a TOML value, such as -c model=o3 or
+                           -c model_providers.x.base_url=http://localhost:8000/v1;
+                           a value that is no TOML is taken as text. May be
+                           given more than once
   -h, --help               this text
 """
 
@@ -36,13 +38,18 @@ def run_mcp(arguments: Sequence[str]) -> int:
             case ["-h" | "--help", *_]:
                 print(USAGE, end="")
                 return 0
-            case ["-c" | "--config", setting, *rest]:
+            case ["-c" | "--config", setting, *others]:
                 overrides.append(setting)
-            case [option, *rest] if option.startswith("--config="):
+            case ["-c" | "--config"]:
+                print(f"parley mcp: {rest[0]} needs KEY=VALUE behind it", file=sys.stderr)
+                return 2
+            case [option, *others] if option.startswith("--config="):
                 overrides.append(option.removeprefix("--config="))
             case _:
                 print(f"parley mcp: cannot use {rest[0]!r} here; try `parley mcp --help`", file=sys.stderr)
                 return 2
+        rest = others
+    _fill_closed_descriptors()
     from parley.app import serve_stdio
 
     try:
@@ -52,3 +59,10 @@ def run_mcp(arguments: Sequence[str]) -> int:
         print(f"parley mcp: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _fill_closed_descriptors() -> None:
+    """Let nothing be where stdin, stdout and stderr are closed: the next file opened would take their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from parley.client.child import Child
 from parley.client.client import Client, connect
 from parley.client.conversation import Conversation, Page, ReadEvent, Sent
-from parley.client.failures import ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
 from parley.client.options import CodexOptions, CreateOptions, Overrides
 from parley.client.questions import Answer, Question
 from parley.client.running import Running
 from parley.client.stream import Event, Seen, Stream
+from parley.errors import ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
+from parley.wire import events, items
 
 __all__ = [
     "Answer",
@@ -33,4 +34,6 @@ __all__ = [
     "StreamEnded",
     "ToolFailed",
     "connect",
+    "events",
+    "items",
 ]

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.client.child import Child
-from parley.client.failures import ClientError, Disconnected, RequestFailed, ToolFailed
+from parley.errors import ClientError, Disconnected, RequestFailed, ToolFailed
 from parley.wire.jsonrpc import (
+    ErrorObject,
     Message,
     RequestId,
     decode_lenient,
@@ -137,7 +138,7 @@ class Connection:
             self._settle(pending, message)
 
     def _settle(self, pending: _Pending, message: Message) -> None:
-        if not isinstance(message.error, UnsetType):
+        if isinstance(message.error, ErrorObject):
             _fail(pending.result, RequestFailed(message.error.code, message.error.message))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result

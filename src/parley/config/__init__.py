@@ -1,1 +1,2 @@
-"""Settings: what they are (`types.py`), and how they are read and combined (`load.py`)."""
+"""Settings: as plain values (`types.py`), what may be set (`schema.py`), where keys stand (`locate.py`),
+and how all sources are read and combined (`load.py`)."""

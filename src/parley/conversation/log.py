@@ -13,8 +13,8 @@ knows it too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
-from typing import Final, NamedTuple
+from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -42,7 +42,7 @@ Happened = EventMsg | Record
 """What can be appended."""
 
 
-class ItemKind(Enum):
+class ItemKind(StrEnum):
     """The kinds of open item, each named by the type of its deltas."""
 
     MESSAGE = event_type(AgentMessageDelta)
@@ -99,7 +99,7 @@ class OpenItem:
         return self._pieces[0] if self._pieces else ""
 
 
-class Delta(NamedTuple):
+class Delta(Struct, frozen=True, gc=False):
     """What an open item grew by, or the part of it that one reader lacks."""
 
     item: OpenItem
@@ -161,7 +161,7 @@ class Log:
 
     def open_deltas(self) -> list[Delta]:
         """What is still being said, each item whole, as one delta each."""
-        return [Delta(item, 0, item.text()) for item in self.open.values()]
+        return [Delta(item, 0, item.text()) for item in self.open.values() if item.length]
 
 
 class Cursor:

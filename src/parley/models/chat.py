@@ -216,12 +216,14 @@ class ChatDecoder:
             if event.choices and not self._finished:
                 choice = event.choices[0]
                 if (delta := choice.delta) is not None:
-                    if text := delta.content:
-                        self._text.append(text)
-                        chunks.append(TextDelta(text))
                     if delta.reasoning and (thought := _thought(delta.reasoning)):
                         self._reasoning.append(thought)
                         chunks.append(RawReasoningDelta(thought))
+                    if text := delta.content:
+                        if self._reasoning:
+                            chunks.append(self._thought_through())
+                        self._text.append(text)
+                        chunks.append(TextDelta(text))
                     for piece in delta.tool_calls or ():
                         self._calls.setdefault(piece.index, _Call()).extend(piece)
                 self._finished = choice.finish_reason is not None
@@ -235,12 +237,17 @@ class ChatDecoder:
     def end(self) -> list[Chunk]:
         chunks: list[Chunk] = []
         if self._reasoning:
-            chunks.append(ReasoningDone(summaries=(), raw=("".join(self._reasoning),)))
+            chunks.append(self._thought_through())
         if self._text:
             chunks.append(MessageDone(MessageItem(text="".join(self._text))))
         chunks += [CallDone(self._calls[index].item()) for index in sorted(self._calls)]
         chunks.append(ResponseDone(self._usage))
         return chunks
+
+    def _thought_through(self) -> ReasoningDone:
+        """A thought is whole when the model begins to speak."""
+        raw, self._reasoning = "".join(self._reasoning), []
+        return ReasoningDone(summaries=(), raw=(raw,))
 
 
 def _thought(reasoning: str | _Thought) -> str:

@@ -104,8 +104,8 @@ class ScriptedModel:
 
 
 def _ends_text(step: Step) -> bool:
-    """A model may stop to think in mid-sentence; any other step is about something else."""
-    return step.text is UNSET and step.delay_ms is UNSET
+    """A model may stop or break off in mid-sentence; any other step is about something else."""
+    return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET
 
 
 def _call_item(call: Call) -> CallItem:

@@ -164,14 +164,14 @@ class Conversation:
             MessageIdTaken: the id stands for another message; nothing was changed.
             ShuttingDown: the server ends; nothing was changed.
         """
+        while (turn := self.turn) is not None and turn.cut_short and self._over is not None:
+            await asyncio.wait({self._over})  # what is said behind an interrupt is not part of it
         message_id = message_id or MessageId(str(uuid4()))
         if message_id in self.state.messages:
             if self.state.messages[message_id] != content:
                 raise MessageIdTaken(message_id)
             accepted(Accepted(message_id, turn=None, first=self.log.last))
             return
-        while (turn := self.turn) is not None and turn.cut_short and self._over is not None:
-            await asyncio.wait({self._over})  # what is said behind an interrupt is not part of it
         if self._closing.is_set():
             raise ShuttingDown
         said = UserMessage(message_id=message_id, content=content)

@@ -16,12 +16,13 @@ from msgspec import UNSET, Raw, UnsetType
 
 from parley.ports.outbox import Outbox
 from parley.server.faults import RequestRefused
-from parley.wire.framing import Overlong
+from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Message,
+    NestedTooDeeply,
     RequestId,
     decode_message,
     error_response,
@@ -56,6 +57,7 @@ class Call:
     def on_cancel(self, do: Callable[[], None]) -> None:
         """What a cancellation does from now on; it may have come already."""
         self._on_cancel = do
+        self._dispatch.remember(self)  # its answer may have left before
         if self._cancelled:
             self.cancel()
 
@@ -104,12 +106,13 @@ class Dispatch:
     def take(self, frame: bytes | Overlong) -> None:
         """One frame of the client. Whatever it holds, the next one is taken as well."""
         if isinstance(frame, Overlong):
-            log.warning("a message was too long and was skipped")
-            if (request_id := id_in_prefix(frame.prefix)) is not None:
-                self.out.send(error_response(request_id, INVALID_REQUEST, "message is longer than 64 MB"))
+            self._skip(frame.prefix, "message is longer than 64 MB")
             return
         try:
             message = decode_message(frame)
+        except NestedTooDeeply:
+            self._skip(frame[:PREFIX_BYTES], "message is nested too deeply")
+            return
         except msgspec.DecodeError as error:
             log.warning("a line is no message and was ignored: %s", error)
             return
@@ -120,10 +123,20 @@ class Dispatch:
         else:
             self._request(message.id, message.method, message.params)
 
+    def _skip(self, prefix: bytes, why: str) -> None:
+        """A message that cannot be taken; whoever asked is told, if its beginning says who."""
+        log.warning("%s: it was skipped", why)
+        if (request_id := id_in_prefix(prefix)) is not None:
+            self.out.send(error_response(request_id, INVALID_REQUEST, why))
+
     def settle(self, frame: bytes) -> None:
         """Send the answer to a request."""
         self.out.send(frame)
         self._settled.set()
+
+    def remember(self, call: Call) -> None:
+        """The id can be cancelled until it is forgotten."""
+        self._calls[call.id] = call
 
     def forget(self, call: Call) -> None:
         """The id means nothing any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -62,7 +63,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
             instructions=INSTRUCTIONS if session.full else UNSET,
         )
         call.answer(encode(result))
-        host.on_initialized()
+        asyncio.get_running_loop().call_soon(host.on_initialized)  # behind the write of the answer
 
     async def ping(call: Call) -> None:
         call.answer(b"{}")

@@ -22,10 +22,9 @@ class ToolCall:
         self.call, self.session, self.host = call, session, host
         self.arguments = params.arguments
 
-        meta = params.meta
         self.progress_token: RequestId | None = None
-        if meta is not UNSET and meta.progress_token is not UNSET:
-            self.progress_token = meta.progress_token
+        if params.meta and params.meta.progress_token is not UNSET:
+            self.progress_token = params.meta.progress_token
 
     def conversation(self, conversation_id: UUID) -> Conversation:
         """Raises UnknownConversation."""

@@ -57,11 +57,13 @@ class DescriptorOutbox:
             return
         self._frames.append(frame)
         self.unread += len(frame) + 1
-        if self.unread >= HIGH_WATER_BYTES:
-            self.writable = False
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
+        if self.unread >= HIGH_WATER_BYTES and self.writable:
+            # Much came in one tick, from many conversations perhaps: that alone leaves nobody behind.
+            self._write_frames()
+            self.writable = self.unread < HIGH_WATER_BYTES
 
     def when_writable(self, wake: Callable[[], None]) -> None:
         if self.closed:
@@ -93,8 +95,15 @@ class DescriptorOutbox:
 
     def _flush(self) -> None:
         self._flushing = False
-        if self.closed:
-            return
+        if not self.closed:
+            self._write_frames()
+            self._make_room()
+
+    def _can_write(self) -> None:
+        self._write_chunks()
+        self._make_room()
+
+    def _write_frames(self) -> None:
         if self._frames:
             self._frames.append(b"")  # the line end of the last frame
             self._chunks.append(memoryview(b"\n".join(self._frames)))
@@ -102,6 +111,7 @@ class DescriptorOutbox:
         self._write_chunks()
 
     def _write_chunks(self) -> None:
+        """Write as much as is taken. Wakes nobody: whoever sends is in the middle of something."""
         chunks = self._chunks
         while chunks:
             try:
@@ -117,14 +127,13 @@ class DescriptorOutbox:
             else:
                 chunks[0] = chunks[0][written:]
         self._poll(bool(chunks))
-        self._make_room()
 
     def _poll(self, wanted: bool) -> None:
         if wanted == self._polling or not self._pollable:
             return
         self._polling = wanted
         if wanted:
-            self._loop.add_writer(self._fd, self._write_chunks)
+            self._loop.add_writer(self._fd, self._can_write)
         else:
             self._loop.remove_writer(self._fd)
 

@@ -67,8 +67,10 @@ class ElicitationParams(QuestionFields, frozen=True, kw_only=True):
 
 
 class AnswerContent(Struct, frozen=True, kw_only=True):
-    decision: str | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
+    """What a form was filled with; anything may stand in it."""
+
+    decision: Any | UnsetType = UNSET
+    reason: Any | UnsetType = UNSET
 
 
 class ElicitationAnswer(Struct, frozen=True, kw_only=True):
@@ -76,5 +78,5 @@ class ElicitationAnswer(Struct, frozen=True, kw_only=True):
 
     decision: Decision | UnsetType = UNSET
     action: Literal["accept", "decline", "cancel"] | UnsetType = UNSET
-    content: AnswerContent | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
+    content: AnswerContent | UnsetType | None = UNSET
+    reason: str | UnsetType | None = UNSET

@@ -414,7 +414,7 @@ class _Tagged(Struct):
     type: str
 
 
-_decoder: Final = msgspec.json.Decoder(EventMsg)
+_decoder: Final[msgspec.json.Decoder[EventMsg]] = msgspec.json.Decoder(EventMsg)
 _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 
 

@@ -6,10 +6,12 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["MAX_LINE_BYTES", "LineFramer", "Overlong", "SseFramer"]
+from parley.errors import StreamDisconnected
+
+__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "LineFramer", "Overlong", "SseFramer"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""The longest message that is taken."""
+"""The longest message, and the longest event of a stream, that is taken."""
 
 PREFIX_BYTES: Final = 4096
 """How much of a message that is too long is kept, to find out who asked."""
@@ -76,9 +78,17 @@ class SseFramer:
         self._unfinished: list[bytes] = []
         """Pieces of a line whose end has not come; joined once, however many there are."""
         self._data: list[bytes] = []
+        self._held = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that `chunk` completes."""
+        """The data of the events that `chunk` completes.
+
+        Raises:
+            StreamDisconnected: an event does not end; it is too long to be one.
+        """
+        self._held += len(chunk)
+        if self._held > MAX_LINE_BYTES:
+            raise StreamDisconnected("an event of the stream is too long")
         if b"\n" not in chunk:
             self._unfinished.append(chunk)
             return []
@@ -101,4 +111,6 @@ class SseFramer:
                     data.clear()
             elif line[:5] == b"data:" or line == b"data":
                 data.append(line[5:])
+        if not data:
+            self._held = len(tail)
         return events

@@ -19,6 +19,7 @@ __all__ = [
     "METHOD_NOT_FOUND",
     "ErrorObject",
     "Message",
+    "NestedTooDeeply",
     "RequestId",
     "decode_lenient",
     "decode_message",
@@ -43,9 +44,18 @@ encode: Final = msgspec.json.Encoder().encode
 """The one encoder: compact JSON as bytes."""
 
 
+class NestedTooDeeply(msgspec.DecodeError):
+    """JSON, as far as one can tell, with more levels than anybody means."""
+
+    def __init__(self) -> None:
+        super().__init__("nested too deeply")
+
+
 class ErrorObject(Struct, frozen=True):
-    code: int
-    message: str
+    """Read leniently: an error that says nothing is still the answer."""
+
+    code: int = INTERNAL_ERROR
+    message: str = ""
     data: Raw | UnsetType = UNSET
 
 
@@ -56,7 +66,7 @@ class Message(Struct, frozen=True):
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
-    error: ErrorObject | UnsetType = UNSET
+    error: ErrorObject | UnsetType | None = UNSET
 
 
 _decoder: Final = msgspec.json.Decoder(Message)
@@ -88,7 +98,7 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
                 raise
             return decoder.decode(mended)
     except RecursionError:
-        raise msgspec.DecodeError("nested too deeply") from None
+        raise NestedTooDeeply from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8: {error}") from None
 
@@ -118,7 +128,9 @@ def notification(method: str, params: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(method), params)
 
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[a-z]+|[:,]', re.DOTALL)
+_TOKEN: Final = re.compile(
+    rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]:,]|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[a-z]+', re.DOTALL
+)
 
 
 def id_in_prefix(prefix: bytes) -> RequestId | None:

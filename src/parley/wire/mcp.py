@@ -46,7 +46,7 @@ KNOWN_VERSIONS: Final = (FULL_VERSION, PLAIN_VERSION, "2025-03-26", "2024-11-05"
 class Implementation(Struct, frozen=True, kw_only=True):
     name: str
     version: str
-    title: str | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
 
 
 class ElicitationCapability(Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class ListToolsResult(Struct, frozen=True, kw_only=True):
 
 
 class RequestMeta(Struct, frozen=True, kw_only=True, rename="camel"):
-    progress_token: RequestId | UnsetType = UNSET
+    progress_token: RequestId | UnsetType | None = UNSET
 
 
 class CallToolParams(Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class CallToolParams(Struct, frozen=True, kw_only=True):
 
     name: str
     arguments: Raw | UnsetType = UNSET
-    meta: RequestMeta | UnsetType = msgspec.field(default=UNSET, name="_meta")
+    meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
 
 
 class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -154,7 +154,7 @@ class Cancelled(Struct, frozen=True, kw_only=True, rename="camel"):
     METHOD: ClassVar[str] = "notifications/cancelled"
 
     request_id: RequestId
-    reason: str | UnsetType = UNSET
+    reason: str | UnsetType | None = UNSET
 
 
 class Progress(Struct, frozen=True, kw_only=True, rename="camel"):

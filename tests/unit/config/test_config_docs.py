@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parley.config.load import SETTINGS, Check, KeyPath, Named, Table
+from parley.config.locate import KeyPath
+from parley.config.schema import SETTINGS, Check, Named, Table
 
 PAGE = (Path(__file__).parents[3] / "docs" / "config.md").read_text(encoding="utf-8")
 

@@ -109,6 +109,23 @@ from unit.config.home import Home
             "`model_providers.x.base_url`: invalid type: integer `5`, expected a string",
         ),
         (
+            "model_providers.x.base_url = 'http://[::1/v1'",
+            "`model_providers.x.base_url`: not an http or https address",
+        ),
+        (
+            "model_providers.x.base_url = 'ftp://u:p@x'",
+            "`model_providers.x.base_url`: not an http or https address",
+        ),
+        ("model_providers.x.base_url = 'nonsense'", "`model_providers.x.base_url`: not an http or https address"),
+        (
+            "model_providers.x.base_url = 'http://x:99999'",
+            "`model_providers.x.base_url`: not an http or https address",
+        ),
+        (
+            r'model_providers.x.http_headers = { "\u0000" = "v" }',
+            r'`model_providers.x.http_headers`: invalid value: string "\u0000", expected a string without NUL',
+        ),
+        (
             'model_providers."my x".wire_api = "smoke"',
             '`model_providers."my x".wire_api`: unknown variant `smoke`, '
             "expected one of `chat`, `responses`, `scripted`",
@@ -159,12 +176,12 @@ def test_a_long_value_is_shown_in_part(home: Home) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("model = [unclosed", "FILE, line 1: not valid TOML: Invalid value (column 10)"),
+        ("model = [unclosed", "FILE, line 1: `model`: not valid TOML: Invalid value (column 10)"),
         (
             "\nmodel = 'a'\nmodel = 'b'",
-            "FILE, line 3: not valid TOML: Cannot overwrite a value (at end of document)",
+            "FILE, line 3: `model`: not valid TOML: Cannot overwrite a value (at end of document)",
         ),
-        ("\n\nmodel = [1\n", "FILE, line 3: not valid TOML: Unclosed array (at end of document)"),
+        ("\n\nmodel = [1\n", "FILE, line 3: `model`: not valid TOML: Unclosed array (at end of document)"),
         (
             f"x = {'1' * 5000}",
             "FILE: not valid TOML: Exceeds the limit (4300 digits) for integer string conversion: "
@@ -214,6 +231,7 @@ def test_a_file_that_cannot_be_reached_is_refused(home: Home) -> None:
         ("a.=5", "-c: `a.=5` is not of the form key=value"),
         ('"open=5', '-c: `"open=5` is not of the form key=value'),
         (r'"\z"=5', r'-c: `"\z"=5` is not of the form key=value'),
+        ("model_providers.\udcff.name=5", "-c: not valid UTF-8"),
         ("model=5", "-c: `model`: invalid type: integer `5`, expected a string"),
         ("model.x=5", "-c: `model`: invalid type: map, expected a string"),
     ],

@@ -55,6 +55,16 @@ def test_a_file_is_no_home(tmp_path: Path) -> None:
     assert str(caught.value) == f"PARLEY_HOME: {file}: Not a directory (os error 20)"
 
 
+def test_a_directory_that_no_client_can_be_told_is_refused(home: Home) -> None:
+    with pytest.raises(BadSetting) as of_home:
+        home_of(PARLEY_HOME="/\udcff")
+    with pytest.raises(BadSetting) as of_cwd:
+        Loader(environ={"HOME": str(home.path)}, server_dir="/\udcff").resolve(Wanted())
+
+    assert str(of_home.value) == "PARLEY_HOME: not valid UTF-8"
+    assert str(of_cwd.value) == "working directory: not valid UTF-8"
+
+
 def test_without_any_home_directory_the_error_says_what_to_set() -> None:
     with pytest.raises(BadSetting) as caught:
         home_of()
@@ -80,6 +90,18 @@ def test_a_file_that_appears_changes_and_goes_is_followed(home: Home) -> None:
     seen.append(loader.resolve(Wanted()).model)
 
     assert seen == ["gpt-5", "first", "the second", "gpt-5"]
+
+
+def test_a_file_that_looks_untouched_is_followed_all_the_same(home: Home) -> None:
+    loader = home.loader()
+    home.write('model = "one"')
+    times = home.config.stat()
+    seen = [loader.resolve(Wanted()).model]
+    home.write('model = "two"')
+    os.utime(home.config, ns=(times.st_atime_ns, times.st_mtime_ns))
+    seen.append(loader.resolve(Wanted()).model)
+
+    assert seen == ["one", "two"]
 
 
 def test_a_file_that_is_mended_counts_again(home: Home) -> None:

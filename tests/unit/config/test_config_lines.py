@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.config.load import SETTINGS, Check, KeyPath, Named, Table, lines_of_keys
+from parley.config.locate import KeyPath, lines_of_keys
+from parley.config.schema import SETTINGS, Check, Named, Table
 from unit.config.home import Home
 
 TRICKY = (

@@ -360,6 +360,19 @@ def test_a_port_that_is_none_is_refused(home: Home, port: str) -> None:
     assert str(caught.value) == f'CODEX_OSS_PORT: invalid value: string "{port}", expected a port from 1 to 65535'
 
 
+@pytest.mark.parametrize(("provider", "variable"), [("openai", "OPENAI_BASE_URL"), ("oss", "CODEX_OSS_BASE_URL")])
+@pytest.mark.parametrize(
+    ("url", "said"), [("nonsense", "not an http or https address"), ("http://\udcff", "not valid UTF-8")]
+)
+def test_an_address_in_the_environment_that_is_none_is_refused(
+    home: Home, provider: str, variable: str, url: str, said: str
+) -> None:
+    with pytest.raises(BadSetting) as caught:
+        home.resolve(Wanted(config={"model_provider": provider}), environ={variable: url})
+
+    assert str(caught.value) == f"{variable}: {said}"
+
+
 def test_the_scripted_provider_takes_its_script_from_the_file_and_nothing_else(home: Home) -> None:
     scripted = Wanted(config={"model_provider": "scripted"})
     built_in = home.resolve(scripted).provider

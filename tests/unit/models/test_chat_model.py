@@ -79,9 +79,9 @@ REASONING_CHUNKS: list[Chunk] = [
     RawReasoningDelta("think "),
     RawReasoningDelta("hard "),
     RawReasoningDelta("now"),
+    ReasoningDone(summaries=(), raw=("think hard now",)),
     TextDelta("An"),
     TextDelta("swer"),
-    ReasoningDone(summaries=(), raw=("think hard now",)),
     MessageDone(MessageItem(text="Answer")),
     ResponseDone(None),
 ]

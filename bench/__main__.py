@@ -1,0 +1,79 @@
+"""`python -m bench`: measure Parley and its peers side by side, print a table, write JSON."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from bench.conversations import idle_memory, opening
+from bench.latency import latency
+from bench.model import running_model
+from bench.peers import fetch_peers
+from bench.pipe import Gone
+from bench.report import RESULTS, Row, begin_report, table, write_json
+from bench.servers import Server
+from bench.snapshot import snapshot
+from bench.startup import startup
+from bench.throughput import many_conversations, one_conversation
+
+__all__: list[str] = []
+
+Measure = Callable[[str, Sequence[Server], int], list[Row]]
+"""The base URL of the model, the peers, and how often to repeat."""
+
+MEASURES: dict[str, Measure] = {
+    "deltas": lambda url, peers, times: one_conversation(url, peers, repetitions=times, tell=_tell),
+    "many": lambda url, peers, times: many_conversations(url, peers, repetitions=times, tell=_tell),
+    "startup": lambda url, peers, times: startup(url, peers),
+    "opening": lambda url, peers, times: opening(url, peers, repetitions=times),
+    "memory": lambda url, peers, times: idle_memory(url, peers),
+    "snapshot": lambda url, peers, times: snapshot(url, repetitions=times),
+    "latency": lambda url, peers, times: latency(peers),
+}
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Parley beside its peers.")
+    parser.add_argument(
+        "measures", nargs="*", metavar="MEASURE", help=f"which ({', '.join(MEASURES)}; default: all)"
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions, the best of which counts (default: 3)")
+    parser.add_argument("--no-peers", action="store_true", help="Parley alone")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.measures) - set(MEASURES):
+        parser.error(f"no such measure: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main() -> int:
+    """Measure. Returns 1 when a budget was missed or Parley could not be measured."""
+    arguments = _arguments()
+    report = begin_report()
+    peers: list[Server] = []
+    if arguments.no_peers:
+        report.not_measured.append("the peers, as was wished")
+    else:
+        peers, missing = fetch_peers(_tell)
+        report.not_measured += missing
+    failed = False
+    with running_model() as base_url:
+        for name in arguments.measures or MEASURES:
+            _tell(name)
+            try:
+                report.rows += MEASURES[name](base_url, peers, arguments.repeat)
+            except Gone as gone:
+                report.not_measured.append(f"{name}: {gone}")
+                failed = True
+    write_json(report)
+    print(table(report))
+    _tell(f"written to {RESULTS}")
+    return int(failed or any(row.kept is False for row in report.rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

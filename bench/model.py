@@ -1,0 +1,150 @@
+"""The model of the benchmark, in a process of its own: `python -m bench.model`.
+
+What it answers stands in the last message, so that one process serves every measure: `deltas_of(N)`
+asks for N deltas of eight characters, `items_of(N)` for N whole messages, anything else for a word.
+Prints its base URL and serves the Responses API until stdin closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from parley.testing.render import event
+from parley.testing.requests import RecordedRequest, read_request
+from parley.testing.sending import LAST_CHUNK, chunk, head
+from parley.wire.jsonrpc import encode
+
+__all__ = [
+    "BEGIN",
+    "NOT_FOUND",
+    "SHORT_REPLY",
+    "STREAM_HEAD",
+    "delta_event",
+    "deltas_of",
+    "items_of",
+    "running_model",
+]
+
+DELTA: Final = "abcdefgh"
+
+BLOCK_DELTAS: Final = 100
+"""How many deltas one write holds. Many replies at once take turns after each: none is sent whole
+while the others wait."""
+
+STREAM_HEAD: Final = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+
+_WISH: Final = re.compile(rb"please send (\d+) (deltas|items)")
+
+
+def deltas_of(number: int) -> str:
+    """The message that is answered by so many deltas, one HTTP chunk each."""
+    return f"please send {number} deltas"
+
+
+def items_of(number: int) -> str:
+    """The message that is answered by so many messages, none of which has deltas."""
+    return f"please send {number} items"
+
+
+@contextmanager
+def running_model() -> Iterator[str]:
+    """The base URL of a model that runs until the block ends."""
+    command = (sys.executable, "-m", "bench.model")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+
+
+# --- the words of the API --------------------------------------------------------------
+
+
+def _typed(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\n%b" % (kind.encode(), event(encode({"type": kind, **fields})))
+
+
+def _message(number: int, text: str | None = None) -> dict[str, Any]:
+    content = [] if text is None else [{"type": "output_text", "text": text}]
+    return {"type": "message", "role": "assistant", "id": f"msg_{number}", "content": content}
+
+
+def delta_event(text: str = DELTA) -> bytes:
+    return _typed("response.output_text.delta", delta=text)
+
+
+def _done(number: int, text: str) -> bytes:
+    return _typed("response.output_item.done", item=_message(number, text))
+
+
+BEGIN: Final = _typed("response.created", response={"id": "resp_1"}) + _typed(
+    "response.output_item.added", output_index=0, item=_message(0)
+)
+_END: Final = _typed("response.completed", response={"id": "resp_1"})
+
+
+def _text_in_deltas(number: int, text: str) -> Iterator[bytes]:
+    """One message as `number` equal deltas."""
+    yield chunk(BEGIN)
+    block = chunk(delta_event(text)) * BLOCK_DELTAS
+    for _ in range(number // BLOCK_DELTAS):
+        yield block
+    yield chunk(delta_event(text)) * (number % BLOCK_DELTAS)
+    yield chunk(_done(0, text * number)) + chunk(_END)
+
+
+SHORT_REPLY: Final = b"".join((STREAM_HEAD, *_text_in_deltas(1, "Done"), LAST_CHUNK))
+NOT_FOUND: Final = head(404, {"content-length": "0"})
+"""For a peer that looks for a list of models."""
+
+
+def _whole_messages(number: int) -> Iterator[bytes]:
+    for first in range(0, number, BLOCK_DELTAS):
+        messages = range(first, min(first + BLOCK_DELTAS, number))
+        yield b"".join(chunk(_done(n, f"message {n}")) for n in messages)
+    yield chunk(_END)
+
+
+# --- the server ------------------------------------------------------------------------
+
+
+def _reply(request: RecordedRequest) -> Iterable[bytes]:
+    if request.api != "responses":
+        return (NOT_FOUND,)
+    match _WISH.findall(request.raw)[-1:]:
+        case [(number, b"deltas")]:
+            return (STREAM_HEAD, *_text_in_deltas(int(number), DELTA), LAST_CHUNK)
+        case [(number, b"items")]:
+            return (STREAM_HEAD, *_whole_messages(int(number)), LAST_CHUNK)
+        case _:
+            return (SHORT_REPLY,)
+
+
+async def _serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while (request := await read_request(reader)) is not None:
+            for data in _reply(request):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(0)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass  # a server that is stopped leaves like this
+    finally:
+        writer.close()
+
+
+async def _serve() -> None:
+    server = await asyncio.start_server(_serve_connection, "127.0.0.1", 0)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
+    await stop.wait()
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

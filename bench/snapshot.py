@@ -1,0 +1,44 @@
+"""How long a client waits for the past of a long conversation."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from bench.model import items_of
+from bench.report import Row
+from bench.servers import Parley, ParleyRunning
+
+__all__ = ["snapshot"]
+
+EVENTS: Final = 100_000
+SNAPSHOT_MS: Final = 100
+
+
+def snapshot(base_url: str, *, repetitions: int) -> list[Row]:
+    """From the request to the last byte of `initial_state`; no peer has anything like it."""
+    best: dict[bool, float] = {}
+    with Parley().ready(base_url) as running:
+        assert isinstance(running, ParleyRunning)
+        conversation = running.open()
+        stream = running.stream(conversation, event_meta=True)
+        running.run_turns([conversation], items_of(EVENTS))
+        running.pause(stream)
+        for _ in range(repetitions):
+            for event_meta in (True, False):
+                began = time.perf_counter()
+                stream = running.stream(conversation, event_meta=event_meta)
+                took = time.perf_counter() - began
+                running.pause(stream)
+                best[event_meta] = min(took, best.get(event_meta, took))
+    return [
+        Row(
+            what=f"initial_state of {EVENTS:,} events" + ("" if event_meta else ", without event_meta"),
+            unit="ms",
+            values={Parley.name: best[event_meta] * 1000},
+            budget=f"≤ {SNAPSHOT_MS} ms",
+            kept=best[event_meta] * 1000 <= SNAPSHOT_MS,
+            notes=(f"to the last byte; best of {repetitions}",),
+        )
+        for event_meta in (True, False)
+    ]

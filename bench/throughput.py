@@ -1,0 +1,134 @@
+"""Deltas per second from the model's HTTP to a client on stdio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from bench.model import deltas_of
+from bench.pipe import Gone
+from bench.report import Row
+from bench.servers import CodexAppServer, CodexMcp, Parley, PlainParley, Server
+
+__all__ = ["many_conversations", "one_conversation"]
+
+DELTAS: Final = 100_000
+CONVERSATIONS: Final = 100
+
+NEWEST_RATIO: Final = 6
+ORIGINAL_RATIO: Final = 20
+MANY_PER_SECOND: Final = 100_000
+SLOWEST_SHARE: Final = 0.5
+
+
+class _Run(NamedTuple):
+    per_second: float
+    merged: int
+    """How many deltas of the turns that ended came as part of others."""
+    stuck: int
+    """How many turns did not end."""
+    slowest: float
+    """The rate of the slowest conversation, as a share of the mean of all."""
+
+
+def _run(server: Server, base_url: str, *, conversations: int, deltas: int) -> _Run:
+    """So many deltas in each of so many conversations, all turns started at once."""
+    with server.ready(base_url) as running:
+        running.run_short_turn()  # what is loaded once is loaded now
+        opened = [running.open_followed() for _ in range(conversations)]
+        began, arrivals = running.run_turns(opened, deltas_of(deltas))
+    ended = len(arrivals.ended_at)
+    if not ended:
+        raise Gone(f"{server.name} ended no turn")
+    took = max(arrivals.ended_at) - began
+    rates = [deltas / (ended_at - began) for ended_at in arrivals.ended_at]
+    return _Run(
+        per_second=arrivals.deltas / took,
+        merged=deltas * ended - arrivals.deltas,
+        stuck=conversations - ended,
+        slowest=min(rates) / fmean(rates),
+    )
+
+
+def _best(
+    rounds: Sequence[Sequence[Server]], run: Callable[[Server], _Run], tell: Callable[[str], None]
+) -> dict[str, _Run]:
+    """The best run of each; they take turns, so that what disturbs one disturbs all."""
+    best: dict[str, _Run] = {}
+    for servers in rounds:
+        for server in servers:
+            one = run(server)
+            tell(f"  {server.name}: {one.per_second:,.0f}/s")
+            before = best.get(server.name)
+            if before is None or (-one.stuck, one.per_second) > (-before.stuck, before.per_second):
+                best[server.name] = one
+    return best
+
+
+def one_conversation(
+    base_url: str, peers: Sequence[Server], *, repetitions: int, tell: Callable[[str], None]
+) -> list[Row]:
+    def run(server: Server) -> _Run:
+        return _run(server, base_url, conversations=1, deltas=DELTAS)
+
+    best = _best([[Parley(), PlainParley(), *peers]] * repetitions, run, tell)
+    ours = best[Parley.name].per_second
+    kept, notes = None, [f"{DELTAS:,} deltas of 8 characters, one HTTP chunk each; best of {repetitions}"]
+    if newest := best.get(CodexAppServer.name):
+        kept = ours >= NEWEST_RATIO * newest.per_second
+        notes.append(f"{ours / newest.per_second:.1f} × {CodexAppServer.name}")
+    if original := best.get(CodexMcp.name):
+        kept = kept is not False and ours >= ORIGINAL_RATIO * original.per_second
+        notes.append(f"{ours / original.per_second:.1f} × {CodexMcp.name}")
+    values = {name: one.per_second for name, one in best.items() if name != PlainParley.name}
+    return [
+        Row(
+            what="deltas, 1 conversation",
+            unit="/s",
+            values=values,
+            budget=f"≥ {NEWEST_RATIO} × app-server, ≥ {ORIGINAL_RATIO} × mcp",
+            kept=kept,
+            notes=(*notes, *_oddities(best)),
+        ),
+        Row(
+            what="deltas, without event_meta",
+            unit="/s",
+            values={Parley.name: best[PlainParley.name].per_second},
+        ),
+    ]
+
+
+def many_conversations(
+    base_url: str, peers: Sequence[Server], *, repetitions: int, tell: Callable[[str], None]
+) -> list[Row]:
+    def run(server: Server) -> _Run:
+        return _run(server, base_url, conversations=CONVERSATIONS, deltas=DELTAS // CONVERSATIONS)
+
+    # A peer needs most of a minute for this, and a second time shows nothing new.
+    best = _best([[Parley(), *peers], *([Parley()] for _ in range(repetitions - 1))], run, tell)
+    ours = best[Parley.name]
+    note = f"{DELTAS // CONVERSATIONS:,} deltas in each; best of {repetitions}, of peers one run"
+    return [
+        Row(
+            what=f"deltas, {CONVERSATIONS} conversations, sum",
+            unit="/s",
+            values={name: one.per_second for name, one in best.items()},
+            budget=f"≥ {MANY_PER_SECOND:,} /s",
+            kept=ours.per_second >= MANY_PER_SECOND and not ours.stuck,
+            notes=(note, *_oddities(best)),
+        ),
+        Row(
+            what="slowest of them, share of the mean",
+            unit="",
+            values={name: one.slowest for name, one in best.items()},
+            budget=f"≥ {SLOWEST_SHARE}",
+            kept=ours.slowest >= SLOWEST_SHARE,
+        ),
+    ]
+
+
+def _oddities(best: dict[str, _Run]) -> list[str]:
+    merged = [f"{name} merged {one.merged:,} deltas into others" for name, one in best.items() if one.merged > 0]
+    stuck = [f"{name}: {one.stuck:,} of the turns did not end" for name, one in best.items() if one.stuck]
+    return [*(merged or ["every delta was a notification of its own"]), *stuck]

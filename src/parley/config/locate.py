@@ -1,0 +1,150 @@
+"""TOML as text: how its keys are written, and on which lines they stand.
+
+Does not know which keys there are, nor what their values mean: the parser of the standard library
+reads those. Parser and patterns are made ready with the first text there is to read: a start is quick.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["KeyPath", "key_on", "line_of", "lines_of_keys", "parse_toml", "read_key", "written_key"]
+
+KeyPath = tuple[str, ...]
+"""A key, part by part: `model_providers.x.name` is `("model_providers", "x", "name")`."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table that a TOML text describes.
+
+    Raises:
+        ValueError: it is not TOML.
+        RecursionError: it is nested too deeply.
+    """
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+# --- keys --------------------------------------------------------------------------------
+
+_KEY_PART: Final = r"""\s*(?:"(?:\\.|[^"\\])*"|'[^']*')\s*|[^."'=]+"""
+
+
+def read_key(text: str) -> tuple[KeyPath, int]:
+    """The dotted key that `text` begins with, and where it ends; an empty one where there is none.
+
+    Parts may be quoted as in TOML. Those that are not may hold more than TOML allows: a provider
+    called `my models` needs no quotes on the command line.
+    """
+    parts: list[str] = []
+    end = 0
+    pattern = re.compile(_KEY_PART)
+    while (found := pattern.match(text, end)) and (part := _unquoted(found[0].strip())):
+        parts.append(part)
+        end = found.end()
+        if not text.startswith(".", end):
+            return tuple(parts), end
+        end += 1
+    return (), 0
+
+
+def written_key(path: KeyPath) -> str:
+    """A key as it is written in TOML."""
+    return ".".join(
+        part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else msgspec.json.encode(part).decode() for part in path
+    )
+
+
+def _unquoted(part: str) -> str:
+    """A part of a key as it is meant."""
+    if not part.startswith(('"', "'")):
+        return part
+    try:
+        return str(parse_toml(f"part = {part}")["part"])
+    except ValueError:  # an escape that TOML does not have
+        return ""
+
+
+# --- lines -------------------------------------------------------------------------------
+
+
+def line_of(path: KeyPath, text: str) -> int | None:
+    """The line where a key stands in a TOML text, or else the nearest table around it."""
+    lines = lines_of_keys(text)
+    return next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)
+
+
+def key_on(line: int, text: str) -> KeyPath | None:
+    """The key that is written on a line of a text that need not be TOML; None where there is none."""
+    try:
+        lines = lines_of_keys("\n".join(text.split("\n")[:line]))
+    except IndexError:  # a bracket that closes nothing
+        return None
+    return max((path for path, at in lines.items() if at == line), key=len, default=None)
+
+
+_TOKEN: Final = r'''(?x)
+    """ (?: \\[\s\S] | [^\\] )*? """ "{0,2}      # strings over several lines may end in quotes of their own
+  | \'\'\' [\s\S]*? \'\'\' '{0,2}
+  | " (?: \\. | [^"\\\n] )* "
+  | ' [^'\n]* '
+  | \# [^\n]*
+  | [\[\]{},=\n]
+  | [^\s\[\]{},=.\#"']+
+'''
+
+
+def lines_of_keys(text: str) -> dict[KeyPath, int]:
+    """Every key and table of a TOML text that is known to parse, with the line where it stands.
+
+    A table that is only implied by longer keys stands where it is first implied. Tables of an
+    array are not told apart: all of them have the path of the array.
+    """
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    key: list[str] = []
+    value_of: KeyPath | None = None  # None while a key or a header is being read
+    open_brackets: list[tuple[str, KeyPath, KeyPath]] = []  # those in values, with what to go back to
+    line = 1
+
+    def key_ended() -> KeyPath:
+        path = (*table, *key)
+        for depth in range(len(table) + 1, len(path)):
+            lines.setdefault(path[:depth], line)
+        lines[path] = line
+        key.clear()
+        return path
+
+    for found in re.finditer(_TOKEN, text):
+        token = found[0]
+        match token, value_of:
+            case "\n", _:
+                if not open_brackets:
+                    value_of = None
+            case "[", None:
+                table = ()
+            case "]", None:
+                if key:  # the second bracket of `[[name]]` has none
+                    table = key_ended()
+            case "=", None:
+                value_of = key_ended()
+            case "[", tuple(path):
+                open_brackets.append((token, table, path))
+            case "{", tuple(path):
+                open_brackets.append((token, table, path))
+                table, value_of = path, None
+            case (("]" | "}"), _):
+                _, table, value_of = open_brackets.pop()
+            case ",", _:
+                if open_brackets[-1][0] == "{":
+                    value_of = None
+            case _, None if token[0] != "#":
+                key.append(_unquoted(token))
+            case _:
+                pass  # a comment, or a piece of a value
+        line += token.count("\n")
+    return lines

@@ -1,0 +1,298 @@
+"""The official Python client over stdio: what a program that knows MCP and nothing of Parley can do with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TextIO
+
+import anyio
+from mcp import Client, ClientSession, StdioServerParameters, stdio_client
+from mcp.shared.message import SessionMessage
+from mcp_types import CallToolResult, JSONRPCNotification, TextContent
+
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import Home
+from parley.version import __version__
+
+PATIENCE_SECONDS: Final = 10.0
+
+NOTICES: Final = ("notifications/initial_state", "notifications/stream_disconnected")
+
+
+class Connected:
+    """A session, and everything that arrives on the raw stream under it."""
+
+    def __init__(self, session: ClientSession, cwd: str) -> None:
+        self.session, self.cwd = session, cwd
+        self.notifications: asyncio.Queue[JSONRPCNotification] = asyncio.Queue()
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The value of a typed result, which the client has held against the tool's output schema."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            result = await self.session.call_tool(tool, arguments)
+        assert not result.is_error, result
+        value = result.structured_content
+        assert isinstance(value, dict)
+        return value
+
+    async def create(self) -> str:
+        created = await self.call("conversationCreate", prompt="", model="m", cwd=self.cwd)
+        assert created == {"conversation_id": created["conversation_id"], "model": "m"}
+        return str(created["conversation_id"])
+
+    async def send(self, conversation: str, text: str) -> str:
+        content = [{"type": "text", "text": text}]
+        accepted = await self.call("conversationSendMessage", conversation_id=conversation, content=content)
+        assert accepted == {"status": "ok", "message_id": accepted["message_id"]}
+        return str(accepted["message_id"])
+
+    async def read_until(self, conversation: str, last: str) -> list[dict[str, Any]]:
+        """The events of a conversation up to the first of this type, without taking any notification."""
+        events: list[dict[str, Any]] = []
+        after = 0
+        while not events or events[-1]["type"] != last:
+            page = await self.call("conversationRead", conversation_id=conversation, after=after, wait_seconds=5)
+            events += [one["msg"] for one in page["events"]]
+            after = page["seq"]
+        return events
+
+    async def notified(self, *wanted: str) -> tuple[str, dict[str, Any]]:
+        """The next of these notifications, as it came."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (seen := await self.notifications.get()).method not in wanted:
+                pass
+        return seen.method, dict(seen.params or {})
+
+
+def parameters(home: Home) -> StdioServerParameters:
+    command, *arguments = home.command
+    return StdioServerParameters(command=command, args=arguments, env=home.environ, cwd=home.work)
+
+
+def log_of(home: Home) -> TextIO:
+    return (home.path / "stderr").open("w")
+
+
+@asynccontextmanager
+async def connected(model: ScriptedModel) -> AsyncIterator[Connected]:
+    """A server and the official client, with a view of what runs between them."""
+    home = Home(model)
+    home.open()
+    try:
+        with log_of(home) as log:
+            async with stdio_client(parameters(home), errlog=log) as (arriving, leaving):
+                send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+                async with ClientSession(receive, leaving) as session, anyio.create_task_group() as tasks:
+                    connection = Connected(session, str(home.work))
+
+                    async def relay() -> None:
+                        async with send:
+                            async for message in arriving:
+                                assert isinstance(message, SessionMessage), message
+                                if isinstance(message.message, JSONRPCNotification):
+                                    connection.notifications.put_nowait(message.message)
+                                await send.send(message)
+
+                    tasks.start_soon(relay)
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        await session.initialize()
+                        await session.list_tools()  # from here on results are held against their schemas
+                    yield connection
+                    tasks.cancel_scope.cancel()
+    finally:
+        home.close()
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+async def test_it_initializes_and_lists_the_tools(scripted_model: ScriptedModel) -> None:
+    async with connected(scripted_model) as client:
+        initialized = client.session.initialize_result
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            tools = (await client.session.list_tools()).tools
+            await client.session.send_ping()
+
+        assert initialized is not None
+        assert initialized.protocol_version == "2025-11-25"
+        assert initialized.server_info.model_dump(exclude_none=True) == {
+            "name": "parley",
+            "title": "Parley",
+            "version": __version__,
+        }
+        assert initialized.instructions is not None
+        assert [tool.name for tool in tools][:6] == [
+            "codex",
+            "codex-reply",
+            "conversationCreate",
+            "conversationSendMessage",
+            "conversationStream",
+            "conversationsList",
+        ]
+        assert all(tool.output_schema is not None and tool.annotations is not None for tool in tools)
+
+
+async def test_it_creates_sends_and_reads_until_the_turn_is_done(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("Hello, ", HOLD, "world")
+    async with connected(scripted_model) as client:
+        conversation = await client.create()
+        message_id = await client.send(conversation, "greet me")
+        await scripted_model.holding()
+        running = await client.call("conversationStatus", conversation_id=conversation)
+        scripted_model.release()
+        events = await client.read_until(conversation, "task_complete")
+        listed = await client.call("conversationsList")
+        done = await client.call("conversationStatus", conversation_id=conversation)
+
+        assert (running["state"], done["state"]) == ("running", "idle")
+        assert events == [
+            {"type": "task_started"},
+            {
+                "type": "user_message",
+                "message_id": message_id,
+                "content": [{"type": "text", "text": "greet me"}],
+            },
+            {"type": "agent_message", "message": "Hello, world"},
+            {"type": "task_complete", "last_agent_message": "Hello, world"},
+        ]
+        assert listed == {
+            "conversations": [
+                {
+                    "conversation_id": conversation,
+                    "title": "greet me",
+                    "updated_at": done["updated_at"],
+                    "cwd": client.cwd,
+                    "state": "idle",
+                }
+            ]
+        }
+
+
+async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("first")
+    scripted_model.says("second")
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    async with connected(scripted_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+        result = await client.session.call_tool(
+            "codex", {"prompt": "go", "cwd": client.cwd}, progress_callback=hear
+        )
+        value = result.structured_content
+        assert isinstance(value, dict)
+        again = await client.session.call_tool("codex-reply", {"sessionId": value["sessionId"], "prompt": "and on"})
+
+        assert text_of(result) == "first"
+        assert value == {"sessionId": value["sessionId"], "message": "first"}
+        assert text_of(again) == "second"
+        assert again.structured_content == {"sessionId": value["sessionId"], "message": "second"}
+        assert heard == [
+            (1, None, "task_started"),
+            (2, None, "user_message"),
+            (3, None, "agent_message"),
+            (4, None, "task_complete"),
+        ]
+
+
+async def test_its_cancelled_codex_call_interrupts_the_turn(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("one", HOLD)
+    async with connected(scripted_model) as client:
+        running = asyncio.create_task(client.session.call_tool("codex", {"prompt": "go"}))
+        await scripted_model.holding()
+        _, configured = await client.notified("session_configured")
+
+        running.cancel()
+        await scripted_model.abandoned()
+        events = await client.read_until(configured["msg"]["session_id"], "error")
+
+        assert [event["type"] for event in events] == ["task_started", "user_message", "error"]
+        assert events[-1] == {"type": "error", "message": " Turn interrupted"}
+        await asyncio.wait({running})
+        assert running.cancelled()
+
+
+async def test_a_failed_call_is_a_result_with_its_reason(scripted_model: ScriptedModel) -> None:
+    scripted_model.fails(400, body="no such model")
+    async with connected(scripted_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+        failed = await client.session.call_tool("codex", {"prompt": "go"})
+        unfit = await client.session.call_tool("conversationCreate", {"prompt": "", "model": "m"})
+        unknown = await client.session.call_tool("nope", {})
+
+        assert [one.is_error for one in (failed, unfit, unknown)] == [True, True, True]
+        assert text_of(failed) == "unexpected status 400 Bad Request: no such model"
+        assert unfit.structured_content == {
+            "message": "Failed to parse arguments for conversationCreate: missing field `cwd`"
+        }
+        assert text_of(unknown) == "Unknown tool 'nope'"
+
+
+async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("Hello, ", HOLD, "world")
+    async with connected(scripted_model) as client:
+        conversation = await client.create()
+        await client.call("conversationStream", conversation_id=conversation)
+        meta = {"conversationId": conversation}
+        empty = {"_meta": {**meta, "seq": 1}, "initial_state": {"events": []}}
+        assert await client.notified(*NOTICES) == ("notifications/initial_state", empty)
+
+        await client.send(conversation, "greet me")
+        first = await client.notified("agent_message_delta", "agent_message")
+        await scripted_model.holding()
+        scripted_model.release()
+        rest = [await client.notified("agent_message_delta", "agent_message", "task_complete") for _ in range(3)]
+
+        place = first[1]["_meta"]["item"]
+        seq, last = (one["_meta"]["seq"] for _, one in rest[1:])
+        assert seq < last
+        said, done = "Hello, world", {"type": "task_complete", "last_agent_message": "Hello, world"}
+        assert [first, *rest] == [
+            (
+                "agent_message_delta",
+                {
+                    "_meta": {**meta, "item": place, "offset": 0},
+                    "msg": {"type": "agent_message_delta", "delta": "Hello, "},
+                },
+            ),
+            (
+                "agent_message_delta",
+                {
+                    "_meta": {**meta, "item": place, "offset": 7},
+                    "msg": {"type": "agent_message_delta", "delta": "world"},
+                },
+            ),
+            ("agent_message", {"_meta": {**meta, "seq": seq}, "msg": {"type": "agent_message", "message": said}}),
+            ("task_complete", {"_meta": {**meta, "seq": last}, "msg": done}),
+        ]
+
+        await client.call("conversationStream", conversation_id=conversation)
+        taken_over = {"_meta": meta, "reason": "New stream() took over"}
+        assert await client.notified(*NOTICES) == ("notifications/stream_disconnected", taken_over)
+        _, again = await client.notified(*NOTICES)
+        assert [one["msg"]["type"] for one in again["initial_state"]["events"]] == [
+            "task_started",
+            "user_message",
+            "agent_message",
+            "task_complete",
+        ]
+
+
+async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
+    scripted_model: ScriptedModel,
+) -> None:
+    home = Home(scripted_model)
+    home.open()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS), Client(parameters(home)) as client:
+            result = await client.call_tool("codex", {"prompt": "go"})
+
+            assert client.protocol_version == "2025-11-25"
+            assert text_of(result) == "Done"
+    finally:
+        home.close()

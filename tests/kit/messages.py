@@ -1,0 +1,127 @@
+"""What a client reads, as plain JSON values: whole messages to compare with."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from parley.testing.render import Api
+from parley.wire.jsonrpc import encode
+
+__all__ = [
+    "APIS",
+    "TASK_STARTED",
+    "TOKEN_COUNT",
+    "agent_message",
+    "answered",
+    "delta",
+    "error",
+    "failed",
+    "initial_state",
+    "live",
+    "refused",
+    "remains",
+    "spoken",
+    "taken_over",
+    "task_complete",
+    "user_message",
+]
+
+APIS: Final[tuple[Api, ...]] = ("chat", "responses")
+
+# --- events --------------------------------------------------------------------------
+
+TASK_STARTED: Final = {"type": "task_started"}
+
+TOKEN_COUNT: Final = {
+    "type": "token_count",
+    "input_tokens": 10,
+    "cached_input_tokens": 0,
+    "output_tokens": 5,
+    "reasoning_output_tokens": 0,
+    "total_tokens": 15,
+}
+"""What every scripted response costs, unless it says otherwise."""
+
+
+def delta(text: str) -> Any:
+    return {"type": "agent_message_delta", "delta": text}
+
+
+def agent_message(text: str) -> Any:
+    return {"type": "agent_message", "message": text}
+
+
+def task_complete(text: str | None) -> Any:
+    return {"type": "task_complete", "last_agent_message": text}
+
+
+def error(message: str) -> Any:
+    return {"type": "error", "message": message}
+
+
+def user_message(text: str, message_id: str) -> Any:
+    return {"type": "user_message", "message_id": message_id, "content": [{"type": "text", "text": text}]}
+
+
+def remains(api: Api, *texts: str) -> list[Any]:
+    """What is left of a turn once it is over: its events without the deltas."""
+    events: list[Any] = [TASK_STARTED]
+    for text in texts:
+        events += [agent_message(text), *([TOKEN_COUNT] if api == "responses" else [])]
+    return [*events, task_complete(texts[-1])]
+
+
+def spoken(api: Api, *deltas: str) -> list[Any]:
+    """A turn of one response as somebody sees it who is there from the beginning."""
+    started, *rest = remains(api, "".join(deltas))
+    return [started, *map(delta, deltas), *rest]
+
+
+# --- messages ------------------------------------------------------------------------
+
+
+def answered(request_id: int, value: Any) -> Any:
+    """The typed result of a tool."""
+    return _typed(request_id, value, is_error=False)
+
+
+def failed(request_id: int, message: str) -> Any:
+    """The typed failure of most conversation tools."""
+    return _typed(request_id, {"status": "error", "message": message}, is_error=True)
+
+
+def refused(request_id: int, text: str) -> Any:
+    """The plain failure."""
+    result = {"content": [{"type": "text", "text": text}], "isError": True}
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def _typed(request_id: int, value: Any, *, is_error: bool) -> Any:
+    text = encode(value).decode()
+    result = {"content": [{"type": "text", "text": text}], "isError": is_error, "structuredContent": value}
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def initial_state(conversation: str, *events: Any) -> Any:
+    return {
+        "jsonrpc": "2.0",
+        "method": "notifications/initial_state",
+        "params": {
+            "_meta": {"conversationId": conversation},
+            "initial_state": {"events": [{"msg": event} for event in events]},
+        },
+    }
+
+
+def live(event: Any, *, of: str | None = None) -> Any:
+    """One event of a streamed conversation, named where several are streamed."""
+    params = {"msg": event} if of is None else {"_meta": {"conversationId": of}, "msg": event}
+    return {"jsonrpc": "2.0", "method": event["type"], "params": params}
+
+
+def taken_over(conversation: str) -> Any:
+    return {
+        "jsonrpc": "2.0",
+        "method": "notifications/stream_disconnected",
+        "params": {"_meta": {"conversationId": conversation}, "reason": "New stream() took over"},
+    }

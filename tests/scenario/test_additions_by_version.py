@@ -1,0 +1,350 @@
+"""What a client sees of Parley's additions depends on the revision it negotiated, and on nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
+
+from kit.messages import APIS, TASK_STARTED, agent_message, answered, remains, task_complete, user_message
+from kit.speaking import Speaker, speaking
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL
+from parley.testing.render import Api
+from parley.version import __version__
+from parley.wire.mcp import FULL_VERSION
+
+OLDER: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
+
+both_apis = pytest.mark.parametrize("api", APIS)
+all_versions = pytest.mark.parametrize("version", [FULL_VERSION, *OLDER])
+
+MESSAGE: Final = "0d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
+
+TOOLS: Final = [
+    "codex",
+    "codex-reply",
+    "conversationCreate",
+    "conversationSendMessage",
+    "conversationStream",
+    "conversationsList",
+    "conversationRead",
+    "conversationInterrupt",
+    "conversationStatus",
+]
+
+
+async def tools_of(client: Speaker) -> list[Any]:
+    result = await client.result_of(client.request("tools/list", {}))
+    assert list(result) == ["tools"]
+    return list(result["tools"])
+
+
+def configured(request: int, conversation: str) -> Any:
+    event = {
+        "type": "session_configured",
+        "session_id": conversation,
+        "model": MODEL,
+        "history_log_id": 0,
+        "history_entry_count": 0,
+    }
+    return {"_meta": {"requestId": request}, "id": "0", "msg": event}
+
+
+# --- initialize and tools/list ---------------------------------------------------------
+
+
+@all_versions
+async def test_only_the_newest_revision_has_instructions_annotations_and_output_schemas(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with speaking(scripted_model, version=version) as client:
+        instructions = client.initialize_result.get("instructions", "")
+        tools = await tools_of(client)
+
+        full = version == FULL_VERSION
+        assert client.initialize_result == {
+            "protocolVersion": version,
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "parley", "title": "Parley", "version": __version__},
+            **({"instructions": instructions} if full else {}),
+        }
+        assert bool(instructions) == full
+        more = {"outputSchema", "annotations"} if full else set()
+        assert [tool["name"] for tool in tools] == TOOLS
+        assert [set(tool) for tool in tools] == [{"name", "title", "description", "inputSchema"} | more] * len(
+            tools
+        )
+
+
+async def test_the_additions_to_a_tool_are_all_that_differs(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as plain, speaking(scripted_model, version=FULL_VERSION) as full:
+        before, after = await tools_of(plain), await tools_of(full)
+
+        added = ("outputSchema", "annotations")
+        assert [{key: tool[key] for key in tool if key not in added} for tool in after] == before
+
+
+async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        tools = await tools_of(client)
+
+        assert {tool["name"] for tool in tools if tool["annotations"]["readOnlyHint"]} == {
+            "conversationStream",
+            "conversationsList",
+            "conversationRead",
+            "conversationStatus",
+        }
+        for tool in tools:
+            for schema in (tool["inputSchema"], tool["outputSchema"]):
+                Draft202012Validator.check_schema(schema)
+                assert schema["type"] == "object"
+
+
+# --- results ---------------------------------------------------------------------------
+
+
+@both_apis
+async def test_every_result_of_every_tool_fits_its_output_schema(scripted_model: ScriptedModel, api: Api) -> None:
+    async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
+        schemas = {tool["name"]: Draft202012Validator(tool["outputSchema"]) for tool in await tools_of(client)}
+        checked: list[str] = []
+
+        async def use(tool: str, **arguments: Any) -> Any:
+            answer = (await client.until_answer(client.call(tool, **arguments)))[-1]
+            value = answer["result"]["structuredContent"]
+            schemas[tool].validate(value)
+            checked.append(tool)
+            return value
+
+        session = (await use("codex", prompt="go"))["sessionId"]
+        await use("codex-reply", sessionId=session, prompt="go on")
+        created = await use("conversationCreate", prompt="", model=MODEL, cwd=str(client.raw.work))
+        its = {"conversation_id": created["conversation_id"]}
+        await use("conversationStatus", **its)
+        await use("conversationRead", **its)
+        scripted_model.says("Wait ", HOLD, "a moment")
+        await use("conversationStream", **its)
+        await use("conversationSendMessage", **its, content=[{"type": "text", "text": "go"}])
+        await client.until(lambda message: message.get("method") == "agent_message_delta")
+        assert (await use("conversationRead", **its))["open"] != []
+        assert (await use("conversationStatus", **its))["owner"] is not None
+        await use("conversationsList", limit=1)
+        await use("conversationInterrupt", **its)
+        await use("conversationsList")
+        await use("conversationStatus", conversation_id=session)
+        scripted_model.fails(400, body="no")
+        assert (await use("codex-reply", sessionId=session, prompt="fail"))["message"] == (
+            "unexpected status 400 Bad Request: no"
+        )
+
+        assert set(checked) == set(TOOLS)
+
+
+@both_apis
+async def test_codex_has_structured_content_only_for_the_newest_revision(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with (
+        speaking(scripted_model, api=api) as plain,
+        speaking(scripted_model, api=api, version=FULL_VERSION) as full,
+    ):
+        plain_call, full_call = plain.call("codex", prompt="go"), full.call("codex", prompt="go")
+        first, *_, plain_answer = await plain.until_answer(plain_call)
+        assert first["params"] == configured(plain_call, first["params"]["msg"]["session_id"])
+        first, *_, full_answer = await full.until_answer(full_call)
+        session = first["params"]["msg"]["session_id"]
+
+        content = [{"type": "text", "text": "Done"}]
+        assert plain_answer == {"jsonrpc": "2.0", "id": plain_call, "result": {"content": content}}
+        assert full_answer == {
+            "jsonrpc": "2.0",
+            "id": full_call,
+            "result": {"content": content, "structuredContent": {"sessionId": session, "message": "Done"}},
+        }
+
+
+async def test_a_failed_codex_call_has_structured_content_for_the_newest_revision_too(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as plain, speaking(scripted_model, version=FULL_VERSION) as full:
+        answers = []
+        for client in (plain, full):
+            scripted_model.fails(400, body="no")
+            call = client.call("codex", prompt="go")
+            first, *_, answer = await client.until_answer(call)
+            answers.append((first["params"]["msg"]["session_id"], answer["result"]))
+
+        text = "unexpected status 400 Bad Request: no"
+        failure = {"error": text, "content": [{"type": "text", "text": text}], "isError": True}
+        (_, plain_result), (session, full_result) = answers
+        assert plain_result == failure
+        assert full_result == {**failure, "structuredContent": {"sessionId": session, "message": text}}
+
+
+@pytest.mark.parametrize("version", [FULL_VERSION, "2025-06-18"])
+async def test_the_answer_to_a_send_has_the_messages_id_only_for_the_newest_revision(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with speaking(scripted_model, version=version) as client:
+        conversation = await client.create()
+        given = client.message(conversation, "one", message_id=MESSAGE)
+        given_answer = await client.read()
+        made = client.message(conversation, "two")
+        made_answer = await client.read()
+
+        if version == FULL_VERSION:
+            message_id = made_answer["result"]["structuredContent"]["message_id"]
+            assert str(UUID(message_id)) == message_id != MESSAGE
+            assert given_answer == answered(given, {"status": "ok", "message_id": MESSAGE})
+            assert made_answer == answered(made, {"status": "ok", "message_id": message_id})
+        else:
+            assert given_answer == answered(given, {"status": "ok"})
+            assert made_answer == answered(made, {"status": "ok"})
+
+
+# --- events ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [OLDER[0], OLDER[-1]])
+async def test_older_clients_are_not_sent_what_the_user_said(scripted_model: ScriptedModel, version: str) -> None:
+    async with speaking(scripted_model, version=version) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation, event_meta=True)
+        await client.say(conversation, "go", message_id=MESSAGE)
+        seen = await client.until_method("task_complete")
+        client.stream(conversation)
+        snapshot = (await client.take(3))[2]
+        page = await client.value_of(client.call("conversationRead", conversation_id=conversation))
+        call = client.call("codex-reply", sessionId=conversation, prompt="again")
+        told = await client.until_answer(call)
+
+        left = remains("chat", "Done")
+        assert [one["params"]["msg"] for one in seen if "seq" in one["params"]["_meta"]] == left
+        assert [one["msg"] for one in snapshot["params"]["initial_state"]["events"]] == left
+        assert [one["msg"] for one in page["events"]] == left
+        assert {message["method"] for message in told if "method" in message} == {
+            "codex/event",
+            "task_started",
+            "agent_message_delta",
+            "agent_message",
+            "task_complete",
+        }
+
+
+async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        scripted_model.says("One", HOLD)
+        scripted_model.says("Two")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "first", message_id=MESSAGE)
+        await scripted_model.holding()
+        seen = await client.take(3)
+        joined = str(uuid4())
+        client.message(conversation, "second", message_id=joined)
+        seen += [message for message in await client.take(2) if "method" in message]
+        scripted_model.release()
+        seen += await client.until_method("task_complete")
+
+        assert [one["params"]["msg"] for one in seen if "seq" in one["params"]["_meta"]] == [
+            TASK_STARTED,
+            user_message("first", MESSAGE),
+            user_message("second", joined),
+            agent_message("One"),
+            agent_message("Two"),
+            task_complete("Two"),
+        ]
+
+
+async def test_the_newest_clients_hear_what_the_user_said_from_a_codex_call_too(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        call = client.call("codex", prompt="go")
+        *told, _ = await client.until_answer(call)
+        events = [message["params"] for message in told if message["method"] == "codex/event"]
+
+        session = events[0]["msg"]["session_id"]
+        said = events[2]["msg"]["message_id"]
+        assert events[0] == configured(call, session)
+        assert events[1:] == [
+            {"_meta": {"requestId": call}, "id": str(call), "msg": event}
+            for event in (
+                TASK_STARTED,
+                user_message("go", said),
+                {"type": "agent_message_delta", "delta": "Done"},
+                agent_message("Done"),
+                task_complete("Done"),
+            )
+        ]
+        # Each is sent again under its own name, with the same parameters.
+        assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "positions"),
+    [
+        ("2025-06-18", None, False),
+        ("2025-06-18", False, False),
+        ("2025-06-18", True, True),
+        (FULL_VERSION, None, True),
+        (FULL_VERSION, True, True),
+        (FULL_VERSION, False, False),
+    ],
+)
+async def test_events_have_positions_by_revision_unless_the_client_says_otherwise(
+    scripted_model: ScriptedModel, version: str, asked: bool | None, positions: bool
+) -> None:
+    async with speaking(scripted_model, version=version) as client:
+        conversation = await client.create()
+        _, snapshot = await client.open_stream(conversation, event_meta=asked)
+        await client.say(conversation, "go")
+        seen = await client.until_method("task_complete")
+        client.stream(conversation, event_meta=asked)
+        again = (await client.take(3))[2]
+
+        name = {"conversationId": conversation}
+        one, *rest = again["params"]["initial_state"]["events"]
+        assert snapshot["params"]["_meta"] == ({**name, "seq": 1} if positions else name)
+        assert again["params"]["_meta"] == ({**name, "seq": 9} if positions else name)
+        assert {tuple(message["params"]) for message in seen} == {("_meta", "msg") if positions else ("msg",)}
+        assert {tuple(event) for event in (one, *rest)} == {("_meta", "msg") if positions else ("msg",)}
+        if positions:
+            assert seen[0]["params"]["_meta"] == {**name, "seq": 3}
+            assert one == {"_meta": {"seq": 3}, "msg": TASK_STARTED}
+
+
+# --- progress --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "token"), [("2025-06-18", 7), (FULL_VERSION, "a token")])
+async def test_a_codex_call_with_a_progress_token_reports_each_event_that_has_a_position(
+    scripted_model: ScriptedModel, version: str, token: str | int
+) -> None:
+    async with speaking(scripted_model, version=version) as client:
+        params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": token}}
+        call = client.request("tools/call", params)
+        *told, _ = await client.until_answer(call)
+        progress = [message["params"] for message in told if message["method"] == "notifications/progress"]
+
+        events = ["task_started", "user_message", "agent_message", "task_complete"]
+        if version != FULL_VERSION:
+            events.remove("user_message")
+        assert progress == [
+            {"progressToken": token, "progress": number, "message": event}
+            for number, event in enumerate(events, start=1)
+        ]
+
+
+async def test_without_a_progress_token_no_progress_is_reported(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        told = await client.until_answer(client.call("codex", prompt="go"))
+
+        assert [message for message in told if message.get("method") == "notifications/progress"] == []

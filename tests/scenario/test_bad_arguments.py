@@ -1,0 +1,536 @@
+"""Arguments that do not fit: every refusal names the tool and the field, and nothing has changed.
+
+The bad values are made from the schemas that the server itself shows, so that a new argument is
+tested from the day it is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from parley.testing import HOLD, RawParley, ScriptedModel, check_message
+from parley.wire.jsonrpc import encode
+
+UNKNOWN: Final = "00000000-0000-4000-8000-000000000000"
+FULL, PLAIN = "2025-11-25", "2025-06-18"
+
+CODEX: Final = ("codex", "codex-reply")
+PLAIN_FAILURES: Final = (*CODEX, "conversationStream", "conversationsList")
+"""Tools whose failures are a text alone; the others have a typed value."""
+
+WORDS: Final = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "a boolean",
+    "object": "a map",
+    "array": "a sequence",
+}
+
+WRONG: Final[dict[str, list[tuple[Any, str]]]] = {
+    "string": [("x", 'string "x"')],
+    "integer": [(5, "integer `5`")],
+    "number": [(1.5, "floating point `1.5`")],
+    "boolean": [(True, "boolean `true`")],
+    "object": [({}, "map"), ({"a": 1}, "map")],
+    "array": [([], "sequence"), (["x"], "sequence")],
+}
+"""Values of each JSON type, and how they are described to whoever sent them."""
+
+ITEMS: Final[list[tuple[Any, str]]] = [
+    (5, "invalid type: integer `5`, expected a map (content[0])"),
+    ("go", 'invalid type: string "go", expected a map (content[0])'),
+    (None, "invalid type: null, expected a map (content[0])"),
+    ([], "invalid type: sequence, expected a map (content[0])"),
+    ({}, "missing field `type` (content[0])"),
+    ({"text": "go"}, "missing field `type` (content[0])"),
+    ({"type": 5}, "invalid type: integer `5`, expected a string (content[0].type)"),
+    (
+        {"type": "audio"},
+        "unknown variant `audio`, expected one of `text`, `image`, `local_image`, `file` (content[0].type)",
+    ),
+    ({"type": "text"}, "missing field `text` (content[0])"),
+    ({"type": "text", "text": 5}, "invalid type: integer `5`, expected a string (content[0].text)"),
+    ({"type": "text", "text": None}, "invalid type: null, expected a string (content[0].text)"),
+    ({"type": "text", "text": ["go"]}, "invalid type: sequence, expected a string (content[0].text)"),
+    ({"type": "local_image"}, "missing field `path` (content[0])"),
+    ({"type": "local_image", "path": {}}, "invalid type: map, expected a string (content[0].path)"),
+    ({"type": "image", "image_url": 5}, "invalid type: integer `5`, expected a string (content[0].image_url)"),
+    ({"type": "image", "file_id": []}, "invalid type: sequence, expected a string (content[0].file_id)"),
+    (
+        {"type": "image", "image_url": "data:,", "detail": "best"},
+        "unknown variant `best`, expected one of `low`, `high`, `auto` (content[0].detail)",
+    ),
+    ({"type": "file", "file_data": 5}, "invalid type: integer `5`, expected a string (content[0].file_data)"),
+    ({"type": "file", "filename": True}, "invalid type: boolean `true`, expected a string (content[0].filename)"),
+]
+"""Content items that do not fit, and what is said of them."""
+
+
+class Bad(NamedTuple):
+    """A call that must be refused, and why."""
+
+    tool: str
+    field: str
+    arguments: Any
+    detail: str
+
+
+def wrong_values(schema: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Values that a property does not take, with what is said of each."""
+    kind = schema["type"]
+    for other, values in WRONG.items():
+        if other == kind or (kind == "number" and other == "integer"):
+            continue
+        for value, description in values:
+            if "minimum" in schema and other == "number":
+                limits = f"at least {schema['minimum']}"
+                if "maximum" in schema:
+                    limits += f" and at most {schema['maximum']}"
+                yield value, f"invalid value: {description}, expected {WORDS[kind]}, {limits}"
+            else:
+                yield value, f"invalid type: {description}, expected {WORDS[kind]}"
+    if "enum" in schema:
+        choices = ", ".join(f"`{choice}`" for choice in schema["enum"])
+        for value in ("", "x", schema["enum"][0].upper(), f" {schema['enum'][0]}"):
+            yield value, f"unknown variant `{value}`, expected one of {choices}"
+    if schema.get("format") == "uuid":
+        for value in ("", "x", UNKNOWN[:-1], UNKNOWN + "0", UNKNOWN.replace("0", "g")):
+            yield value, f'invalid value: string "{value}", expected a uuid'
+        long = "x" * 1000
+        yield long, f'invalid value: string "{long[:100]}…", expected a uuid'
+    if "minimum" in schema:
+        limits = f"at least {schema['minimum']}"
+        if "maximum" in schema:
+            limits += f" and at most {schema['maximum']}"
+        out_of_range = [schema["minimum"] - 1, -(10**30)]
+        out_of_range += [schema["maximum"] + 1, 10**30] if "maximum" in schema else []
+        for value in out_of_range:
+            yield value, f"invalid value: integer `{value}`, expected {WORDS[kind]}, {limits}"
+
+
+def bad_calls(tool: dict[str, Any], good: dict[str, Any]) -> Iterator[Bad]:
+    """Every way in which one argument of a tool can be wrong while all others are right."""
+    name, schema = tool["name"], tool["inputSchema"]
+    required = schema.get("required", [])
+    assert set(good) == set(required)
+    for value, description in [pair for kind, pairs in WRONG.items() if kind != "object" for pair in pairs]:
+        yield Bad(name, "arguments", value, f"invalid type: {description}, expected a map (arguments)")
+    for field in required:
+        yield Bad(name, field, {key: good[key] for key in good if key != field}, f"missing field `{field}`")
+        kind = schema["properties"][field]["type"]
+        yield Bad(name, field, {**good, field: None}, f"invalid type: null, expected {WORDS[kind]} ({field})")
+    for field, property_schema in schema["properties"].items():
+        for value, complaint in wrong_values(property_schema):
+            if (field, value) != ("content", []) and (field, value) != ("content", ["x"]):
+                yield Bad(name, field, {**good, field: value}, f"{complaint} ({field})")
+
+
+def refusal(tool: str, detail: str) -> dict[str, Any]:
+    """The result of a call whose arguments do not fit."""
+    prefix = "configuration for Codex tool" if tool in CODEX else f"arguments for {tool}"
+    return failure(tool, f"Failed to parse {prefix}: {detail}")
+
+
+def failure(tool: str, message: str) -> dict[str, Any]:
+    """A failed result in the tool's own shape."""
+    if tool in PLAIN_FAILURES:
+        return {"content": [{"type": "text", "text": message}], "isError": True}
+    value = {"message": message} if tool == "conversationCreate" else {"status": "error", "message": message}
+    return {
+        "content": [{"type": "text", "text": encode(value).decode()}],
+        "isError": True,
+        "structuredContent": value,
+    }
+
+
+class Caller:
+    """Calls tools one after another, and sees what they changed."""
+
+    def __init__(self, raw: RawParley, version: str) -> None:
+        self._raw, self._version = raw, version
+        self._calls = 0
+        self.conversation = ""
+
+    async def begin(self) -> None:
+        info = {"name": "test", "version": "0"}
+        await self.request("initialize", {"protocolVersion": self._version, "capabilities": {}, "clientInfo": info})
+
+    async def request(self, method: str, params: object) -> Any:
+        self._calls += 1
+        self._raw.send({"jsonrpc": "2.0", "id": self._calls, "method": method, "params": params})
+        answer = await self._raw.read_message()
+        assert answer["id"] == self._calls
+        return answer["result"]
+
+    async def call(self, tool: str, arguments: object) -> Any:
+        """The result; nothing else may be said meanwhile."""
+        return await self.request("tools/call", {"name": tool, "arguments": arguments})
+
+    async def tools(self) -> list[dict[str, Any]]:
+        tools = (await self.request("tools/list", {}))["tools"]
+        assert isinstance(tools, list)
+        return tools
+
+    async def create(self) -> str:
+        arguments = {"prompt": "", "model": "m", "cwd": str(self._raw.work)}
+        created = (await self.call("conversationCreate", arguments))["structuredContent"]
+        return str(UUID(created["conversation_id"]))
+
+    async def everything(self) -> list[Any]:
+        """All that can be seen of the conversations from outside."""
+        listed = (await self.call("conversationsList", {}))["structuredContent"]
+        seen: list[Any] = [listed]
+        for one in listed["conversations"]:
+            for tool in ("conversationStatus", "conversationRead"):
+                arguments = {"conversation_id": one["conversation_id"]}
+                seen.append((await self.call(tool, arguments))["structuredContent"])
+        return seen
+
+
+@asynccontextmanager
+async def caller(model: ScriptedModel, version: str = FULL) -> AsyncIterator[Caller]:
+    """A client with one conversation; all that the server says to it is checked."""
+    async with RawParley(model) as raw:
+        client = Caller(raw, version)
+        await client.begin()
+        client.conversation = await client.create()
+        yield client
+        for frame in raw.frames:
+            check_message(frame, version=version)
+
+
+def good_arguments(conversation: str) -> dict[str, dict[str, Any]]:
+    """For each tool the least that it takes."""
+    of_one = {"conversation_id": conversation}
+    return {
+        "codex": {"prompt": "go"},
+        "codex-reply": {"sessionId": conversation, "prompt": "go"},
+        "conversationCreate": {"prompt": "", "model": "m", "cwd": "."},
+        "conversationSendMessage": {**of_one, "content": [{"type": "text", "text": "go"}]},
+        "conversationStream": of_one,
+        "conversationsList": {},
+        "conversationRead": of_one,
+        "conversationInterrupt": of_one,
+        "conversationStatus": of_one,
+    }
+
+
+@pytest.mark.parametrize("version", [PLAIN, FULL])
+async def test_every_argument_that_does_not_fit_is_named_with_its_tool(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with caller(scripted_model, version) as client:
+        before = await client.everything()
+        good = good_arguments(client.conversation)
+        tools = await client.tools()
+        assert [tool["name"] for tool in tools] == list(good)
+
+        calls = [bad for tool in tools for bad in bad_calls(tool, good[tool["name"]])]
+        calls += [
+            Bad(
+                "conversationSendMessage", "content", {**good["conversationSendMessage"], "content": [item]}, detail
+            )
+            for item, detail in ITEMS
+        ]
+        every_field = {(tool["name"], field) for tool in tools for field in tool["inputSchema"]["properties"]}
+        assert every_field <= {(bad.tool, bad.field) for bad in calls}
+        for bad in calls:
+            assert await client.call(bad.tool, bad.arguments) == refusal(bad.tool, bad.detail), bad
+
+        assert await client.everything() == before
+        assert scripted_model.requests == []
+
+
+async def test_a_bad_item_is_named_by_its_place(scripted_model: ScriptedModel) -> None:
+    async with caller(scripted_model) as client:
+        good = {"type": "text", "text": "go"}
+        for place in (1, 2, 10):
+            content = [*[good] * place, {"type": "text"}, good]
+            arguments = {"conversation_id": client.conversation, "content": content}
+
+            result = await client.call("conversationSendMessage", arguments)
+
+            assert result == refusal("conversationSendMessage", f"missing field `text` (content[{place}])")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"arguments": None}], ids=["none", "null"])
+async def test_a_call_without_arguments_says_what_is_required(
+    scripted_model: ScriptedModel, arguments: dict[str, Any]
+) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        expected = {
+            "codex": failure("codex", "Missing arguments for codex tool-call; the `prompt` field is required."),
+            "codex-reply": failure(
+                "codex-reply",
+                "Missing arguments for codex-reply tool-call; the `session_id` and `prompt` fields are required.",
+            ),
+            "conversationCreate": refusal("conversationCreate", "missing field `prompt`"),
+            **{
+                tool: refusal(tool, "missing field `conversation_id`")
+                for tool in (
+                    "conversationSendMessage",
+                    "conversationStream",
+                    "conversationRead",
+                    "conversationInterrupt",
+                    "conversationStatus",
+                )
+            },
+        }
+
+        found = {tool: await client.request("tools/call", {"name": tool, **arguments}) for tool in expected}
+
+        assert found == expected
+        assert await client.everything() == before
+
+
+async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with caller(scripted_model) as client:
+        good = good_arguments(client.conversation)
+        for tool in await client.tools():
+            name, schema = tool["name"], tool["inputSchema"]
+            if name in (*CODEX, "conversationSendMessage", "conversationStream"):
+                continue  # these go on to say more; their turn comes below
+            optional = {field: None for field in schema["properties"] if field not in schema.get("required", [])}
+
+            result = await client.call(name, {**good[name], **optional, "no_such": {"deep": [1]}, "": 5})
+
+            assert result["isError"] is False, name
+
+
+async def test_null_and_unknown_arguments_of_codex_change_nothing(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        optional = ["model", "profile", "cwd", "base-instructions", "approval-policy", "sandbox", "config"]
+        nulls: dict[str, None] = dict.fromkeys([*optional, "include-plan-tool"])
+        arguments: dict[str, Any] = {"prompt": "go", **nulls, "approval_policy": 5, "no such": []}
+        raw.send({"id": 1, "method": "tools/call", "params": {"name": "codex", "arguments": arguments}})
+
+        answer = await raw.expect(lambda message: message.get("id") == 1)
+
+        assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}
+
+
+async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_tool(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        expected = {
+            "codex-reply": failure("codex-reply", f"Session not found for session_id: {UNKNOWN}"),
+            "conversationSendMessage": failure("conversationSendMessage", "Session does not exist"),
+            "conversationStream": {"content": [], "isError": True},
+            "conversationRead": failure("conversationRead", "Conversation does not exist"),
+            "conversationInterrupt": failure("conversationInterrupt", "Conversation does not exist"),
+            "conversationStatus": failure("conversationStatus", "Conversation does not exist"),
+        }
+
+        found = {tool: await client.call(tool, good_arguments(UNKNOWN)[tool]) for tool in expected}
+
+        assert found == expected
+        assert await client.everything() == before
+
+
+async def test_a_session_id_that_is_no_uuid_is_refused(scripted_model: ScriptedModel) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        for session in ("", "x", UNKNOWN[:-1], "é" * 36, client.conversation + " "):
+            result = await client.call("codex-reply", {"sessionId": session, "prompt": "go"})
+
+            assert result == failure("codex-reply", f"Failed to parse session_id: {session!r} is not a uuid")
+        assert await client.everything() == before
+
+
+async def test_a_message_without_content_is_refused_before_anybody_looks_for_its_conversation(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        for conversation in (client.conversation, UNKNOWN):
+            arguments = {"conversation_id": conversation, "content": []}
+
+            result = await client.call("conversationSendMessage", arguments)
+
+            assert result == failure("conversationSendMessage", "No content items provided")
+        assert await client.everything() == before
+
+
+@pytest.mark.parametrize("tool", ["conversationStream", "conversationRead"])
+async def test_a_position_beyond_the_end_is_refused(scripted_model: ScriptedModel, tool: str) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        for after in (2, 10**30):
+            result = await client.call(tool, {"conversation_id": client.conversation, "after": after})
+
+            assert result == refusal(tool, f"after is {after}, but the conversation ends at 1")
+        assert await client.everything() == before
+
+
+async def test_a_cursor_that_was_never_given_is_refused(scripted_model: ScriptedModel) -> None:
+    async with caller(scripted_model) as client:
+        for cursor in ("", "x", "é", "bm8=", "W10=", "WzFd", "bnVsbA==", "\0"):
+            result = await client.call("conversationsList", {"cursor": cursor})
+
+            assert result == refusal("conversationsList", "cursor is not one of ours"), cursor
+
+
+async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model: ScriptedModel) -> None:
+    unusable: list[tuple[dict[str, Any], str]] = [
+        ({"profile": "nope"}, "config profile `nope` not found"),
+        ({"config": {"profile": "nope"}}, "config profile `nope` not found"),
+        ({"config": {"model_provider": "nope"}}, "Model provider `nope` not found"),
+        ({"config": {"model": 5}}, "config argument: `model`: invalid type: integer `5`, expected a string"),
+        (
+            {"config": {"model_providers.chat.base_url": []}},
+            "config argument: `model_providers.chat.base_url`: invalid type: sequence, expected a string",
+        ),
+        ({"config": {"a..b": 1}}, "config argument: `a..b`: not a key"),
+    ]
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        for given, detail in unusable:
+            created = await client.call("conversationCreate", {"prompt": "", "model": "m", "cwd": ".", **given})
+            asked = await client.call("codex", {"prompt": "go", **given})
+
+            assert created == failure("conversationCreate", f"Failed to load config: {detail}")
+            assert asked == failure("codex", f"Failed to load Codex configuration from overrides: {detail}")
+        assert await client.everything() == before
+        assert scripted_model.requests == []
+
+
+# --- what later versions bring -----------------------------------------------------------
+
+
+async def test_tools_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        arguments = {
+            "conversationRename": {"conversation_id": client.conversation, "title": "x"},
+            "conversationArchive": {"conversation_id": client.conversation},
+            "conversationDelete": {"conversation_id": client.conversation},
+            "conversationFork": {"conversation_id": client.conversation},
+            "approvalsList": {},
+            "approvalAnswer": {"approval_id": UNKNOWN, "decision": "approved"},
+        }
+
+        found = {tool: await client.call(tool, given) for tool, given in arguments.items()}
+
+        assert found == {
+            tool: {"content": [{"type": "text", "text": f"{tool} is not supported yet"}], "isError": True}
+            for tool in arguments
+        }
+        assert await client.everything() == before
+
+
+@pytest.mark.parametrize("version", [PLAIN, FULL])
+async def test_items_and_overrides_of_later_versions_are_refused_by_a_plain_sentence(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    text = {"type": "text", "text": "go"}
+    items: list[dict[str, Any]] = [
+        {"type": "image", "image_url": "data:image/png;base64,AA=="},
+        {"type": "image", "file_id": "f", "detail": "low"},
+        {"type": "local_image", "path": "picture.png"},
+        {"type": "file", "file_url": "https://example.org/a.pdf"},
+        {"type": "file", "file_data": "AA==", "filename": "a.bin"},
+    ]
+    overrides: dict[str, Any] = {
+        "model": "other",
+        "cwd": ".",
+        "approval_policy": "never",
+        "sandbox": "read-only",
+        "config": {},
+        "profile": "p",
+        "base_instructions": "Be brief.",
+    }
+    async with caller(scripted_model, version) as client:
+        before = await client.everything()
+
+        async def told(**arguments: Any) -> Any:
+            given = {"conversation_id": client.conversation, "content": [text], **arguments}
+            return await client.call("conversationSendMessage", given)
+
+        def refused(what: str) -> dict[str, Any]:
+            return failure("conversationSendMessage", f"{what} is not supported yet")
+
+        for item in items:
+            assert await told(content=[item]) == refused(f"content[0] of type {item['type']}")
+            assert await told(content=[text, item, text]) == refused(f"content[1] of type {item['type']}")
+        for name, value in overrides.items():
+            assert await told(**{name: value}) == refused(f"{name} of a single message")
+        assert await told(parent_message_id=UNKNOWN, message_id=UNKNOWN) == refused("parent_message_id")
+        if version == FULL:
+            assert await told(parent_message_id=UNKNOWN) == refused("parent_message_id")
+
+        assert await client.everything() == before
+        assert scripted_model.requests == []
+
+
+async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: ScriptedModel) -> None:
+    scripted_model.says(HOLD)
+    async with caller(scripted_model, PLAIN) as client:
+        arguments = {
+            "conversation_id": client.conversation,
+            "content": [{"type": "text", "text": "go"}],
+            "parent_message_id": UNKNOWN,
+        }
+
+        accepted = await client.call("conversationSendMessage", arguments)
+
+        assert accepted["structuredContent"] == {"status": "ok"}
+        await scripted_model.holding()
+
+
+async def test_arguments_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
+    async with caller(scripted_model) as client:
+        before = await client.everything()
+        later: list[tuple[str, dict[str, Any], str]] = [
+            ("codex", {"prompt": "go", "include-plan-tool": True}, "include-plan-tool"),
+            ("conversationsList", {"cwd": "."}, "cwd of conversationsList"),
+            ("conversationsList", {"text": "x"}, "text of conversationsList"),
+            ("conversationsList", {"state": "idle"}, "state of conversationsList"),
+            ("conversationsList", {"archived": True}, "archived of conversationsList"),
+        ]
+
+        for tool, arguments, what in later:
+            assert await client.call(tool, arguments) == failure(tool, f"{what} is not supported yet")
+
+        assert await client.everything() == before
+        assert scripted_model.requests == []
+
+
+# --- while a turn runs -------------------------------------------------------------------
+
+
+async def test_bad_calls_do_not_disturb_a_running_turn(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("one", HOLD, "two")
+    async with caller(scripted_model) as client:
+        good = good_arguments(client.conversation)
+        await client.call("conversationSendMessage", good["conversationSendMessage"])
+        await scripted_model.holding()
+        before = await client.everything()
+        tools = await client.tools()
+
+        for bad in [bad for tool in tools for bad in bad_calls(tool, good[tool["name"]])]:
+            await client.call(bad.tool, bad.arguments)
+
+        assert await client.everything() == before
+        scripted_model.release()
+        events: list[dict[str, Any]] = []
+        seq = before[1]["seq"]
+        while not events or events[-1]["type"] != "task_complete":
+            waiting = {"conversation_id": client.conversation, "after": seq, "wait_seconds": 10}
+            read = (await client.call("conversationRead", waiting))["structuredContent"]
+            events += [one["msg"] for one in read["events"]]
+            seq = read["seq"]
+        assert events == [
+            {"type": "agent_message", "message": "onetwo"},
+            {"type": "task_complete", "last_agent_message": "onetwo"},
+        ]

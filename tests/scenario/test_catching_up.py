@@ -1,0 +1,448 @@
+"""Joining a conversation at any moment: the past as one snapshot, and live exactly behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pytest
+
+from kit.json import from_json
+from kit.messages import (
+    APIS,
+    TASK_STARTED,
+    agent_message,
+    answered,
+    delta,
+    error,
+    initial_state,
+    live,
+    refused,
+    remains,
+    spoken,
+    taken_over,
+    task_complete,
+    user_message,
+)
+from kit.speaking import Speaker, speaking
+from kit.views import View
+from parley.testing import HOLD, Call, Cut, Pieces, Says, ScriptedModel
+from parley.testing.render import Api
+from parley.testing.steps import Step
+from parley.wire.ids import Seq
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
+from parley.wire.notifications import CodexEvent, ConversationEvent, StreamDisconnected
+
+both_apis = pytest.mark.parametrize("api", APIS)
+
+SENTENCE: Final = ("Grüße", ", ", "𝕎elt", ": ", "a ", "long ", "day ", "in\n", "one ", "line", ".")
+"""Deltas whose characters are of all widths: an offset counts code points."""
+
+MESSAGE: Final = "7b0a5bb3-93ee-4a36-8d5e-6a2c4fd2b1f0"
+OTHER_MESSAGE: Final = "8b0a5bb3-93ee-4a36-8d5e-6a2c4fd2b1f0"
+
+
+def held(*deltas: str) -> tuple[Step, ...]:
+    """A reply that stands still before each of its deltas and before its end."""
+    return (*(step for one in deltas for step in (HOLD, one)), HOLD)
+
+
+async def released(client: Speaker) -> None:
+    await client.model.holding()
+    client.model.release()
+
+
+def numbered(conversation: str, event: Any, seq: int) -> Any:
+    """A live event for a client that wants positions."""
+    meta = {"conversationId": conversation, "seq": seq}
+    return {"jsonrpc": "2.0", "method": event["type"], "params": {"_meta": meta, "msg": event}}
+
+
+def placed(conversation: str, text: str, *, item: str = "i1", offset: int) -> Any:
+    """A live delta for a client that wants positions."""
+    meta = {"conversationId": conversation, "item": item, "offset": offset}
+    return {"jsonrpc": "2.0", "method": "agent_message_delta", "params": {"_meta": meta, "msg": delta(text)}}
+
+
+def positions(conversation: str, last: int, *events: Any) -> Any:
+    """A snapshot for a client that wants positions."""
+    return {
+        "jsonrpc": "2.0",
+        "method": "notifications/initial_state",
+        "params": {
+            "_meta": {"conversationId": conversation, "seq": last},
+            "initial_state": {"events": list(events)},
+        },
+    }
+
+
+def at(seq: int, event: Any) -> Any:
+    return {"_meta": {"seq": seq}, "msg": event}
+
+
+def so_far(text: str, *, item: str = "i1") -> Any:
+    return {"_meta": {"item": item, "offset": 0}, "msg": delta(text)}
+
+
+# --- in mid-sentence -------------------------------------------------------------------
+
+
+@both_apis
+async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as client:
+        scripted_model.says(*held(*SENTENCE))
+        conversation = await client.create()
+        await client.say(conversation, "speak")
+        await scripted_model.holding()
+        _, first = await client.open_stream(conversation)
+        joined, then = [], []
+        for _ in SENTENCE:
+            await released(client)
+            then.append(await client.read())
+            again = client.stream(conversation)
+            joined.append((again, await client.take(3)))
+        await released(client)
+        rest = await client.until_method("task_complete")
+
+        assert first == initial_state(conversation, TASK_STARTED)
+        assert then == [live(delta(one)) for one in SENTENCE]
+        assert joined == [
+            (
+                again,
+                [
+                    answered(again, {}),
+                    taken_over(conversation),
+                    initial_state(conversation, TASK_STARTED, delta("".join(SENTENCE[:number]))),
+                ],
+            )
+            for number, (again, _) in enumerate(joined, start=1)
+        ]
+        assert rest == [live(event) for event in remains(api, "".join(SENTENCE))[1:]]
+
+
+@both_apis
+@pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
+async def test_with_positions_each_delta_says_where_it_begins(
+    scripted_model: ScriptedModel, api: Api, version: str
+) -> None:
+    async with speaking(scripted_model, api=api, version=version) as client:
+        scripted_model.says(*held(*SENTENCE))
+        conversation = await client.create()
+        await client.say(conversation, "speak", message_id=MESSAGE)
+        await scripted_model.holding()
+        asked = {} if version == FULL_VERSION else {"event_meta": True}
+        _, first = await client.open_stream(conversation, **asked)
+        joined, then = [], []
+        for _ in SENTENCE:
+            await released(client)
+            then.append(await client.read())
+            client.stream(conversation, **asked)
+            joined.append((await client.take(3))[2])
+        await released(client)
+        rest = await client.until_method("task_complete")
+
+        # The records around them have positions too: settings 1, the turn 2, the question to the model 5.
+        begun = [at(3, TASK_STARTED)]
+        if version == FULL_VERSION:
+            begun.append(at(4, user_message("speak", MESSAGE)))
+        texts = ["".join(SENTENCE[:number]) for number in range(len(SENTENCE) + 1)]
+        assert first == positions(conversation, 5, *begun)
+        assert then == [
+            placed(conversation, one, offset=len(text)) for text, one in zip(texts, SENTENCE, strict=False)
+        ]
+        assert joined == [positions(conversation, 5, *begun, so_far(text)) for text in texts[1:]]
+        message, *end = remains(api, texts[-1])[1:]
+        assert rest == [
+            numbered(conversation, message, 6),
+            *(numbered(conversation, event, seq) for seq, event in enumerate(end, start=8)),
+        ]
+
+
+async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_beginning(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        scripted_model.says("One")
+        scripted_model.says(HOLD, "Two ", HOLD, "more", HOLD)
+        conversation = await client.create()
+        await client.say(conversation, "first", message_id=MESSAGE)
+        await client.over(conversation)
+        await client.say(conversation, "second", message_id=OTHER_MESSAGE)
+        await scripted_model.holding()
+        _, whole = await client.open_stream(conversation)
+        last = whole["params"]["_meta"]["seq"]
+        events = whole["params"]["initial_state"]["events"]
+
+        async def from_every_position() -> list[Any]:
+            snapshots = []
+            for after in range(last + 1):
+                client.stream(conversation, after=after)
+                snapshots.append((await client.take(3))[2])
+            return snapshots
+
+        silent = await from_every_position()
+        spoken_so_far = []
+        for _ in range(2):
+            await released(client)
+            await client.read()
+            spoken_so_far.append(await from_every_position())
+
+        assert [one["msg"] for one in events] == [
+            TASK_STARTED,
+            user_message("first", MESSAGE),
+            agent_message("One"),
+            task_complete("One"),
+            TASK_STARTED,
+            user_message("second", OTHER_MESSAGE),
+        ]
+
+        def expected(*open_text: Any) -> list[Any]:
+            return [
+                positions(conversation, last, *(one for one in events if one["_meta"]["seq"] > after), *open_text)
+                for after in range(last + 1)
+            ]
+
+        assert silent == expected()
+        assert spoken_so_far == [
+            expected(so_far("Two ", item="i2")),
+            expected(so_far("Two more", item="i2")),
+        ]
+
+
+async def test_after_works_without_positions_on_the_events(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        scripted_model.says("One")
+        scripted_model.says("Two ", HOLD, "more")
+        conversation = await client.create()
+        await client.say(conversation, "first")
+        await client.over(conversation)
+        status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
+        await client.say(conversation, "second")
+        await scripted_model.holding()
+        _, snapshot = await client.open_stream(conversation, after=status["seq"])
+        scripted_model.release()
+        seen = await client.until_method("task_complete")
+
+        begun, *rest = spoken("chat", "Two ", "more")
+        got = [one["msg"] for one in snapshot["params"]["initial_state"]["events"]]
+        # The first delta is in the snapshot or behind it, once.
+        assert got in ([begun], [begun, delta("Two ")])
+        assert snapshot == initial_state(conversation, *got)
+        assert seen == [*map(live, rest[len(got) - 1 :])]
+
+
+async def test_a_position_beyond_the_end_is_refused_and_leaves_the_open_stream_alone(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        request = client.stream(conversation, after=2)
+        answer = await client.read()
+        await client.say(conversation, "go")
+        seen = await client.until_method("task_complete")
+
+        assert answer == refused(
+            request,
+            "Failed to parse arguments for conversationStream: after is 2, but the conversation ends at 1",
+        )
+        assert seen == [*map(live, spoken("chat", "Done"))]
+
+
+async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
+        scripted_model.says("Found ", "nothing.")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        seen = await client.until_method("task_complete")
+        events = {
+            one["params"]["_meta"]["seq"]: one["params"]["msg"] for one in seen if "seq" in one["params"]["_meta"]
+        }
+        snapshots = []
+        for seq in events:
+            client.stream(conversation, after=seq)
+            snapshots.append((await client.take(3))[2])
+
+        assert list(events) == sorted(events)
+        begun, said, look, found, done = (numbered(conversation, event, seq) for seq, event in events.items())
+        assert seen == [
+            begun,
+            said,
+            placed(conversation, "Let me ", offset=0),
+            placed(conversation, "look.", offset=7),
+            look,
+            placed(conversation, "Found ", item="i2", offset=0),
+            placed(conversation, "nothing.", item="i2", offset=6),
+            found,
+            done,
+        ]
+        last = max(events) + 1  # that the turn has ended is a record behind its last event
+        assert snapshots == [
+            positions(conversation, last, *(at(seq, event) for seq, event in events.items() if seq > after))
+            for after in events
+        ]
+
+
+# --- what is finished, void or between -------------------------------------------------
+
+
+@both_apis
+async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as client:
+        scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
+        scripted_model.says("I see ", HOLD, "nothing.")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        await client.until(lambda message: message == live(delta("I see ")))
+        client.stream(conversation)
+        joined = (await client.take(3))[2]
+        scripted_model.release()
+        rest = await client.until_method("task_complete")
+
+        *first, _ = remains(api, "Let me look.")
+        assert joined == initial_state(conversation, *first, delta("I see "))
+        assert rest == [live(delta("nothing.")), *map(live, remains(api, "I see nothing.")[1:])]
+
+
+async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        scripted_model.says("Never ", HOLD, "finished")
+        scripted_model.says("Whole")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        await client.take(2)
+        interrupt = client.call("conversationInterrupt", conversation_id=conversation)
+        interrupted = await client.take(2)
+        await client.say(conversation, "again")
+        after = await client.until_method("task_complete")
+        client.stream(conversation)
+        joined = (await client.take(3))[2]
+
+        assert interrupted == [answered(interrupt, {"status": "ok"}), live(error(" Turn interrupted"))]
+        assert after == [*map(live, spoken("chat", "Whole"))]
+        assert joined == initial_state(
+            conversation, TASK_STARTED, error(" Turn interrupted"), *remains("chat", "Whole")
+        )
+
+
+@both_apis
+async def test_text_of_a_broken_attempt_is_void_and_the_next_begins_anew(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api, stream_max_retries=1) as client:
+        scripted_model.queue(Cut(steps=("Half a ",), how="reset"))
+        scripted_model.says("A whole ", HOLD, "sentence")
+        conversation = await client.create()
+        await client.open_stream(conversation, event_meta=True)
+        await client.say(conversation, "go")
+        seen = await client.until(lambda message: message["params"]["msg"] == delta("A whole "))
+        client.stream(conversation)
+        joined = (await client.take(3))[2]
+        scripted_model.release()
+        rest = await client.until_method("task_complete")
+
+        started, *deltas, retry, again = seen
+        assert deltas == [placed(conversation, "Half a ", offset=0)]
+        assert retry["method"] == "background_event"
+        assert again == placed(conversation, "A whole ", item="i2", offset=0)
+        assert joined == initial_state(
+            conversation, started["params"]["msg"], retry["params"]["msg"], delta("A whole ")
+        )
+        assert rest == [live(delta("sentence")), *map(live, remains(api, "A whole sentence")[1:])]
+
+
+# --- again and again -------------------------------------------------------------------
+
+ROUNDS: Final = 25
+REPLIES: Final = 3
+
+
+def stuttering(number: int) -> Says:
+    """A reply of many small pieces that stands still now and then; all but the last end in a call."""
+    steps: list[Step] = []
+    for one in range(ROUNDS):
+        steps += [Pieces(f"Reply {number}, round {one}: äöü and 𝕎 in pieces. ", 3), HOLD]
+    return Says((*steps, Call("no_such_tool", {}, call_id=f"c{number}")) if number < REPLIES else tuple(steps))
+
+
+def shown_by(messages: list[Any], streams: Iterable[int]) -> dict[int, list[Any]]:
+    """What each stream showed, from its snapshot on; the messages of a `codex` call are left out."""
+    shown: dict[int, list[Any]] = {}
+    present: list[Any] = []
+    for message in messages:
+        if message.get("id") in streams:
+            assert message == answered(message["id"], {})
+            present = shown[message["id"]] = []
+        elif "id" in message or message["method"] == StreamDisconnected.METHOD:
+            continue
+        elif "requestId" not in message["params"]["_meta"]:
+            present.append(message["params"])
+    return shown
+
+
+def view_of(snapshot: Any, *live_events: Any) -> View:
+    view = View()
+    for one in snapshot["initial_state"]["events"]:
+        view.take(from_json(ConversationEvent, one))
+    view.reached(Seq(snapshot["_meta"]["seq"]))
+    for one in live_events:
+        view.take(from_json(ConversationEvent, one))
+    return view
+
+
+@both_apis
+async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_always_there(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
+        for number in range(1, REPLIES + 1):
+            scripted_model.queue(stuttering(number))
+        call = client.call("codex", prompt="go")  # this one is always there
+        configured = await client.read()
+        conversation = configured["params"]["msg"]["session_id"]
+        messages: list[Any] = []
+        streams: dict[int, int] = {}
+        cancelled: set[int] = set()
+        for number in range(ROUNDS * REPLIES):
+            await scripted_model.holding()
+            with client.at_once():
+                if streams and number % 2:
+                    cancelled.add(max(streams))
+                    client.cancel(max(streams))
+                after = number % 5
+                present = client.stream(conversation, after=after)
+            streams[present] = after
+            scripted_model.release()
+            if number % 4:
+                messages += await client.until_answer(present)
+        messages += await client.until_answer(call)
+        messages += await client.meanwhile()
+        client.stream(conversation)
+        _, _, end = await client.take(3)
+
+        told = [one["params"]["msg"] for one in messages if one.get("method") == CodexEvent.METHOD]
+        whole = view_of(end["params"]).events
+        assert list(whole.values()) == [event for event in told if not event["type"].endswith("_delta")]
+        texts = {seq: event["message"] for seq, event in whole.items() if event["type"] == "agent_message"}
+        shown = shown_by(messages, streams)
+        views = {stream: view_of(*its) for stream, its in shown.items() if its}
+        assert list(shown) == list(streams)
+        assert set(shown) - set(views) <= cancelled  # before the snapshot was made: it never was
+        for stream, view in views.items():
+            missed = {seq: event for seq, event in whole.items() if seq > view.position}
+            assert {**view.events, **missed} == {
+                seq: event for seq, event in whole.items() if seq > streams[stream]
+            }
+            for kind, text in view.open.values():
+                becomes = next(text for seq, text in texts.items() if seq > view.position)
+                assert (kind, becomes[: len(text)]) == ("agent_message_delta", text)
+        last = views[max(streams)]
+        assert (last.position, last.open) == (max(whole), {})

@@ -1,0 +1,84 @@
+"""`conversationCreate`, and what a new conversation says by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.calls import answered as codex_answered
+from kit.calls import configured, pairs, shown
+from kit.calls import speaking as calling
+from kit.events import error, task_complete, task_started
+from kit.messages import answered, initial_state
+from kit.messages import error as told_error
+from kit.speaking import speaking
+from kit.traces import said
+from parley.testing import ScriptedModel
+
+TOOL_SERVERS = """
+[mcp_servers.docs]
+command = "docs-server"
+
+[mcp_servers.tickets]
+url = "https://tickets.example/mcp"
+"""
+
+
+def not_started(name: str) -> str:
+    return f"MCP client for `{name}` failed to start: tool servers are not supported yet"
+
+
+@pytest.mark.promises("create.result", "create.silent")
+async def test_a_new_conversation_is_answered_with_its_id_and_the_model_in_force(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as client:
+        requests = [
+            client.call("conversationCreate", prompt="not used", model=model, cwd="nowhere/to/be/found")
+            for model in ("one", "another")
+        ]
+        answers = await client.take(2)
+        ids = [answer["result"]["structuredContent"]["conversation_id"] for answer in answers]
+
+        assert answers == [
+            answered(request, {"conversation_id": conversation, "model": model})
+            for request, conversation, model in zip(requests, ids, ("one", "another"), strict=True)
+        ]
+        assert len(set(ids)) == 2
+        assert await client.meanwhile() == []
+        assert scripted_model.requests == []
+
+
+@pytest.mark.promises("refused.tool-servers")
+async def test_each_tool_server_is_a_failure_in_a_new_conversation_which_works_all_the_same(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model, config=TOOL_SERVERS) as client:
+        conversation = await client.create()
+        _, snapshot = await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        turn = await client.until_method("task_complete")
+
+        failures = [told_error(not_started(name)) for name in ("docs", "tickets")]
+        assert snapshot == initial_state(conversation, *failures)
+        assert [message["method"] for message in turn] == [
+            "task_started",
+            "agent_message_delta",
+            "agent_message",
+            "task_complete",
+        ]
+
+
+@pytest.mark.promises("refused.tool-servers")
+async def test_a_codex_call_hears_of_tool_servers_right_behind_its_configuration(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with calling(scripted_model, config=TOOL_SERVERS) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+        assert messages == [
+            *configured(1, wire.sessions[-1]),
+            *pairs(1, "0", *(error(not_started(name)) for name in ("docs", "tickets"))),
+            *pairs(1, "1", task_started(), *shown("chat", *said("Done")), task_complete("Done")),
+            codex_answered(1, "Done"),
+        ]

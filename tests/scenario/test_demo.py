@@ -1,0 +1,160 @@
+"""`parley demo`, run as somebody would who has nothing set up and no terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Sequence
+from pathlib import Path
+
+from parley.models.demonstration import DEMONSTRATION
+from parley.version import __version__
+
+PATIENCE_SECONDS = 20
+
+STORY = """\
+Parley {version}: what a client says (->) and what it is told (<-). The model is a
+script, so this needs no key and no network.
+
+1. Start a server
+   -> parley mcp -c model_provider=scripted
+   -> initialize
+   <- MCP 2025-11-25; N ms since the process was started
+
+2. Create a conversation and stream it
+   -> conversationCreate
+   <- conversation_id UUID
+   -> conversationStream
+   <- initial_state: 0 events; what follows is live
+
+3. Send a message, and read the answer while it is written
+   -> conversationSendMessage "Hello! Who is there?"
+   <- status ok
+   <- task_started
+   <- user_message
+   <- agent_reasoning_delta, one by one, as they are written:
+      FIRST THOUGHT
+   <- agent_reasoning
+   <- agent_message_delta, one by one, as they are written:
+      FIRST TEXT
+   <- agent_message: the same 289 characters, whole
+   <- task_complete
+
+4. Pause, and send a message while nobody watches
+   -> notifications/cancelled, with the id of the stream's request
+   -> conversationSendMessage "And what if I leave?"
+   <- status ok
+   <- 0 notifications; the agent talks all the same
+
+5. Come back while it talks
+   -> conversationStream
+   <- initial_state: 9 events, both turns from the beginning
+   <- task_started
+   <- user_message
+   <- agent_reasoning
+   <- agent_message_delta, all so far in one piece:
+      SECOND TEXT SO FAR
+   <- agent_message_delta, one by one, as they are written:
+      THE REST OF IT
+   <- agent_message: the same 252 characters, whole
+   <- task_complete
+
+6. Count
+   -> conversationRead
+   <- 10 events, with 2 messages of 541 characters
+
+Every one of these characters was shown above, once. Nothing was lost.
+"""
+
+RUNNING_TEXT = ("FIRST THOUGHT", "FIRST TEXT", "SECOND TEXT SO FAR", "THE REST OF IT")
+"""What stands in the story for the words of the model, in order."""
+
+
+async def start(tmp_path: Path, *arguments: str) -> Process:
+    """The demonstration in an environment that has a path and nothing else: no key, no proxy, no home."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", "demo", *arguments),
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def outcome(process: Process) -> tuple[str, str, int | None]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
+    return out.decode(), err.decode(), process.returncode
+
+
+def scripted(reply: int, kind: str) -> str:
+    """What the script has for a reply, as words with single blanks between."""
+    steps = (getattr(step, kind) for step in DEMONSTRATION.replies[reply])
+    return words("".join(text for text in steps if isinstance(text, str)))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[str]]:
+    """The story with names for what differs from run to run, and the running texts that they stand for."""
+    output = re.sub(r"\d+ ms since", "N ms since", output)
+    output = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", output)
+    texts: list[str] = []
+
+    def cover(found: re.Match[str]) -> str:
+        texts.append(words(found[0]))
+        return f"      {names[len(texts) - 1]}\n"
+
+    return re.sub(r"(?:^ {6}\S.*\n(?:\n(?= {6}))?)+", cover, output, flags=re.MULTILINE), texts
+
+
+async def test_the_demonstration_tells_its_story_and_shows_every_word_once(tmp_path: Path) -> None:
+    output, errors, exit_code = await outcome(await start(tmp_path))
+    story, (thought, first, so_far, rest) = told(output)
+
+    assert (story, errors, exit_code) == (STORY.format(version=__version__), "", 0)
+    assert thought == scripted(0, "reasoning")
+    assert first == scripted(0, "text")
+    assert f"{so_far} {rest}" == scripted(1, "text")
+    assert [line for line in output.splitlines() if len(line) >= 80] == []
+
+
+async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_an_interrupt(tmp_path: Path) -> None:
+    process = await start(tmp_path)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        before = await process.stdout.readuntil(b"      Hello!")
+    process.send_signal(signal.SIGINT)
+    after, errors, exit_code = await outcome(process)
+
+    assert before.count(b"task_complete") == after.count("task_complete") == 0
+    assert (errors, exit_code) == ("parley demo: interrupted\n", 130)
+    assert os.listdir(tmp_path) == []  # the server's home is gone
+
+
+def test_the_readme_shows_what_the_demonstration_prints() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```text\n(4\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    story, (so_far, rest) = told("".join(shown), RUNNING_TEXT[2:])
+
+    assert story == STORY[STORY.index("4. ") : STORY.index("\n6. ")]
+    assert f"{so_far} {rest}" == scripted(1, "text")
+
+
+async def test_the_demonstration_explains_itself(tmp_path: Path) -> None:
+    output, errors, exit_code = await outcome(await start(tmp_path, "--help"))
+
+    assert (output.splitlines()[0], errors, exit_code) == ("usage: parley demo", "", 0)
+
+
+async def test_the_demonstration_takes_no_arguments(tmp_path: Path) -> None:
+    said = "parley demo: cannot use '--fast' here; try `parley demo --help`\n"
+
+    assert await outcome(await start(tmp_path, "--fast")) == ("", said, 2)

@@ -1,0 +1,267 @@
+"""Models that refuse, break off or are not there: what is told of it, and that the session goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Final
+
+import pytest
+
+from kit.calls import (
+    APIS,
+    User,
+    answered,
+    body,
+    configured,
+    failed,
+    is_event,
+    pairs,
+    request_headers,
+    shown,
+    speaking,
+)
+from kit.events import error, task_complete, task_started
+from kit.traces import REPEATING, RETRYING, said, traces_for
+from parley.testing import HOLD, Data, ScriptedModel
+from parley.testing.home import ServerOptions
+from parley.testing.render import Api
+from parley.wire.events import AgentMessageDelta, EventMsg
+
+KEY: Final = "sk-0123456789-the-key"
+STATIC: Final = "static-0123456789-token"
+FROM_ENVIRONMENT: Final = "environment-0123456789-token"
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_failing_runs_read_word_for_word(scripted_model: ScriptedModel, api: Api) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        for name, trace in traces_for(api, failing=True).items():
+            print(name)  # pytest shows the last one if it fails
+            await trace.play(wire, api)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("options", [RETRYING, REPEATING], ids=["of the turn", "of a request"])
+async def test_retries_read_word_for_word(scripted_model: ScriptedModel, api: Api, options: ServerOptions) -> None:
+    asked = options.copy()
+    asked["api"] = api
+    async with speaking(scripted_model, **asked) as wire:
+        for name, trace in traces_for(api, options, failing=True).items():
+            print(name)  # pytest shows the last one if it fails
+            await trace.play(wire, api)
+
+
+def _failed_turn(message: str, *before: EventMsg) -> tuple[EventMsg, ...]:
+    return (task_started(), *before, error(message), task_complete())
+
+
+def _good_turn(api: Api) -> tuple[EventMsg, ...]:
+    return (task_started(), *shown(api, *said("Done")), task_complete("Done"))
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    config = (
+        f"[model_providers.quick]\nname = 'Quick'\nbase_url = '{scripted_model.base_url}'\nwire_api = '{api}'\n"
+    )
+    config += "stream_idle_timeout_ms = 500\nrequest_max_retries = 0\nstream_max_retries = 0\n"
+    scripted_model.cuts("par", how="hang")
+    async with speaking(scripted_model, config=f"model_provider = 'quick'\n{config}") as wire:
+        wire.codex(1, "go")
+        first = await wire.answer(1)
+        wire.reply(2, "again")
+        second = await wire.answer(2)
+        await scripted_model.abandoned()
+
+    message = "stream disconnected before completion: idle timeout waiting for SSE"
+    assert first == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *_failed_turn(message, AgentMessageDelta(delta="par"))),
+        failed(1, message),
+    ]
+    assert second == [*pairs(2, "2", *_good_turn(api)), answered(2, "Done")]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_nobody_at_the_address_is_told_with_the_address(scripted_model: ScriptedModel, api: Api) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        base_url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        async with speaking(scripted_model, api=api) as wire:
+            wire.codex(1, "go", config={f"model_providers.{api}.base_url": base_url})
+            messages = await wire.answer(1)
+
+    path = "chat/completions" if api == "chat" else "responses"
+    message = f"error sending request for url ({base_url}/{path}): Connection refused"
+    assert messages == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *_failed_turn(message)),
+        failed(1, message),
+    ]
+
+
+async def test_a_usage_limit_is_told_at_once(scripted_model: ScriptedModel) -> None:
+    scripted_model.fails(429, body='{"error": {"type": "usage_limit_reached"}}')
+    async with speaking(scripted_model, api="responses", request_max_retries=3, stream_max_retries=3) as wire:
+        wire.codex(1, "go")
+        first = await wire.answer(1)
+        wire.reply(2, "again")
+        second = await wire.answer(2)
+
+    message = "You've hit your usage limit. Try again later."
+    assert first == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *_failed_turn(message)),
+        failed(1, message),
+    ]
+    assert second == [*pairs(2, "2", *_good_turn("responses")), answered(2, "Done")]
+    assert len(scripted_model.requests) == 2
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    scripted_model.cuts("par", HOLD, how="reset")
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        await wire.until(is_event("agent_message_delta"))
+        scripted_model.release()
+        rest = await wire.answer(1)
+        wire.reply(2, "again")
+        second = await wire.answer(2)
+
+    message = "stream disconnected before completion: the answer broke off"
+    assert rest == [*pairs(1, "1", error(message), task_complete()), failed(1, message)]
+    assert second == [*pairs(2, "2", *_good_turn(api)), answered(2, "Done")]
+
+
+# --- a pause before the next try -----------------------------------------------------------------
+
+
+async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(scripted_model: ScriptedModel) -> None:
+    scripted_model.fails(429, headers={"retry-after": "1"})
+    scripted_model.fails(503, headers={"retry-after": "0"})
+    async with speaking(scripted_model, request_max_retries=2) as wire:
+        loop = asyncio.get_running_loop()
+        wire.codex(1, "go")
+        await scripted_model.asked(1)
+        refused_at = loop.time()
+        await scripted_model.asked(2)
+        again_at = loop.time()
+        messages = await wire.answer(1)
+
+    assert messages == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *_good_turn("chat")),
+        answered(1, "Done"),
+    ]
+    assert again_at - refused_at >= 0.95  # far more than the usual 0.2 s
+    assert len({request.raw for request in scripted_model.requests}) == 1
+
+
+# --- keys --------------------------------------------------------------------------------------
+
+_SECRETIVE: Final = """
+model_provider = "guarded"
+
+[model_providers.guarded]
+name = "Guarded"
+base_url = "{base_url}"
+wire_api = "{api}"
+env_key = "GUARDED_KEY"
+env_key_instructions = "Ask the owner."
+query_params = {{ v = "1" }}
+http_headers = {{ X-Static = "yes", X-Api-Key = "{static}" }}
+env_http_headers = {{ X-From-Env = "GUARDED_HEADER", X-Unset = "GUARDED_UNSET" }}
+request_max_retries = 0
+stream_max_retries = {retries}
+"""
+
+
+def _secretive(model: ScriptedModel, api: Api, *, retries: int = 0) -> str:
+    return _SECRETIVE.format(base_url=model.base_url, api=api, static=STATIC, retries=retries)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    echo = json.dumps({"you": [KEY, STATIC, FROM_ENVIRONMENT, "Bearer " + KEY]})
+    scripted_model.says("Hello")
+    scripted_model.fails(401, body=echo)
+    why = {"type": "response.failed", "response": {"id": "r", "error": {"message": f"bad key {KEY}"}}}
+    scripted_model.says(Data(json.dumps(why)))
+    scripted_model.cuts("par")
+    scripted_model.fails(503, body=echo)
+    env = {"GUARDED_KEY": KEY, "GUARDED_HEADER": FROM_ENVIRONMENT, "PARLEY_LOG": "debug"}
+    config = _secretive(scripted_model, api, retries=1)
+    async with speaking(scripted_model, config=config, env=env) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+        for request_id in (2, 3, 4):
+            wire.reply(request_id, "again")
+            await wire.answer(request_id)
+        wire.call(5, "conversationStatus", {"conversation_id": wire.sessions[0]})
+        wire.stream(6, wire.sessions[0])
+        await wire.silence()
+    log = wire.raw.stderr_text()
+
+    for secret in (KEY, STATIC, FROM_ENVIRONMENT):
+        assert not [frame for frame in wire.raw.frames if secret.encode() in frame]
+        assert secret not in log
+    assert log != ""  # it did log, at this level
+    request = scripted_model.requests[0]
+    assert request.path == ("/v1/chat/completions?v=1" if api == "chat" else "/v1/responses?v=1")
+    assert request.headers == {
+        **request_headers(api, request, model=scripted_model, session=wire.sessions[0]),
+        "authorization": f"Bearer {KEY}",
+        "x-static": "yes",
+        "x-api-key": STATIC,
+        "x-from-env": FROM_ENVIRONMENT,
+    }
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_key_that_is_not_set_is_told_at_once_with_instructions(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, config=_secretive(scripted_model, api, retries=3)) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    message = "Missing environment variable: `GUARDED_KEY`. Ask the owner."
+    assert messages == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *_failed_turn(message)),
+        failed(1, message),
+    ]
+    assert scripted_model.requests == []
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_openai_key_is_not_sent_to_others(scripted_model: ScriptedModel, api: Api) -> None:
+    async with speaking(scripted_model, api=api, env={"OPENAI_API_KEY": KEY}) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+    (request,) = scripted_model.requests
+    assert request.headers == request_headers(api, request, model=scripted_model, session=wire.sessions[0])
+    assert request.body == body(api, User("go"), cwd=wire.work, session=wire.sessions[0])
+
+
+async def test_the_openai_provider_gets_the_key_of_the_environment(scripted_model: ScriptedModel) -> None:
+    env = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": scripted_model.base_url}
+    async with speaking(scripted_model, config="model_provider = 'openai'", env=env) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+    (request,) = scripted_model.requests
+    assert request.headers == {
+        **request_headers("responses", request, model=scripted_model, session=wire.sessions[0]),
+        "authorization": f"Bearer {KEY}",
+    }

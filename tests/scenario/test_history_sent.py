@@ -1,0 +1,219 @@
+"""What a model is sent of the conversation so far, whatever became of the turns before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kit.calls import APIS, AskedFor, Assistant, CallSent, Output, User, Wire, body, is_event, speaking
+from parley.testing import HOLD, Call, Data, ScriptedModel
+from parley.testing.home import MODEL
+from parley.testing.render import Api
+from parley.wire.mcp import FULL_VERSION
+
+
+def _bodies(wire: Wire, api: Api, *requests: tuple[AskedFor, ...]) -> list[object]:
+    return [body(api, *items, cwd=wire.work, session=wire.sessions[0]) for items in requests]
+
+
+def _sent(model: ScriptedModel) -> list[object]:
+    return [request.body for request in model.requests]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_three_turns_with_calls_between_are_sent_whole(scripted_model: ScriptedModel, api: Api) -> None:
+    scripted_model.says(Call("look", '{"at": "one"}', "c1"))
+    scripted_model.says("First ", "answer")
+    scripted_model.says("Second ", "answer")
+    scripted_model.says(Call("look", '{"at": "two"}', "c1"))  # models use an id again
+    scripted_model.says("Third answer")
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "turn one")
+        await wire.answer(1)
+        for request_id, prompt in ((2, "turn two"), (3, "turn three")):
+            wire.reply(request_id, prompt)
+            await wire.answer(request_id)
+
+    one = (User("turn one"),)
+    looked = (*one, CallSent("c1", "look", '{"at": "one"}'), Output("c1", "unsupported call: look"))
+    two = (*looked, Assistant("First answer"), User("turn two"))
+    three = (*two, Assistant("Second answer"), User("turn three"))
+    again = (*three, CallSent("c1", "look", '{"at": "two"}'), Output("c1", "unsupported call: look"))
+    assert _sent(scripted_model) == _bodies(wire, api, one, looked, two, three, again)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_joined_input_stands_behind_the_outputs_of_the_response_it_waited_for(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    calls = (Call("look", "{}", "c1"), Call("look", "{}", "c2"))
+    scripted_model.says("Looking.", HOLD, *calls)
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "first")
+        await wire.until(is_event("agent_message_delta"))
+        wire.send(2, wire.sessions[0], "and ", "this")
+        await wire.answer(2)
+        scripted_model.release()
+        await wire.answer(1)
+
+    outputs = [
+        item
+        for call_id, item_id in (("c1", "fc_2"), ("c2", "fc_3"))
+        for item in (CallSent(call_id, "look", "{}", item_id), Output(call_id, "unsupported call: look"))
+    ]
+    first = (User("first"),)
+    if api == "chat":
+        second: tuple[AskedFor, ...] = (*first, Assistant("Looking."), *outputs, User("and this"))
+        assert _sent(scripted_model) == _bodies(wire, api, first, second)
+    else:
+        joined = {
+            "type": "message",
+            "id": None,
+            "role": "user",
+            "content": [{"type": "input_text", "text": "and "}, {"type": "input_text", "text": "this"}],
+        }
+        expected = body(api, *first, Assistant("Looking."), *outputs, cwd=wire.work, session=wire.sessions[0])
+        expected["input"].append(joined)
+        assert _sent(scripted_model) == [*_bodies(wire, api, first), expected]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_input_that_joins_while_the_last_words_are_said_is_answered_in_the_same_turn(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    scripted_model.says("Bye", HOLD)
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "first")
+        await wire.until(is_event("agent_message_delta"))
+        wire.send(2, wire.sessions[0], "wait")
+        await wire.answer(2)
+        scripted_model.release()
+        assert await wire.text(1) == "Done"
+
+    assert _sent(scripted_model) == _bodies(
+        wire, api, (User("first"),), (User("first"), Assistant("Bye"), User("wait"))
+    )
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    scripted_model.says("Looking.", Call("look", "{}", "c1"))
+    scripted_model.cuts("I see")
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "turn one")
+        await wire.answer(1)
+        wire.reply(2, "turn two")
+        await wire.answer(2)
+
+    one = (User("turn one"),)
+    looked = (
+        *one,
+        Assistant("Looking."),
+        CallSent("c1", "look", "{}", "fc_2"),
+        Output("c1", "unsupported call: look"),
+    )
+    assert _sent(scripted_model) == _bodies(wire, api, one, looked, (*looked, User("turn two")))
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_retry_sends_the_very_same_request_and_the_broken_text_is_not_kept(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    scripted_model.says("Looking.", Call("look", "{}", "c1"))
+    scripted_model.cuts("broken", Call("never", "{}", "c2"))
+    scripted_model.fails(503)
+    scripted_model.says("whole")
+    async with speaking(scripted_model, api=api, stream_max_retries=2) as wire:
+        wire.codex(1, "turn one")
+        assert await wire.text(1) == "whole"
+        wire.reply(2, "turn two")
+        await wire.answer(2)
+
+    one = (User("turn one"),)
+    looked = (
+        *one,
+        Assistant("Looking."),
+        CallSent("c1", "look", "{}", "fc_2"),
+        Output("c1", "unsupported call: look"),
+    )
+    next_turn = (*looked, Assistant("whole"), User("turn two"))
+    assert _sent(scripted_model) == _bodies(wire, api, one, looked, looked, looked, next_turn)
+    assert len({request.raw for request in scripted_model.requests[1:4]}) == 1
+
+
+async def test_input_that_joins_during_the_pause_before_a_retry_waits_for_the_next_request(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.cuts("broken")
+    scripted_model.says("whole")
+    async with speaking(scripted_model, stream_max_retries=1) as wire:
+        wire.codex(1, "first")
+        await wire.until(is_event("background_event"))
+        wire.send(2, wire.sessions[0], "second")
+        await wire.answer(1, 2)
+
+    first = (User("first"),)
+    assert _sent(scripted_model) == _bodies(
+        wire, "chat", first, first, (*first, Assistant("whole"), User("second"))
+    )
+
+
+async def test_items_that_only_the_responses_api_understands_go_back_as_they_came(
+    scripted_model: ScriptedModel,
+) -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ENC", "new": {"a": [1.50]}}
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    shell = {
+        "type": "local_shell_call",
+        "id": "ls_1",
+        "call_id": "c1",
+        "action": {"type": "exec", "command": ["ls"]},
+    }
+    items = [
+        Data(json.dumps({"type": "response.output_item.done", "item": item})) for item in (thought, search, shell)
+    ]
+    scripted_model.says(*items)
+    async with speaking(scripted_model, api="responses") as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+    expected = body("responses", User("go"), cwd=wire.work, session=wire.sessions[0])
+    output = {"type": "function_call_output", "call_id": "c1", "output": "unsupported call: local_shell"}
+    expected["input"] += [thought, search, shell, output]
+    assert scripted_model.requests[1].body == expected
+
+
+async def test_text_that_was_shown_and_never_declared_whole_is_kept_once(scripted_model: ScriptedModel) -> None:
+    scripted_model.says(
+        Data('{"type": "response.output_text.delta", "delta": "Hel"}'),
+        Data('{"type": "response.output_text.delta", "delta": "lo"}'),
+    )
+    async with speaking(scripted_model, api="responses") as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Hello"
+        wire.reply(2, "again")
+        await wire.answer(2)
+
+    assert _sent(scripted_model) == _bodies(
+        wire, "responses", (User("go"),), (User("go"), Assistant("Hello", None), User("again"))
+    )
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_several_texts_of_a_message_are_one_message(scripted_model: ScriptedModel, api: Api) -> None:
+    async with speaking(scripted_model, api=api, version=FULL_VERSION) as wire:
+        wire.call(1, "conversationCreate", {"prompt": "not used", "model": MODEL, "cwd": str(wire.work)})
+        (created,) = await wire.answer(1)
+        conversation = created["result"]["structuredContent"]["conversation_id"]
+        wire.send(2, conversation, "First text", "Second text")
+        await wire.answer(2)
+        await scripted_model.asked()
+
+    expected = body(api, User("First textSecond text"), cwd=wire.work, session=conversation)
+    if api == "responses":
+        parts = [{"type": "input_text", "text": text} for text in ("First text", "Second text")]
+        expected["input"][-1]["content"] = parts
+    assert _sent(scripted_model) == [expected]

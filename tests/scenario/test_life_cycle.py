@@ -1,0 +1,687 @@
+"""From the first message of a client to the end of the server, over everything that can carry lines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import socket
+import tty
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import IO, Any, Final
+
+import msgspec
+import pytest
+
+from parley.testing import HOLD, RawParley, ScriptedModel, check_message
+from parley.testing.home import Home
+from parley.version import __version__
+from parley.wire.jsonrpc import encode
+
+PATIENCE_SECONDS: Final = 10.0
+EXIT_SECONDS: Final = 2.0
+"""How long an ending server may take, by the protocol."""
+
+UNKNOWN: Final = "00000000-0000-4000-8000-000000000000"
+STOPPED: Final = "Turn interrupted: the server was stopped"
+
+TOOL_NAMES: Final = [
+    "codex",
+    "codex-reply",
+    "conversationCreate",
+    "conversationSendMessage",
+    "conversationStream",
+    "conversationsList",
+    "conversationRead",
+    "conversationInterrupt",
+    "conversationStatus",
+]
+
+
+def request(request_id: object, method: str, params: object = None) -> dict[str, Any]:
+    message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    return message if params is None else {**message, "params": params}
+
+
+def tool(request_id: object, name: str, arguments: object = None) -> dict[str, Any]:
+    params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
+    return request(request_id, "tools/call", params)
+
+
+def initialize(request_id: object = 0, *, version: object = "2025-06-18") -> dict[str, Any]:
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}
+    return request(request_id, "initialize", params)
+
+
+def result(request_id: object, value: object) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "result": value}
+
+
+def refusal(request_id: object, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
+def plain_failure(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": True}
+
+
+def live(event: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": event["type"], "params": {"msg": event}}
+
+
+def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
+    params = {"_meta": {"requestId": request_id}, "id": str(request_id), "msg": event}
+    return [{"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", event["type"])]
+
+
+def disconnected(conversation: str) -> dict[str, Any]:
+    params = {"_meta": {"conversationId": conversation}, "reason": "Server is shutting down"}
+    return {"jsonrpc": "2.0", "method": "notifications/stream_disconnected", "params": params}
+
+
+async def create(raw: RawParley, request_id: object) -> str:
+    raw.send(tool(request_id, "conversationCreate", {"prompt": "", "model": "m", "cwd": str(raw.work)}))
+    created = await raw.expect(lambda message: message.get("id") == request_id)
+    conversation = created["result"]["structuredContent"]["conversation_id"]
+    assert isinstance(conversation, str)
+    return conversation
+
+
+async def the_rest(raw: RawParley) -> list[Any]:
+    """All that the server still says until it ends, each message checked."""
+    messages: list[Any] = []
+    try:
+        while True:
+            messages.append(await raw.read_message())
+    except EOFError:
+        for frame in raw.frames:
+            check_message(frame, version="2025-06-18")
+        return messages
+
+
+async def ended_in_time(process: Process) -> int:
+    async with asyncio.timeout(EXIT_SECONDS):
+        return await process.wait()
+
+
+# --- the beginning -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
+async def test_a_known_version_is_echoed_with_nothing_but_the_plain_members(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize(0, version=version))
+
+        answer = await raw.read_message()
+
+        assert answer == result(
+            0,
+            {
+                "protocolVersion": version,
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": {"name": "parley", "title": "Parley", "version": __version__},
+            },
+        )
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "1999-01-01", "2031-01-01", ""])
+async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructions(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize("a", version=version))
+
+        answer = await raw.read_message()
+
+        instructions = answer["result"].pop("instructions")
+        assert answer == result(
+            "a",
+            {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": {"name": "parley", "title": "Parley", "version": __version__},
+            },
+        )
+        assert instructions.startswith("Parley runs coding agents.")
+
+
+async def test_a_second_initialize_is_refused_and_changes_nothing(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize(0))
+        raw.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        raw.send(initialize(4, version="2025-11-25"))
+        raw.send(request(5, "tools/list"))
+        await raw.read_message()
+
+        assert await raw.read_message() == refusal(4, -32600, "initialize called more than once")
+        tools = (await raw.read_message())["result"]["tools"]
+        assert {member for one in tools for member in one} == {"name", "title", "description", "inputSchema"}
+
+
+async def test_an_initialize_that_cannot_be_read_is_refused_and_can_be_repeated(
+    scripted_model: ScriptedModel,
+) -> None:
+    client = {"name": "x", "version": "1"}
+    unfit: list[tuple[object, str]] = [
+        (None, "Object missing required field `protocolVersion`"),
+        ({"protocolVersion": "2025-06-18", "capabilities": {}}, "Object missing required field `clientInfo`"),
+        ({"protocolVersion": "2025-06-18"}, "Object missing required field `capabilities`"),
+        (
+            {"protocolVersion": 3, "capabilities": {}, "clientInfo": client},
+            "Expected `str`, got `int` - at `$.protocolVersion`",
+        ),
+        (
+            {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x"}},
+            "Object missing required field `version` - at `$.clientInfo`",
+        ),
+        ([], "Expected `object`, got `array`"),
+        ("2025-06-18", "Expected `object`, got `str`"),
+    ]
+    async with RawParley(scripted_model) as raw:
+        for params, detail in unfit:
+            raw.send(request(0, "initialize", params))
+            assert await raw.read_message() == refusal(0, -32602, f"invalid params: {detail}")
+
+        raw.send(initialize(0))
+        assert (await raw.read_message())["result"]["protocolVersion"] == "2025-06-18"
+
+
+async def test_requests_before_initialize_are_served(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(request(0, "ping"))
+        raw.send(request(1, "tools/list"))
+        raw.send(tool(2, "codex", {"prompt": "go", "cwd": str(raw.work)}))
+
+        assert await raw.read_message() == result(0, {})
+        assert [one["name"] for one in (await raw.read_message())["result"]["tools"]] == TOOL_NAMES
+        configured = await raw.read_message()
+        session = configured["params"]["msg"]["session_id"]
+        event = {
+            "type": "session_configured",
+            "session_id": session,
+            "model": "scripted-model",
+            "history_log_id": 0,
+            "history_entry_count": 0,
+        }
+        params = {"_meta": {"requestId": 2}, "id": "0", "msg": event}
+        assert configured == {"jsonrpc": "2.0", "method": "codex/event", "params": params}
+        assert await raw.read_message() == {"jsonrpc": "2.0", "method": "session_configured", "params": params}
+        assert [await raw.read_message() for _ in range(9)] == [
+            *codex_pair(2, {"type": "task_started"}),
+            *codex_pair(2, {"type": "agent_message_delta", "delta": "Done"}),
+            *codex_pair(2, {"type": "agent_message", "message": "Done"}),
+            *codex_pair(2, {"type": "task_complete", "last_agent_message": "Done"}),
+            result(2, {"content": [{"type": "text", "text": "Done"}]}),
+        ]
+
+
+async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_newest_adds(
+    scripted_model: ScriptedModel,
+) -> None:
+    listed: list[list[dict[str, Any]]] = []
+    for version in ("2025-06-18", "2025-11-25"):
+        async with RawParley(scripted_model) as raw:
+            raw.send(initialize(0, version=version))
+            raw.send(request(1, "tools/list", {}))
+            raw.send(request(2, "tools/list"))
+            await raw.read_message()
+            first, second = (await raw.read_message())["result"], (await raw.read_message())["result"]
+            for frame in raw.frames:
+                check_message(frame, version=version)
+            assert first == second
+            assert list(first) == ["tools"]
+            listed.append(first["tools"])
+
+    plain, full = listed
+    added = ("outputSchema", "annotations")
+    assert [one["name"] for one in plain] == TOOL_NAMES
+    assert [{name: one[name] for name in one if name not in added} for one in full] == plain
+    assert all(one["outputSchema"]["type"] == "object" and one["annotations"] for one in full)
+
+
+async def test_methods_that_are_not_served_are_refused(scripted_model: ScriptedModel) -> None:
+    unserved = [
+        ("no/such", {}),
+        ("resources/list", {}),
+        ("resources/templates/list", {}),
+        ("resources/read", {"uri": "file:///x"}),
+        ("resources/subscribe", {"uri": "file:///x"}),
+        ("prompts/list", {}),
+        ("prompts/get", {"name": "x"}),
+        ("logging/setLevel", {"level": "debug"}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}},
+        ),
+        ("server/discover", {}),
+        ("notifications/initialized", None),
+        ("notifications/cancelled", {"requestId": 1}),
+        ("PING", None),
+        ("", None),
+    ]
+    async with RawParley(scripted_model) as raw:
+        for number, (method, params) in enumerate(unserved):
+            raw.send(request(number, method, params))
+        raw.send(request("last", "ping"))
+
+        answers = [await raw.read_message() for _ in unserved]
+
+        assert answers == [
+            refusal(number, -32601, f"method not found: {method}") for number, (method, _) in enumerate(unserved)
+        ]
+        assert await raw.read_message() == result("last", {})
+
+
+async def test_a_call_that_names_no_tool_is_refused(scripted_model: ScriptedModel) -> None:
+    nameless: list[tuple[object, str]] = [
+        (None, "Object missing required field `name`"),
+        ({}, "Object missing required field `name`"),
+        ({"name": 5}, "Expected `str`, got `int` - at `$.name`"),
+        ({"name": None, "arguments": {}}, "Expected `str`, got `null` - at `$.name`"),
+        ({"arguments": {"prompt": "go"}}, "Object missing required field `name`"),
+        ([], "Expected `object`, got `array`"),
+    ]
+    async with RawParley(scripted_model) as raw:
+        for params, detail in nameless:
+            raw.send(request(10, "tools/call", params))
+            assert await raw.read_message() == refusal(10, -32602, f"invalid params: {detail}")
+
+
+async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize(0))
+        await raw.read_message()
+        conversation = await create(raw, 1)
+        listed = {"conversations": [{"conversation_id": conversation, "title": ""}]}
+        typed_list = {
+            "content": [{"type": "text", "text": encode(listed).decode()}],
+            "isError": False,
+            "structuredContent": listed,
+        }
+        started = {"content": [{"type": "text", "text": "{}"}], "isError": False, "structuredContent": {}}
+        no_uuid = 'invalid value: string "x", expected a uuid (conversation_id)'
+        arguments_failed = "Failed to parse arguments for conversationStream: "
+
+        async def answer_to(name: str, arguments: object = None) -> Any:
+            raw.send(tool(2, name, arguments))
+            return (await raw.expect(lambda message: message.get("id") == 2))["result"]
+
+        assert await answer_to("nope", {"a": 1}) == plain_failure("Unknown tool 'nope'")
+        assert await answer_to("nope") == plain_failure("Unknown tool 'nope'")
+        assert await answer_to("") == plain_failure("Unknown tool ''")
+        assert await answer_to("Codex", {"prompt": "go"}) == plain_failure("Unknown tool 'Codex'")
+        assert await answer_to("conversationsList", {"limit": 5}) == typed_list
+        assert await answer_to("conversationsList") == typed_list
+        assert await answer_to("conversationStream", {"conversation_id": conversation}) == started
+        assert await answer_to("conversationStream", {"conversation_id": UNKNOWN}) == {
+            "content": [],
+            "isError": True,
+        }
+        assert await answer_to("conversationStream", {"conversation_id": "x"}) == plain_failure(
+            arguments_failed + no_uuid
+        )
+        assert await answer_to("conversationStream", {}) == plain_failure(
+            arguments_failed + "missing field `conversation_id`"
+        )
+
+
+# --- the end -----------------------------------------------------------------------------
+
+
+async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize())
+        await raw.read_message()
+
+        raw.close_stdin()
+
+        async with asyncio.timeout(EXIT_SECONDS):
+            assert await raw.child.wait() == 0
+        assert await the_rest(raw) == []
+
+
+async def test_a_server_that_was_never_spoken_to_ends_too(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.close_stdin()
+
+        assert await raw.exit_code() == 0
+        assert await the_rest(raw) == []
+        assert raw.stderr_text() == ""
+
+
+@pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
+async def test_running_turns_end_in_order_with_the_server(scripted_model: ScriptedModel, how: str) -> None:
+    scripted_model.says("one", HOLD)
+    scripted_model.says("two", HOLD)
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize())
+        await raw.read_message()
+        conversation, idle = await create(raw, 1), await create(raw, 2)
+        for number, one in ((3, conversation), (4, idle)):
+            raw.send(tool(number, "conversationStream", {"conversation_id": one}))
+            await raw.expect(lambda message: message.get("method") == "notifications/initial_state")
+        content = [{"type": "text", "text": "go"}]
+        raw.send(tool(5, "conversationSendMessage", {"conversation_id": conversation, "content": content}))
+        await raw.expect(lambda message: message.get("method") == "agent_message_delta")
+        raw.send(tool(6, "codex", {"prompt": "go"}))
+        await raw.expect(lambda message: message.get("method") == "agent_message_delta")
+        raw.send(tool(7, "conversationRead", {"conversation_id": idle, "wait_seconds": 50}))
+        raw.send(request(8, "ping"))
+        assert await raw.read_message() == result(8, {})
+
+        if how == "SIGTERM":
+            raw.terminate()
+        else:
+            raw.close_stdin()
+        async with asyncio.timeout(EXIT_SECONDS):
+            assert await raw.child.wait() == 0
+        said = await the_rest(raw)
+
+        error = {"type": "error", "message": STOPPED}
+        nothing_new = {"events": [], "open": [], "seq": 1, "state": "idle"}
+        of_the_stream = {**live(error), "params": {"_meta": {"conversationId": conversation}, "msg": error}}
+        of_codex = [*codex_pair(6, error), result(6, {"error": STOPPED, **plain_failure(STOPPED)})]
+        of_read = {
+            "content": [{"type": "text", "text": encode(nothing_new).decode()}],
+            "isError": False,
+            "structuredContent": nothing_new,
+        }
+        assert [one for one in said if one in of_codex] == of_codex
+        assert said.index(of_the_stream) < said.index(disconnected(conversation))
+        expected = [*of_codex, of_the_stream, result(7, of_read), disconnected(conversation), disconnected(idle)]
+        assert sorted(map(encode, said)) == sorted(map(encode, expected))
+
+
+async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_turn(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says("one", HOLD)
+    async with RawParley(scripted_model) as raw:
+        raw.send(initialize(version="2025-11-25"))
+        raw.send(tool(1, "codex", {"prompt": "go"}))
+        configured = await raw.expect(lambda message: message.get("method") == "session_configured")
+        await scripted_model.holding()
+
+        raw.close_stdin()
+        answer = await raw.expect(lambda message: message.get("id") == 1)
+
+        session = configured["params"]["msg"]["session_id"]
+        value = {"sessionId": session, "message": STOPPED}
+        assert answer == result(1, {"error": STOPPED, **plain_failure(STOPPED), "structuredContent": value})
+
+
+async def test_all_that_was_asked_before_the_end_is_answered(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        conversation = await create(raw, "c")
+        content = [{"type": "text", "text": "go"}]
+        calls: list[tuple[str, object]] = [
+            ("codex", {"prompt": "go"}),
+            ("codex-reply", {"sessionId": conversation, "prompt": "go"}),
+            ("conversationCreate", {"prompt": "", "model": "m", "cwd": "."}),
+            ("conversationSendMessage", {"conversation_id": conversation, "content": content}),
+            ("conversationStream", {"conversation_id": conversation}),
+            ("conversationsList", {}),
+            ("conversationRead", {"conversation_id": conversation, "wait_seconds": 50}),
+            ("conversationInterrupt", {"conversation_id": conversation}),
+            ("conversationStatus", {"conversation_id": conversation}),
+            ("conversationStatus", {}),
+            ("nope", {}),
+        ]
+        asked = calls * 10
+        raw.write(
+            b"".join(
+                encode(tool(number, name, arguments)) + b"\n" + encode(request(-1 - number, "ping")) + b"\n"
+                for number, (name, arguments) in enumerate(asked)
+            )
+        )
+        raw.close_stdin()
+
+        async with asyncio.timeout(EXIT_SECONDS):
+            assert await raw.child.wait() == 0
+        said = await the_rest(raw)
+
+        answered = sorted(message["id"] for message in said if "method" not in message)
+        assert answered == list(range(-len(asked), len(asked)))
+        refused = [message for message in said if "error" in message]
+        assert refused == []
+
+
+async def test_a_client_that_does_not_read_cannot_keep_the_server(scripted_model: ScriptedModel) -> None:
+    read_end, write_end = os.pipe()
+    async with server(scripted_model, stdin=PIPE, stdout=write_end) as process:
+        os.close(write_end)
+        assert process.stdin is not None
+        process.stdin.write(b"".join(encode(request(number, "tools/list")) + b"\n" for number in range(400)))
+        await process.stdin.drain()
+        assert (await read_line(read_end))["id"] == 0
+
+        process.stdin.close()
+
+        async with asyncio.timeout(EXIT_SECONDS + 1):  # it waits for most of its time: leave a busy computer some
+            assert await process.wait() == 0
+    os.close(read_end)
+
+
+# --- what may carry the lines ------------------------------------------------------------
+
+
+@asynccontextmanager
+async def server(
+    model: ScriptedModel,
+    *,
+    stdin: int | IO[bytes],
+    stdout: int | IO[bytes],
+    stderr: int | None = None,
+    env: dict[str, str] | None = None,
+    through: tuple[str, ...] = (),
+) -> AsyncIterator[Process]:
+    """A server on any descriptors, started by another program perhaps; killed if it does not end by itself."""
+    home = Home(model, env=env or {})
+    home.open()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *through,
+            *home.command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=home.stderr if stderr is None else stderr,
+            env=home.environ,
+            cwd=home.work,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            process._transport.close()  # type: ignore[attr-defined] # a pipe nobody read to its end stays open
+    finally:
+        home.close()
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a terminal that changes no byte; the near one is closed by whoever uses it."""
+    near, far = pty.openpty()
+    tty.setraw(far)
+    try:
+        yield near, far
+    finally:
+        os.close(far)
+
+
+async def read_line(fd: int) -> Any:
+    """One message from a descriptor that only blocks."""
+
+    def read() -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            line += os.read(fd, 1)
+        return line
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return msgspec.json.decode(await asyncio.to_thread(read))
+
+
+async def test_stdin_may_be_a_file_and_stdout_another(
+    scripted_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    asked = [initialize(0), tool(1, "conversationsList"), *(request(number, "ping") for number in range(2, 1000))]
+    (folder / "in").write_bytes(b"".join(encode(message) + b"\n" for message in asked))
+    with (folder / "in").open("rb") as stdin, (folder / "out").open("wb") as stdout:
+        async with server(scripted_model, stdin=stdin, stdout=stdout) as process:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await process.wait() == 0
+
+    said = [msgspec.json.decode(line) for line in (folder / "out").read_bytes().splitlines()]
+    assert [message["id"] for message in said if "result" in message] == list(range(1000))
+
+
+async def test_a_file_appended_to_keeps_what_it_had(
+    scripted_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    out = tmp_path_factory.mktemp("files") / "out"
+    out.write_bytes(b"before\n")
+    with out.open("ab") as stdout:
+        async with server(scripted_model, stdin=PIPE, stdout=stdout) as process:
+            await process.communicate(encode(request(1, "ping")) + b"\n")
+
+    assert out.read_bytes() == b'before\n{"jsonrpc":"2.0","id":1,"result":{}}\n'
+
+
+async def test_nothing_on_stdin_ends_the_server_at_once(scripted_model: ScriptedModel) -> None:
+    async with server(scripted_model, stdin=DEVNULL, stdout=PIPE) as process:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            said, _ = await process.communicate()
+
+        assert (process.returncode, said) == (0, b"")
+
+
+async def test_stdout_may_be_a_terminal(scripted_model: ScriptedModel) -> None:
+    with terminal() as (near, far):
+        async with server(scripted_model, stdin=PIPE, stdout=far) as process:
+            assert process.stdin is not None
+            process.stdin.write(encode(request(1, "ping")) + b"\n")
+            assert await read_line(near) == result(1, {})
+
+            process.stdin.close()
+            assert await ended_in_time(process) == 0
+        os.close(near)
+
+
+async def test_stdin_and_stdout_may_be_one_terminal_that_goes_away(scripted_model: ScriptedModel) -> None:
+    near, far = pty.openpty()
+    tty.setraw(far)
+    async with server(scripted_model, stdin=far, stdout=far) as process:
+        os.close(far)
+        os.write(near, encode(request(1, "ping")) + b"\n")
+        assert await read_line(near) == result(1, {})
+
+        os.close(near)
+
+        assert await ended_in_time(process) == 0
+
+
+async def test_stdin_and_stdout_may_be_one_socket(scripted_model: ScriptedModel) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        async with server(scripted_model, stdin=far.fileno(), stdout=far.fileno()) as process:
+            far.close()
+            reader, writer = await asyncio.open_connection(sock=near)
+            asked = [request(number, "tools/list") for number in range(300)]  # more than the socket holds
+            writer.write(b"".join(encode(message) + b"\n" for message in asked))
+            writer.write_eof()
+
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                said = (await reader.read()).splitlines()
+
+            assert [msgspec.json.decode(line)["id"] for line in said] == list(range(300))
+            assert await ended_in_time(process) == 0
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_what_shares_the_descriptors_stays_blocking(scripted_model: ScriptedModel) -> None:
+    near, far = socket.socketpair()
+    read_end, write_end = os.pipe()
+    with near, far:
+        async with server(scripted_model, stdin=read_end, stdout=far.fileno()) as process:
+            os.write(write_end, encode(request(1, "ping")) + b"\n")
+            assert await read_line(near.fileno()) == result(1, {})
+
+            assert (os.get_blocking(read_end), os.get_blocking(far.fileno())) == (True, True)
+            os.close(write_end)
+            os.close(read_end)
+            assert await ended_in_time(process) == 0
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["idle", "in a turn"])
+async def test_a_server_whose_stdout_was_closed_ends(scripted_model: ScriptedModel, running: bool) -> None:
+    scripted_model.says("one", HOLD, "two")
+    read_end, write_end = os.pipe()
+    async with server(scripted_model, stdin=PIPE, stdout=write_end) as process:
+        os.close(write_end)
+        assert process.stdin is not None
+        if running:
+            process.stdin.write(encode(tool(1, "codex", {"prompt": "go"})) + b"\n")
+            await scripted_model.holding()
+        else:
+            process.stdin.write(encode(request(1, "ping")) + b"\n")
+            await read_line(read_end)
+
+        os.close(read_end)
+        if running:
+            scripted_model.release()
+        else:
+            process.stdin.write(encode(request(2, "ping")) + b"\n")
+
+        assert await ended_in_time(process) == 0
+
+
+async def test_a_log_that_nobody_reads_does_not_stop_the_server(scripted_model: ScriptedModel) -> None:
+    read_end, write_end = os.pipe()
+    async with server(
+        scripted_model, stdin=PIPE, stdout=PIPE, stderr=write_end, env={"PARLEY_LOG": "debug"}
+    ) as process:
+        os.close(write_end)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"this is not json\n" * 5000)
+        process.stdin.write(encode(tool(1, "codex", {"prompt": "go"})) + b"\n")
+        await scripted_model.asked()
+        process.stdin.write(encode(request(2, "ping")) + b"\n")
+        process.stdin.close()
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            said = [msgspec.json.decode(line) for line in (await process.stdout.read()).splitlines()]
+
+        assert sorted(message["id"] for message in said if "result" in message) == [1, 2]
+        assert await ended_in_time(process) == 0
+    os.close(read_end)
+
+
+async def test_a_log_without_a_reader_does_not_stop_the_server(scripted_model: ScriptedModel) -> None:
+    read_end, write_end = os.pipe()
+    async with server(scripted_model, stdin=PIPE, stdout=PIPE, stderr=write_end) as process:
+        os.close(write_end)
+        os.close(read_end)
+
+        said, _ = await process.communicate(b"this is not json\n" + encode(request(2, "ping")) + b"\n")
+
+        assert (process.returncode, msgspec.json.decode(said)) == (0, result(2, {}))
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"], ids=["stdin", "stdin and stderr"])
+async def test_a_server_without_stdin_ends_at_once(scripted_model: ScriptedModel, closed: str) -> None:
+    async with server(
+        scripted_model, stdin=DEVNULL, stdout=PIPE, through=("sh", "-c", f'exec "$@" {closed}', "sh")
+    ) as process:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            said, _ = await process.communicate()
+
+        assert (process.returncode, said) == (0, b"")

@@ -1,0 +1,192 @@
+"""`conversationsList`: what there is, latest activity first, page by page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kit.messages import answered, refused
+from kit.speaking import Speaker, speaking
+from parley.testing import HOLD, ScriptedModel
+from parley.wire.mcp import FULL_VERSION
+
+
+async def named(client: Speaker, text: str) -> str:
+    """A conversation in which something was said, and whose turn is over."""
+    conversation = await client.create()
+    await client.say(conversation, text)
+    await client.over(conversation)
+    return conversation
+
+
+async def page(client: Speaker, **arguments: Any) -> Any:
+    return await client.value_of(client.call("conversationsList", **arguments))
+
+
+def entry(conversation: str, title: str) -> Any:
+    return {"conversation_id": conversation, "title": title}
+
+
+async def test_without_conversations_the_list_is_empty(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        request = client.call("conversationsList")
+
+        assert await client.read() == answered(request, {"conversations": []})
+
+
+async def test_the_latest_activity_comes_first(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        one = await named(client, "one")
+        two = await named(client, "two")
+        silent = await client.create()
+        before = client.call("conversationsList")
+        listed_before = await client.read()
+        await client.say(one, "more")
+        await client.over(one)
+        after = client.call("conversationsList")
+        listed_after = await client.read()
+
+        assert listed_before == answered(
+            before, {"conversations": [entry(silent, ""), entry(two, "two"), entry(one, "one")]}
+        )
+        assert listed_after == answered(
+            after, {"conversations": [entry(one, "one"), entry(silent, ""), entry(two, "two")]}
+        )
+
+
+async def test_pages_follow_each_other_to_the_end(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversations = [await client.create() for _ in range(7)]
+        first = await page(client, limit=3)
+        second = await page(client, limit=3, cursor=first["next_cursor"])
+        third = await page(client, limit=3, cursor=second["next_cursor"])
+        whole = await page(client, limit=7)
+
+        latest_first = [entry(conversation, "") for conversation in reversed(conversations)]
+        assert first == {"conversations": latest_first[:3], "next_cursor": first["next_cursor"]}
+        assert second == {"conversations": latest_first[3:6], "next_cursor": second["next_cursor"]}
+        assert third == {"conversations": latest_first[6:]}
+        assert whole == {"conversations": latest_first}
+
+
+async def test_fifty_are_listed_unless_more_are_asked_for(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversations = [await client.create() for _ in range(53)]
+        first = await page(client)
+        second = await page(client, cursor=first["next_cursor"])
+        more = await page(client, limit=60)
+
+        latest_first = [entry(conversation, "") for conversation in reversed(conversations)]
+        assert first == {"conversations": latest_first[:50], "next_cursor": first["next_cursor"]}
+        assert second == {"conversations": latest_first[50:]}
+        assert more == {"conversations": latest_first}
+
+
+async def test_what_becomes_active_between_two_pages_does_not_appear_twice(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversations = [await client.create() for _ in range(6)]
+        first = await page(client, limit=3)
+        await client.say(conversations[0], "I am back")  # it stood on the second page
+        await client.over(conversations[0])
+        await client.say(conversations[5], "so am I")  # it stood on the first
+        await client.over(conversations[5])
+        added = await client.create()
+        second = await page(client, limit=3, cursor=first["next_cursor"])
+
+        assert first["conversations"] == [entry(one, "") for one in reversed(conversations[3:])]
+        assert second == {"conversations": [entry(conversations[2], ""), entry(conversations[1], "")]}
+        assert added not in [one["conversation_id"] for one in second["conversations"]]
+
+
+async def test_a_title_is_the_first_line_of_the_first_message(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        for text, title in (
+            ("Fix the parser", "Fix the parser"),
+            ("First line\nsecond line", "First line"),
+            ("\n\n  Behind blank lines  \nand more", "Behind blank lines"),
+            ("x" * 79 + "äöü", "x" * 79 + "ä"),
+            (" ", ""),
+        ):
+            conversation = await named(client, text)
+
+            assert (await page(client, limit=1))["conversations"] == [entry(conversation, title)]
+
+
+async def test_the_title_stays_that_of_the_first_message(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await named(client, "First")
+        await client.say(conversation, "Second")
+        await client.over(conversation)
+
+        assert await page(client) == {"conversations": [entry(conversation, "First")]}
+
+
+async def test_several_text_items_make_one_title(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        content = [{"type": "text", "text": "Fix "}, {"type": "text", "text": "it\nnow"}]
+        request = client.call("conversationSendMessage", conversation_id=conversation, content=content)
+        assert await client.value_of(request) == {"status": "ok"}
+
+        assert await page(client) == {"conversations": [entry(conversation, "Fix it")]}
+
+
+async def test_a_codex_session_is_listed_like_any_other(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        created = await client.create()
+        call = client.call("codex", prompt="Do it")
+        configured, *_ = await client.until_answer(call)
+
+        session = configured["params"]["msg"]["session_id"]
+        assert await page(client) == {"conversations": [entry(session, "Do it"), entry(created, "")]}
+
+
+async def test_clients_at_the_newest_revision_are_told_more(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        scripted_model.says("Wait", HOLD)
+        conversation = await client.create()
+        await client.say(conversation, "Go")
+        await scripted_model.holding()
+        running = await page(client)
+        status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
+        scripted_model.release()
+        await client.over(conversation)
+        idle = await page(client)
+        status_after = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
+
+        def listed(state: str, updated_at: str) -> Any:
+            more = {"updated_at": updated_at, "cwd": str(client.raw.work), "state": state}
+            return {"conversations": [{**entry(conversation, "Go"), **more}]}
+
+        assert running == listed("running", status["updated_at"])
+        assert idle == listed("idle", status_after["updated_at"])
+
+
+async def test_a_cursor_that_is_not_ours_is_refused(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        await client.create()
+        for cursor in ("", "nonsense", "WzFd", "bnVsbA==", "äöü", "W251bGwsIngiXQ=="):
+            request = client.call("conversationsList", cursor=cursor)
+
+            assert await client.read() == refused(
+                request, "Failed to parse arguments for conversationsList: cursor is not one of ours"
+            )
+
+
+async def test_a_limit_below_one_is_refused(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        request = client.call("conversationsList", limit=0)
+
+        assert await client.read() == refused(
+            request,
+            "Failed to parse arguments for conversationsList: "
+            "invalid value: integer `0`, expected an integer, at least 1 (limit)",
+        )
+
+
+async def test_null_is_the_same_as_leaving_an_argument_out(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+
+        assert await page(client, limit=None, cursor=None, state=None) == {
+            "conversations": [entry(conversation, "")]
+        }

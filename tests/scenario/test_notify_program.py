@@ -1,0 +1,167 @@
+"""The notify program: told of each turn that is done, and never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.calls import APIS, is_event, speaking
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL
+from parley.testing.render import Api
+
+
+class Bell:
+    """A program that rings through a pipe with the arguments and the variables that it was given."""
+
+    def __init__(self, folder: Path, *, first: str = "") -> None:
+        self.pipe = folder / "bell"
+        os.mkfifo(self.pipe)
+        program = folder / "ring.py"
+        program.write_text(
+            f"import json, os, sys\n{first}\n"
+            "with open(sys.argv[1], 'w') as bell:\n"
+            "    bell.write(json.dumps([sys.argv[2:], dict(os.environ)]))\n"
+        )
+        self.config = f"notify = {json.dumps([sys.executable, str(program), str(self.pipe), 'fixed'])}\n"
+
+    async def rung(self) -> tuple[list[str], dict[str, str]]:
+        """The next ring; a pipe is opened when both ends are."""
+        try:
+            async with asyncio.timeout(10):
+                arguments, variables = json.loads(await asyncio.to_thread(self.pipe.read_text))
+        except TimeoutError:
+            os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread go
+            raise
+        return arguments, variables
+
+
+def _told(arguments: Sequence[str]) -> Any:
+    (fixed, argument) = arguments
+    assert fixed == "fixed"
+    return json.loads(argument)
+
+
+def _done(turn_id: str, message: str | None, *inputs: str) -> dict[str, Any]:
+    return {
+        "type": "agent-turn-complete",
+        "turn-id": turn_id,
+        "input-messages": list(inputs),
+        "last-assistant-message": message,
+    }
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_program_is_told_of_each_turn_that_is_done(
+    scripted_model: ScriptedModel, api: Api, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    scripted_model.says('One "quoted" 100% ü')
+    scripted_model.says()
+    async with speaking(scripted_model, api=api, config=bell.config) as wire:
+        wire.codex("abc", "first\nline")
+        await wire.answer("abc")
+        first, _ = await bell.rung()
+        wire.reply(2, "second")
+        await wire.answer(2)
+        second, _ = await bell.rung()
+
+    assert _told(first) == _done("abc", 'One "quoted" 100% ü', "first\nline")
+    assert _told(second) == _done("1", None, "second")
+
+
+async def test_input_that_joined_is_named_as_well(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    bell = Bell(tmp_path)
+    scripted_model.says("One", HOLD)
+    scripted_model.says("Two")
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
+        (created,) = await wire.answer(1)
+        conversation = created["result"]["structuredContent"]["conversation_id"]
+        wire.send(2, conversation, "first, ", "in two parts")
+        await wire.answer(2)
+        await scripted_model.holding()
+        wire.send(3, conversation, "second")
+        await wire.answer(3)
+        scripted_model.release()
+        arguments, _ = await bell.rung()
+
+    assert _told(arguments) == _done("1", "Two", "first, in two parts", "second")
+
+
+async def test_turns_that_failed_or_were_interrupted_are_not_told(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    scripted_model.fails(400)
+    scripted_model.says("par", HOLD)
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.codex(1, "fails")
+        await wire.answer(1)
+        wire.reply(2, "is interrupted")
+        await wire.until(is_event("agent_message_delta"))
+        wire.cancel(2)
+        await wire.answer(2)
+        wire.reply(3, "is done")
+        await wire.answer(3)
+        arguments, _ = await bell.rung()  # had the others been told, one of them would ring first
+
+    assert _told(arguments) == _done("3", "Done", "is done")
+
+
+async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_either(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"  # the program cannot ring before somebody listens
+        wire.raw.close_stdin()
+        assert await wire.raw.exit_code() == 0
+    arguments, _ = await bell.rung()
+
+    assert _told(arguments) == _done("1", "Done", "go")
+
+
+async def test_the_program_is_not_given_what_looks_like_a_secret(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    env = {"OPENAI_API_KEY": "k", "MY_SECRET": "s", "a_token": "t", "HARMLESS": "h"}
+    async with speaking(scripted_model, config=bell.config, env=env) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+        _, variables = await bell.rung()
+
+    assert [name for name in ("OPENAI_API_KEY", "MY_SECRET", "a_token", "HARMLESS") if name in variables] == [
+        "HARMLESS"
+    ]
+
+
+async def test_a_program_that_cannot_be_run_disturbs_nobody(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        for request_id, program in enumerate((["/no/such/program"], ["/"], [])):
+            wire.codex(f"codex {request_id}", "go", config={"notify": program})
+            assert await wire.text(f"codex {request_id}") == "Done"
+            wire.reply(f"reply {request_id}", "again")
+            assert await wire.text(f"reply {request_id}") == "Done"
+
+
+async def test_what_the_program_prints_does_not_reach_the_client(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path, first="print('not a message', flush=True); print('oops', file=sys.stderr, flush=True)")
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+        await bell.rung()
+        assert await wire.silence() == []
+
+    assert wire.raw.stderr_text() == ""

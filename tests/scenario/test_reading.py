@@ -1,0 +1,397 @@
+"""`conversationRead` and `conversationStatus`: for clients that cannot take notifications."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kit.messages import (
+    APIS,
+    TASK_STARTED,
+    TOKEN_COUNT,
+    agent_message,
+    answered,
+    delta,
+    failed,
+    live,
+    remains,
+    task_complete,
+    user_message,
+)
+from kit.speaking import Speaker, speaking
+from parley.testing import HOLD, Call, Reasoning, ScriptedModel, Usage
+from parley.testing.home import MODEL
+from parley.testing.render import Api
+from parley.wire.mcp import FULL_VERSION
+
+both_apis = pytest.mark.parametrize("api", APIS)
+
+MESSAGE = "3f7c2d0e-52a1-4b86-9a42-0e6f6c1f7a10"
+
+
+async def read(client: Speaker, conversation: str, **arguments: Any) -> Any:
+    return await client.value_of(client.call("conversationRead", conversation_id=conversation, **arguments))
+
+
+async def status(client: Speaker, conversation: str) -> Any:
+    return await client.value_of(client.call("conversationStatus", conversation_id=conversation))
+
+
+def at(seq: int, event: Any) -> Any:
+    return {"seq": seq, "msg": event}
+
+
+def moment(text: str) -> datetime:
+    assert text.endswith("Z")
+    return datetime.fromisoformat(text)
+
+
+# --- reading ---------------------------------------------------------------------------
+
+
+async def test_a_new_conversation_has_nothing_to_read(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        request = client.call("conversationRead", conversation_id=conversation)
+
+        assert await client.read() == answered(request, {"events": [], "open": [], "seq": 1, "state": "idle"})
+
+
+async def test_all_of_a_turn_can_be_read(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        await client.say(conversation, "go", message_id=MESSAGE)
+        await client.over(conversation)
+
+        # Positions that are missing belong to records, which no client sees.
+        assert await read(client, conversation) == {
+            "events": [
+                at(3, TASK_STARTED),
+                at(4, user_message("go", MESSAGE)),
+                at(6, agent_message("Done")),
+                at(8, task_complete("Done")),
+            ],
+            "open": [],
+            "seq": 9,
+            "state": "idle",
+        }
+
+
+@both_apis
+async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_model: ScriptedModel, api: Api) -> None:
+    async with speaking(scripted_model, api=api) as client:
+        scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
+        scripted_model.says("I see ", HOLD, "nothing ", HOLD, "here.")
+        conversation = await client.create()
+        stream, _ = await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        await client.until(lambda message: message == live(delta("I see ")))
+        first = client.call("conversationRead", conversation_id=conversation)
+        first_page = await client.value_of(first)
+        scripted_model.release()
+        assert await client.read() == live(delta("nothing "))
+        second_page = await read(client, conversation, after=first_page["seq"])
+        client.cancel(stream)
+        assert await client.meanwhile() == []
+        await scripted_model.holding()
+        scripted_model.release()
+        await client.over(conversation)
+        third_page = await read(client, conversation, after=second_page["seq"])
+
+        *looked, _ = remains(api, "Let me look.")
+        assert [one["msg"] for one in first_page["events"]] == looked
+        assert {**first_page, "events": []} == {
+            "events": [],
+            "open": [{"item": "i2", "type": "agent_message_delta", "text": "I see "}],
+            "seq": first_page["seq"],
+            "state": "running",
+        }
+        assert second_page == {
+            "events": [],
+            "open": [{"item": "i2", "type": "agent_message_delta", "text": "I see nothing "}],
+            "seq": first_page["seq"],
+            "state": "running",
+        }
+        assert [one["msg"] for one in third_page["events"]] == remains(api, "I see nothing here.")[1:]
+        assert (third_page["open"], third_page["state"]) == ([], "idle")
+
+
+async def test_reasoning_that_is_being_thought_is_an_open_text_too(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, config="show_raw_agent_reasoning = true") as client:
+        scripted_model.says(Reasoning("Hm"), Reasoning(", well"), HOLD, "So.")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        thinking = await client.take(3)
+        page = await read(client, conversation)
+
+        kind = "agent_reasoning_raw_content_delta"
+        assert thinking[1:] == [live({"type": kind, "delta": "Hm"}), live({"type": kind, "delta": ", well"})]
+        assert page["open"] == [{"item": "i1", "type": kind, "text": "Hm, well"}]
+
+
+async def test_pages_follow_each_other_without_gap_or_repetition(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        for number in range(3):
+            scripted_model.says(f"Answer {number}")
+            await client.say(conversation, f"message {number}")
+            await client.over(conversation)
+        scripted_model.says("Still ", HOLD, "talking")
+        await client.open_stream(conversation)
+        await client.say(conversation, "last")
+        await client.until(lambda message: message.get("params", {}).get("msg") == delta("Still "))
+        whole = await read(client, conversation)
+
+        for limit in (1, 2, 5, 13, 14, 15):
+            pages = [await read(client, conversation, limit=limit)]
+            while pages[-1]["seq"] < whole["seq"]:
+                pages.append(await read(client, conversation, limit=limit, after=pages[-1]["seq"]))
+
+            assert [event for page in pages for event in page["events"]] == whole["events"]
+            assert [len(page["events"]) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+            # What is being said stands behind the last event, so only the last page has it.
+            assert [page["open"] for page in pages] == [[]] * (len(pages) - 1) + [whole["open"]]
+        assert len(whole["events"]) == 14
+        assert whole["open"] == [{"item": "i4", "type": "agent_message_delta", "text": "Still "}]
+
+
+async def test_a_hundred_events_are_read_unless_more_are_asked_for(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        for _ in range(35):
+            await client.say(conversation, "go")
+            await client.over(conversation)
+        first = await read(client, conversation)
+        second = await read(client, conversation, after=first["seq"])
+        whole = await read(client, conversation, limit=1000)
+
+        assert [len(page["events"]) for page in (first, second, whole)] == [100, 5, 105]
+        assert first["events"] + second["events"] == whole["events"]
+        assert [one["msg"] for one in whole["events"]] == remains("chat", "Done") * 35
+
+
+# --- waiting ---------------------------------------------------------------------------
+
+
+def begun(answer: Any) -> Any:
+    """A page with the beginning of a turn; whether the model was asked by then may differ."""
+    seq = answer["result"]["structuredContent"]["seq"]
+    assert seq in (4, 5)
+    return {"events": [at(3, TASK_STARTED)], "open": [], "seq": seq, "state": "running"}
+
+
+async def test_reading_waits_for_what_is_newer(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        scripted_model.says(HOLD, "Done")
+        conversation = await client.create()
+        waiting = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=50)
+        assert await client.meanwhile() == []
+        sent = client.message(conversation, "go")
+        answers = await client.take(2)
+
+        assert answers == [answered(sent, {"status": "ok"}), answered(waiting, begun(answers[1]))]
+
+
+async def test_reading_waits_while_there_is_only_open_text(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        scripted_model.says("One ", HOLD, "two")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        await client.take(2)
+        seq = (await read(client, conversation))["seq"]
+        waiting = client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=50)
+        assert await client.meanwhile() == []
+        scripted_model.release()
+        (answer,) = [message for message in await client.until_answer(waiting) if "id" in message]
+
+        page = answer["result"]["structuredContent"]
+        assert page["events"][0] == at(seq + 1, agent_message("One two"))
+
+
+async def test_reading_gives_up_when_nothing_came(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        request = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=0.05)
+
+        assert await client.read() == answered(request, {"events": [], "open": [], "seq": 1, "state": "idle"})
+
+
+async def test_several_readers_wait_side_by_side(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        scripted_model.says(HOLD, "Done")
+        scripted_model.says(HOLD, "Done")
+        one, other = await client.create(), await client.create()
+        with client.at_once():
+            waiting = [
+                client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=50)
+                for conversation in (one, one, other)
+            ]
+        assert await client.meanwhile() == []
+        await client.say(one, "go")
+        first = await client.take(2)
+        assert {message["id"] for message in first} == set(waiting[:2])
+        await client.say(other, "go")
+        second = await client.read()
+
+        answers = sorted([*first, second], key=lambda message: message["id"])
+        assert answers == [
+            answered(request, begun(answer)) for request, answer in zip(waiting, answers, strict=True)
+        ]
+
+
+async def test_a_reader_that_waits_is_answered_when_the_server_ends(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        request = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=50)
+        assert await client.meanwhile() == []
+        client.raw.close_stdin()
+
+        assert await client.read() == answered(request, {"events": [], "open": [], "seq": 1, "state": "idle"})
+        assert await client.raw.exit_code() == 0
+
+
+# --- what cannot be read ---------------------------------------------------------------
+
+
+async def test_what_cannot_be_read_is_named(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({"conversation_id": str(uuid4())}, "Conversation does not exist"),
+            (
+                {"conversation_id": conversation, "after": 2},
+                "Failed to parse arguments for conversationRead: after is 2, but the conversation ends at 1",
+            ),
+            (
+                {"conversation_id": conversation, "after": -1},
+                "Failed to parse arguments for conversationRead: "
+                "invalid value: integer `-1`, expected an integer, at least 0 (after)",
+            ),
+            (
+                {"conversation_id": conversation, "wait_seconds": 51},
+                "Failed to parse arguments for conversationRead: "
+                "invalid value: integer `51`, expected a number, at least 0 and at most 50 (wait_seconds)",
+            ),
+            ({}, "Failed to parse arguments for conversationRead: missing field `conversation_id`"),
+        ]
+        for arguments, text in cases:
+            request = client.call("conversationRead", **arguments)
+
+            assert await client.read() == failed(request, text)
+
+
+# --- status ----------------------------------------------------------------------------
+
+
+async def test_the_status_of_a_new_conversation(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        found = await status(client, conversation)
+
+        assert found == {
+            "state": "idle",
+            "seq": 1,
+            "title": "",
+            "cwd": str(client.raw.work),
+            "model": MODEL,
+            "updated_at": found["updated_at"],
+            "questions": [],
+            "tokens": None,
+            "owner": None,
+        }
+        assert abs((datetime.now(UTC) - moment(found["updated_at"])).total_seconds()) < 60
+
+
+async def test_the_status_follows_the_turn_and_counts_its_tokens(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, api="responses") as client:
+        scripted_model.says("One", Usage(input_tokens=100, cached_input_tokens=40, output_tokens=7))
+        scripted_model.says(
+            "Two ", HOLD, "more", Usage(input_tokens=200, output_tokens=9, reasoning_output_tokens=3)
+        )
+        conversation = await client.create()
+        await client.say(conversation, "Count\nplease")
+        await client.over(conversation)
+        first = await status(client, conversation)
+        await client.say(conversation, "again")
+        await scripted_model.holding()
+        running = await status(client, conversation)
+        scripted_model.release()
+        await client.over(conversation)
+        second = await status(client, conversation)
+
+        def expected(state: str, at: Any, tokens: Any, owner: Any = None) -> Any:
+            return {
+                "state": state,
+                "seq": at["seq"],
+                "title": "Count",
+                "cwd": str(client.raw.work),
+                "model": MODEL,
+                "updated_at": at["updated_at"],
+                "questions": [],
+                "tokens": tokens,
+                "owner": owner,
+            }
+
+        spent = {
+            "input_tokens": 100,
+            "cached_input_tokens": 40,
+            "output_tokens": 7,
+            "reasoning_output_tokens": 0,
+            "total_tokens": 107,
+        }
+        in_all = {
+            "input_tokens": 300,
+            "cached_input_tokens": 40,
+            "output_tokens": 16,
+            "reasoning_output_tokens": 3,
+            "total_tokens": 316,
+        }
+        assert first == expected("idle", first, spent)
+        owner = {"pid": client.raw.pid, "since": running["owner"]["since"]}
+        assert running == expected("running", running, spent, owner)
+        assert second == expected("idle", second, in_all)
+        moments = [first["updated_at"], running["owner"]["since"], running["updated_at"], second["updated_at"]]
+        assert moments == sorted(moments)
+        assert first["seq"] < running["seq"] < second["seq"]
+
+
+async def test_the_positions_of_status_read_and_stream_are_the_same(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, api="responses", version=FULL_VERSION) as client:
+        conversation = await client.create()
+        await client.say(conversation, "go", message_id=MESSAGE)
+        await client.over(conversation)
+        page = await read(client, conversation)
+        found = await status(client, conversation)
+        _, snapshot = await client.open_stream(conversation)
+
+        meta, state = snapshot["params"]["_meta"], snapshot["params"]["initial_state"]
+        assert meta == {"conversationId": conversation, "seq": page["seq"]}
+        assert found["seq"] == page["seq"]
+        assert [at(one["_meta"]["seq"], one["msg"]) for one in state["events"]] == page["events"]
+        assert [one["msg"] for one in page["events"]] == [
+            TASK_STARTED,
+            user_message("go", MESSAGE),
+            agent_message("Done"),
+            TOKEN_COUNT,
+            task_complete("Done"),
+        ]
+
+
+async def test_the_status_of_an_unknown_conversation_is_refused(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        unknown = client.call("conversationStatus", conversation_id=str(uuid4()))
+        no_id = client.call("conversationStatus", conversation_id="seven")
+
+        assert await client.take(2) == [
+            failed(unknown, "Conversation does not exist"),
+            failed(
+                no_id,
+                "Failed to parse arguments for conversationStatus: "
+                'invalid value: string "seven", expected a uuid (conversation_id)',
+            ),
+        ]

@@ -1,0 +1,185 @@
+"""Signals: SIGTERM ends the server in order, SIGINT first interrupts what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any, Final
+
+import pytest
+
+from parley.testing import HOLD, RawParley, ScriptedModel, check_message
+
+EXIT_SECONDS: Final = 2.0
+"""How long an ending server may take, by the protocol."""
+
+INTERRUPTED: Final = " Turn interrupted"
+STOPPED: Final = "Turn interrupted: the server was stopped"
+
+
+def tool(request_id: int, name: str, arguments: object) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+
+
+def ping(request_id: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "method": "ping"}
+
+
+def pong(request_id: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "result": {}}
+
+
+def failed(request_id: int, message: str) -> dict[str, Any]:
+    result = {"error": message, "content": [{"type": "text", "text": message}], "isError": True}
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
+    params = {"_meta": {"requestId": request_id}, "id": str(request_id), "msg": event}
+    return [{"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", event["type"])]
+
+
+async def held_codex(raw: RawParley, request_id: int) -> None:
+    """A `codex` call that has begun to speak and stands still; all it said is read."""
+    raw.model.says("one", HOLD, "two")
+    raw.send(tool(request_id, "codex", {"prompt": "go"}))
+    await raw.expect(lambda message: message.get("method") == "agent_message_delta")
+
+
+async def the_rest(raw: RawParley) -> list[Any]:
+    """All that the server still says until it ends, each message checked."""
+    messages: list[Any] = []
+    try:
+        while True:
+            messages.append(await raw.read_message())
+    except EOFError:
+        for frame in raw.frames:
+            check_message(frame, version="2025-06-18")
+        return messages
+
+
+async def exit_code_in_time(raw: RawParley) -> int:
+    async with asyncio.timeout(EXIT_SECONDS):
+        return await raw.child.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, number: int) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(ping(1))
+        assert await raw.read_message() == pong(1)
+
+        raw.child.send_signal(number)
+
+        assert await exit_code_in_time(raw) == 0
+        assert await the_rest(raw) == []
+        assert raw.stderr_text() == ""
+
+
+async def test_sigterm_ends_the_running_turn_and_answers_its_call(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        await held_codex(raw, 1)
+
+        raw.terminate()
+
+        assert await exit_code_in_time(raw) == 0
+        error = {"type": "error", "message": STOPPED}
+        assert await the_rest(raw) == [*codex_pair(1, error), failed(1, STOPPED)]
+        await scripted_model.abandoned()
+
+
+async def test_a_second_sigterm_does_not_disturb_the_end(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        await held_codex(raw, 1)
+
+        for _ in range(5):
+            raw.terminate()
+
+        assert await exit_code_in_time(raw) == 0
+        error = {"type": "error", "message": STOPPED}
+        assert await the_rest(raw) == [*codex_pair(1, error), failed(1, STOPPED)]
+
+
+async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        await held_codex(raw, 1)
+        await held_codex(raw, 2)
+
+        raw.child.send_signal(signal.SIGINT)
+        said = [await raw.read_message() for _ in range(6)]
+
+        error = {"type": "error", "message": INTERRUPTED}
+        for number in (1, 2):
+            of_this = [*codex_pair(number, error), failed(number, INTERRUPTED)]
+            assert [message for message in said if message in of_this] == of_this
+        await scripted_model.abandoned(2)
+        raw.send(tool(3, "codex", {"prompt": "again"}))
+        answer = await raw.expect(lambda message: message.get("id") == 3)
+        assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}
+
+
+async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_stays_open(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says("one", HOLD)
+    async with RawParley(scripted_model) as raw:
+        raw.send(tool(1, "conversationCreate", {"prompt": "", "model": "m", "cwd": str(raw.work)}))
+        conversation = (await raw.read_message())["result"]["structuredContent"]["conversation_id"]
+        send = {"conversation_id": conversation, "content": [{"type": "text", "text": "go"}]}
+        raw.send(tool(2, "conversationStream", {"conversation_id": conversation}))
+        raw.send(tool(3, "conversationSendMessage", send))
+        await raw.expect(lambda message: message.get("method") == "agent_message_delta")
+
+        raw.child.send_signal(signal.SIGINT)
+        error = {"type": "error", "message": INTERRUPTED}
+        assert await raw.read_message() == {"jsonrpc": "2.0", "method": "error", "params": {"msg": error}}
+        raw.send(tool(4, "conversationSendMessage", send))
+        await raw.expect(lambda message: message.get("id") == 4)
+
+        said = [(await raw.read_message())["params"] for _ in range(4)]
+        assert said == [
+            {"msg": {"type": "task_started"}},
+            {"msg": {"type": "agent_message_delta", "delta": "Done"}},
+            {"msg": {"type": "agent_message", "message": "Done"}},
+            {"msg": {"type": "task_complete", "last_agent_message": "Done"}},
+        ]
+
+
+async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        await held_codex(raw, 1)
+
+        raw.child.send_signal(signal.SIGINT)
+        error = {"type": "error", "message": INTERRUPTED}
+        expected = [*codex_pair(1, error), failed(1, INTERRUPTED)]
+        assert [await raw.read_message() for _ in expected] == expected
+        raw.child.send_signal(signal.SIGINT)
+
+        assert await exit_code_in_time(raw) == 0
+        assert await the_rest(raw) == []
+
+
+async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        await held_codex(raw, 1)
+        raw.child.send_signal(signal.SIGINT)
+        assert await raw.expect(lambda message: message.get("id") == 1) == failed(1, INTERRUPTED)
+        await held_codex(raw, 2)
+
+        raw.child.send_signal(signal.SIGINT)
+
+        assert await exit_code_in_time(raw) == 0
+        error = {"type": "error", "message": STOPPED}
+        assert await the_rest(raw) == [*codex_pair(2, error), failed(2, STOPPED)]
+
+
+async def test_sigint_does_not_reach_what_is_over(scripted_model: ScriptedModel) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.send(tool(1, "codex", {"prompt": "go"}))
+        await raw.expect(lambda message: message.get("id") == 1)
+
+        raw.child.send_signal(signal.SIGINT)
+
+        assert await exit_code_in_time(raw) == 0
+        assert await the_rest(raw) == []

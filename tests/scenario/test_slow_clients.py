@@ -1,0 +1,342 @@
+"""A client that stops reading stops only itself: the turn goes on, and it misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from kit.json import from_json
+from kit.messages import (
+    APIS,
+    TASK_STARTED,
+    agent_message,
+    answered,
+    delta,
+    initial_state,
+    live,
+    remains,
+    spoken,
+    taken_over,
+    task_complete,
+)
+from kit.slow import SlowClient
+from kit.speaking import Talker, speaking
+from kit.views import View
+from parley.testing import HOLD, Call, Pieces, RawBody, ScriptedModel
+from parley.testing.render import Api, render, writer_for
+from parley.wire.ids import Seq
+from parley.wire.jsonrpc import encode
+from parley.wire.mcp import FULL_VERSION
+from parley.wire.notifications import ConversationEvent
+
+both_apis = pytest.mark.parametrize("api", APIS)
+
+MEGABYTE: Final = 1024 * 1024
+
+SIZE: Final = 4096
+"""Characters of one delta where there are few large ones."""
+
+EIGHT_CHARACTERS: Final = "abcdefgh"
+"""One delta where there are many small ones."""
+
+
+def long_text(size: int) -> str:
+    """A text of which no two pieces are alike."""
+    return "".join(f"{number:07d} " for number in range(size // 8))
+
+
+def many_deltas(api: Api, deltas: int) -> RawBody:
+    """A response of many small deltas that ends in a call, so that there will be another request."""
+    steps = (Pieces(EIGHT_CHARACTERS * deltas, 8), Call("no_such_tool", {}, call_id="c1"))
+    parts = (part for part in render(writer_for(api), steps) if isinstance(part, bytes))
+    return RawBody(body=b"".join(parts), cut_every=64 * 1024)
+
+
+async def stall(client: Talker, conversation: str, deltas: int, *, api: Api = "chat") -> None:
+    """Let a turn stream, unread, to the end of its first response; its second stands still behind one word.
+
+    What the server has to say to its client by then is far more than the two of them can hold.
+    """
+    model = client.model
+    asked = len(model.requests)
+    model.queue(many_deltas(api, deltas))
+    model.says("And ", HOLD, "more.")
+    client.message(conversation, "go")
+    await model.asked(asked + 2)
+    await model.holding()
+
+
+def events_in(messages: list[Any]) -> list[Any]:
+    return [message["params"]["msg"] for message in messages if "method" in message]
+
+
+def without_deltas(events: list[Any]) -> list[Any]:
+    return [event for event in events if not event["type"].endswith("_delta")]
+
+
+# --- reading on ------------------------------------------------------------------------
+
+
+async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
+    scripted_model: ScriptedModel,
+) -> None:
+    text = long_text(16 * MEGABYTE)  # far beyond what the sockets and pipes on its way hold
+    async with SlowClient(scripted_model) as client:
+        scripted_model.says(Pieces(text, SIZE), HOLD, "The end.")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "speak")
+        await scripted_model.holding()  # all of it was sent, nothing of it was read
+        begun = await client.read()
+        deltas: list[str] = []
+        while sum(map(len, deltas)) < len(text):
+            message = await client.read()
+            assert message == live(delta(message["params"]["msg"]["delta"]))
+            deltas.append(message["params"]["msg"]["delta"])
+        scripted_model.release()
+        rest = await client.until_method("task_complete")
+
+        sizes = [*map(len, deltas)]
+        assert begun == live(TASK_STARTED)
+        assert "".join(deltas) == text
+        assert len(sizes) < len(text) // SIZE
+        assert sizes[0] == SIZE  # while it kept up, each came as the model sent it
+        assert max(sizes) > MEGABYTE  # and then what it lacked, in one
+        assert rest == [live(delta("The end.")), *map(live, remains("chat", text + "The end.")[1:])]
+
+
+async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(scripted_model: ScriptedModel) -> None:
+    async with SlowClient(scripted_model) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await stall(client, conversation, 100_000)
+        scripted_model.release()
+        answers_and_events = await client.until_method("task_complete")
+
+        text = EIGHT_CHARACTERS * 100_000
+        events = events_in(answers_and_events)
+        came = events.count(delta(EIGHT_CHARACTERS))
+        assert 0 < came < 50_000
+        begun = [TASK_STARTED, *[delta(EIGHT_CHARACTERS)] * came, agent_message(text)]
+        assert events[: came + 2] == begun
+        assert events[came + 2 :] in (
+            [delta("And "), delta("more."), agent_message("And more."), task_complete("And more.")],
+            [delta("And more."), agent_message("And more."), task_complete("And more.")],
+            [agent_message("And more."), task_complete("And more.")],
+        )
+
+
+async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(scripted_model: ScriptedModel) -> None:
+    async with SlowClient(scripted_model, version=FULL_VERSION) as client:
+        text = long_text(8 * MEGABYTE)
+        scripted_model.says(Pieces(text, SIZE), HOLD, "The end.")
+        conversation = await client.create()
+        _, snapshot = await client.open_stream(conversation)
+        await client.say(conversation, "speak")
+        await scripted_model.holding()
+        scripted_model.release()
+        seen = await client.until_method("task_complete")
+        client.stream(conversation)
+        _, _, again = await client.take(3)
+
+        view, whole = View(), View()
+        view.reached(Seq(snapshot["params"]["_meta"]["seq"]))
+        for message in seen:
+            view.take(from_json(ConversationEvent, message["params"]))  # complains about a gap
+        for one in again["params"]["initial_state"]["events"]:
+            whole.take(from_json(ConversationEvent, one))
+        assert (view.events, view.open) == (whole.events, {})
+
+
+async def test_a_codex_call_that_is_not_read_is_answered_behind_all_its_events(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with SlowClient(scripted_model) as client:
+        scripted_model.queue(many_deltas("chat", 100_000))
+        call = client.call("codex", prompt="go")
+        await scripted_model.asked(2)
+        configured, _, *told, answer = await client.until_answer(call)
+
+        text = EIGHT_CHARACTERS * 100_000
+        events = [one["params"]["msg"] for one in told if one["method"] == "codex/event"]
+        came = events.count(delta(EIGHT_CHARACTERS))
+        assert configured["params"]["msg"]["type"] == "session_configured"
+        assert 0 < came < 50_000
+        assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
+        assert without_deltas(events) == [
+            TASK_STARTED,
+            agent_message(text),
+            agent_message("Done"),
+            task_complete("Done"),
+        ]
+        assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}
+
+
+# --- the others ------------------------------------------------------------------------
+
+
+async def test_a_client_that_does_not_read_costs_its_server_no_memory(scripted_model: ScriptedModel) -> None:
+    deltas = 200_000
+    unread = deltas * len(encode(live(delta(EIGHT_CHARACTERS))))
+    grown = []
+    for streamed in (False, True):
+        async with SlowClient(scripted_model) as client:
+            conversation = await client.create()
+            await client.say(conversation, "warm up")
+            await client.over(conversation)
+            if streamed:
+                await client.open_stream(conversation)
+            before = client.memory()
+            await stall(client, conversation, deltas)
+            grown.append(client.memory() - before)
+            scripted_model.release()
+
+    alone, watched = grown
+    assert unread > 20 * MEGABYTE
+    assert watched - alone < 8 * MEGABYTE
+
+
+async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with SlowClient(scripted_model) as client, speaking(scripted_model) as elsewhere:
+        conversation, other = await client.create(), await client.create()
+        await client.open_stream(conversation)
+        await stall(client, conversation, 100_000)
+        asked = len(scripted_model.requests)
+        client.message(other, "first")
+        await scripted_model.asked(asked + 1)
+        their_own = await elsewhere.create()
+        await elsewhere.open_stream(their_own)
+        await elsewhere.say(their_own, "go")
+        theirs = await elsewhere.until_method("task_complete")
+        scripted_model.release()
+        await client.until_method("task_complete")
+        client.stream(other)
+        shown = (await client.take(2))[1]
+
+        assert theirs == [*map(live, spoken("chat", "Done"))]
+        assert shown == initial_state(other, *remains("chat", "Done"))
+
+
+# --- streams that the client is not ready for ------------------------------------------
+
+
+async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_made(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with SlowClient(scripted_model) as client:
+        conversation, other = await client.create(), await client.create()
+        await client.open_stream(conversation)
+        await stall(client, conversation, 100_000)
+        with client.at_once():
+            unwanted = client.stream(other)
+            ping = client.request("ping", {})
+        asked = len(scripted_model.requests)
+        client.cancel(unwanted)
+        client.message(other, "go")  # when the model is asked this, the cancellation was read
+        await scripted_model.asked(asked + 1)
+        scripted_model.release()
+        seen = await client.until_method("task_complete")
+        seen += await client.meanwhile()
+
+        assert [message for message in seen if message.get("id") in (unwanted, ping)] == [
+            answered(unwanted, {}),
+            {"jsonrpc": "2.0", "id": ping, "result": {}},
+        ]
+        assert [message for message in seen if message.get("method") == "notifications/initial_state"] == []
+        # What is streamed alone has no name: the second stream was gone before an event was sent beside it.
+        assert live(task_complete("And more.")) in seen
+
+
+async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with SlowClient(scripted_model) as client:
+        conversation, other = await client.create(), await client.create()
+        await client.open_stream(conversation)
+        await stall(client, conversation, 100_000)
+        asked, whole = len(scripted_model.requests), remains("chat", "Done")
+        with client.at_once():
+            stream = client.stream(other)
+            client.message(other, "first")  # after the stream was asked for, and before it can begin
+        await scripted_model.asked(asked + 1)
+        scripted_model.release()
+        seen = await client.until(
+            lambda message: message in (live(task_complete("Done"), of=other), initial_state(other, *whole))
+        )
+
+        its = [message for message in seen if message.get("params", {}).get("_meta") == {"conversationId": other}]
+        snapshot, *rest = its
+        events = [one["msg"] for one in snapshot["params"]["initial_state"]["events"]]
+        assert snapshot == initial_state(other, *events)
+        assert answered(stream, {}) in seen
+        assert without_deltas([*events, *(message["params"]["msg"] for message in rest)]) == whole
+        assert events != []
+
+
+async def test_a_stream_can_be_taken_over_before_its_snapshot_was_made(scripted_model: ScriptedModel) -> None:
+    async with SlowClient(scripted_model) as client:
+        conversation, other = await client.create(), await client.create()
+        await client.open_stream(conversation)
+        await stall(client, conversation, 100_000)
+        with client.at_once():
+            first = client.stream(other)
+            second = client.stream(other)
+        scripted_model.release()
+        seen = await client.until(lambda message: message == initial_state(other))
+
+        concerning = [
+            message
+            for message in seen
+            if message.get("id") in (first, second) or message.get("method", "").startswith("notifications/")
+        ]
+        assert concerning == [
+            answered(first, {}),
+            answered(second, {}),
+            taken_over(other),
+            initial_state(other),
+        ]
+        assert [message for message in await client.meanwhile() if message == initial_state(other)] == []
+
+
+# --- the long version ------------------------------------------------------------------
+
+PAUSE_SECONDS: Final = 10.0
+"""How long a client does not read: it is the thing under test, nothing is waited for."""
+
+
+@pytest.mark.long
+@both_apis
+async def test_a_client_that_does_not_read_for_ten_seconds_misses_nothing(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    deltas = 1_000_000
+    async with SlowClient(scripted_model, api=api) as client, speaking(scripted_model) as elsewhere:
+        conversation = await client.create()
+        await client.say(conversation, "warm up")
+        await client.over(conversation)
+        _, snapshot = await client.open_stream(conversation)
+        before = client.memory()
+        await stall(client, conversation, deltas, api=api)
+        their_own = await elsewhere.create()
+        await elsewhere.open_stream(their_own)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PAUSE_SECONDS
+        while loop.time() < until:
+            await elsewhere.say(their_own, "go")
+            assert await elsewhere.until_method("task_complete") == [*map(live, spoken("chat", "Done"))]
+        grown = client.most_memory() - before
+        scripted_model.release()
+        seen = await client.until_method("task_complete")
+        client.stream(conversation)
+        _, _, again = await client.take(3)
+
+        first_turn = [one["msg"] for one in snapshot["params"]["initial_state"]["events"]]
+        whole = [one["msg"] for one in again["params"]["initial_state"]["events"]]
+        assert [*first_turn, *without_deltas(events_in(seen))] == whole
+        assert agent_message(EIGHT_CHARACTERS * deltas) in whole
+        unread = deltas * len(encode(live(delta(EIGHT_CHARACTERS))))
+        assert grown < unread

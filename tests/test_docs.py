@@ -1,0 +1,246 @@
+"""The pages name all there is, link to what is there, and show code that works."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import pytest
+
+from parley.cli import demo, main, mcp
+from parley.config.schema import SETTINGS, Named, Table
+from parley.models.demonstration import DEMONSTRATION
+from parley.server.host import Host
+from parley.server.methods import methods
+from parley.server.session import Session
+from parley.server.tools import LATER, TOOLS
+from parley.wire.events import EVENT_TYPES
+
+ROOT = Path(__file__).parents[1]
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md")])
+
+WIRE_MODULES = ("elicitation", "mcp", "notifications")
+
+CHANGE_KINDS = ("removed", "added", "changed", "fixed")
+
+
+ARGUMENTS = {tool.name: [field.encode_name for field in msgspec.structs.fields(tool.args)] for tool in TOOLS}
+
+SAID_TO_BE_THOSE_OF_CREATE = {("conversationSendMessage", argument) for argument in ARGUMENTS["conversationCreate"]}
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def without_code(text: str) -> str:
+    """A page without its code blocks, where what looks like a heading or a link is none."""
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def headings(path: str) -> list[str]:
+    return re.findall(r"^#+ (.+)$", without_code(text_of(path)), re.MULTILINE)
+
+
+def named_headings(path: str) -> list[str]:
+    """The headings that are a name in code type."""
+    return [found[1] for heading in headings(path) if (found := re.fullmatch(r"`([^`]+)`", heading))]
+
+
+def names_in(path: str) -> set[str]:
+    """All that stands in code type on a page."""
+    return set(re.findall(r"`([^`\n]+)`", without_code(text_of(path))))
+
+
+class Block(NamedTuple):
+    page: str
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.code[:30]!r}"
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        for found in re.finditer(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            yield Block(str(page.relative_to(ROOT)), found[1], found[2])
+
+
+# --- everything has its entry ----------------------------------------------------------
+
+
+def test_every_event_has_a_heading_and_every_such_heading_is_an_event() -> None:
+    assert sorted(named_headings("docs/events.md")) == sorted(EVENT_TYPES)
+
+
+def test_every_field_of_an_event_is_named_under_its_heading() -> None:
+    sections = re.split(r"^#+ ", text_of("docs/events.md"), flags=re.MULTILINE)
+    under = {section.partition("\n")[0].strip("`"): section for section in sections}
+
+    missing = [
+        f"{kind}.{field.encode_name}"
+        for kind, event in EVENT_TYPES.items()
+        if "Never sent." not in under[kind]
+        for field in msgspec.structs.fields(event)
+        if f"`{field.encode_name}`" not in under[kind]
+    ]
+
+    assert missing == []
+
+
+def test_every_tool_and_every_request_has_a_heading() -> None:
+    served = methods(cast(Session, None), cast(Host, None))  # only its keys are looked at
+    expected = {*served, *(tool.name for tool in TOOLS)}
+
+    assert expected - set(named_headings("docs/protocol.md")) == set()
+
+
+def test_every_argument_of_a_tool_is_named_in_its_row() -> None:
+    rows = {found[1]: found[0] for found in re.finditer(r"^\| \[`([^`]+)`\].*$", text_of("docs/protocol.md"), re.M)}
+
+    missing = [
+        f"{tool.name}.{argument}"
+        for tool in TOOLS
+        for argument in ARGUMENTS[tool.name]
+        if f"`{argument}`" not in rows[tool.name] and (tool.name, argument) not in SAID_TO_BE_THOSE_OF_CREATE
+    ]
+
+    assert list(rows) == [tool.name for tool in TOOLS]
+    assert missing == []
+
+
+def test_every_tool_that_is_to_come_is_said_to_be_refused() -> None:
+    assert LATER - names_in("docs/protocol.md") == set()
+
+
+def test_every_method_on_the_wire_has_an_entry() -> None:
+    declared = {
+        value.METHOD
+        for name in WIRE_MODULES
+        for value in vars(importlib.import_module(f"parley.wire.{name}")).values()
+        if isinstance(value, type) and hasattr(value, "METHOD")
+    }
+
+    assert declared - names_in("docs/protocol.md") == set()
+
+
+def test_every_setting_has_a_heading() -> None:
+    def settings(check: Any, at: tuple[str, ...]) -> Iterator[str]:
+        match check:
+            case Table() if at != ("profiles", "NAME"):
+                for key, field in check.fields.items():
+                    yield from settings(field, (*at, key))
+            case Named(entry=Table() as entry):
+                yield from settings(entry, (*at, "NAME"))
+            case _:
+                yield ".".join(at)
+
+    assert set(settings(SETTINGS, ())) - set(named_headings("docs/config.md")) == set()
+
+
+def test_every_command_and_flag_has_an_entry() -> None:
+    usages = "\n".join((main.USAGE, mcp.USAGE, demo.USAGE))
+    flags = set(re.findall(r"(?<=[ ,])--?[a-z][a-z-]*", usages))
+    commands = set(re.findall(r"^  (\w+)  ", main.USAGE, re.MULTILINE))
+    named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))
+
+    assert flags == {"-c", "--config", "-h", "--help", "--version"}
+    assert (flags | commands) - named == set()
+
+
+def test_every_flag_of_the_scripted_model_has_an_entry() -> None:
+    flags = set(re.findall(r'"(--[a-z-]+)"', text_of("src/parley/testing/__main__.py")))
+
+    assert flags - set(re.findall(r"--[a-z][a-z-]*", text_of("docs/testing.md"))) == set()
+
+
+# --- links and code --------------------------------------------------------------------
+
+
+def anchor(heading: str) -> str:
+    """The name under which a heading can be linked to."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        path, _, fragment = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        anchors = [anchor(heading) for heading in headings(str(file.relative_to(ROOT)))] if fragment else []
+        if not file.exists() or (fragment and fragment not in anchors):
+            broken.append(target)
+
+    assert broken == []
+
+
+def test_every_decision_is_listed() -> None:
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", text_of("docs/decisions/README.md"))
+
+    assert sorted([*listed, "README.md"]) == sorted(path.name for path in ROOT.glob("docs/decisions/*.md"))
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "python"], ids=str)
+def test_python_compiles(block: Block) -> None:
+    code = compile(block.code, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    assert isinstance(code, CodeType)
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "json"], ids=str)
+def test_json_is_json(block: Block) -> None:
+    messages = re.split(r"(?<=\})\n(?=\{)", block.code.strip())  # one may follow another
+
+    assert [type(msgspec.json.decode(message)) for message in messages] == [dict] * len(messages)
+
+
+def test_the_readme_shows_the_example_that_is_run_below() -> None:
+    shown = [block.code for block in blocks() if block.page == "README.md" and block.language == "python"]
+
+    assert shown == [text_of("docs/examples/first_conversation.py")]
+
+
+async def test_the_example_runs(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('model_provider = "scripted"\n')
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "docs/examples/first_conversation.py"),
+        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(20):
+        said, _ = await process.communicate()
+    text = "".join(step.text for step in DEMONSTRATION.replies[0] if isinstance(step.text, str))
+
+    assert (said.decode(), process.returncode) == (f"{text}\n", 0)
+
+
+# --- the rest --------------------------------------------------------------------------
+
+
+def test_what_the_pages_say_to_make_can_be_made() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
+    told = {found for page in PAGES for found in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text())}
+
+    assert {"demo", "test", "test-long", "bench", "setup"} <= told
+    assert told - targets == set()
+
+
+def test_a_change_is_named_for_its_subject_and_its_kind() -> None:
+    names = [path.name for path in ROOT.glob("changes/*")]
+
+    assert [name for name in names if not re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(CHANGE_KINDS)})\.md", name)] == []

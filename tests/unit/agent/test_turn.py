@@ -1,0 +1,280 @@
+"""A turn from the inside: what no client can time or see, with a model and a clock that do as told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import pytest
+
+from kit.events import (
+    agent_message,
+    error,
+    task_complete,
+    task_started,
+    token_count,
+    user_message,
+)
+from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
+from parley.agent.turn import run_turn
+from parley.config.types import Provider, Settings, WorkspaceWrite
+from parley.conversation.history import History, HistoryItem, UserItem
+from parley.conversation.log import Happened, ItemKind, Log
+from parley.errors import ModelError, StreamDisconnected, UnexpectedStatus
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    ModelRequest,
+    RawReasoningDelta,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+)
+from parley.wire.events import BackgroundEvent
+from parley.wire.items import TextItem
+
+SETTINGS = Settings(
+    home="/nowhere",
+    cwd="/nowhere",
+    model="a-model",
+    provider=Provider(id="p", name="P"),
+    approval_policy="never",
+    sandbox_mode="danger-full-access",
+    workspace_write=WorkspaceWrite(),
+    base_instructions=None,
+    model_reasoning_effort="medium",
+    model_reasoning_summary="auto",
+    model_supports_reasoning_summaries=False,
+    show_raw_agent_reasoning=False,
+    disable_response_storage=False,
+    project_doc_max_bytes=0,
+    notify=(),
+    internal_originator="codex_cli_rs",
+    mcp_servers=(),
+)
+
+DONE = ResponseDone(None)
+
+
+class Notebook:
+    """A transcript in memory, with what happened as it was written down."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.happened: list[Happened] = []
+        self.log = Log()
+        self.write(turn_started(), task_started(), user_message("go"))
+
+    def write(self, *happened: Happened) -> None:
+        self.log.append(happened, at=0.0)
+        for one in happened:
+            self.history.apply(one)
+        self.happened += happened
+
+    async def append(self, *happened: Happened) -> None:
+        self.write(*happened)
+
+    def extend(self, kind: ItemKind, text: str) -> None:
+        self.log.extend(kind, text)
+
+    def unfinished(self, kind: ItemKind) -> str:
+        item = self.log.open.get(kind)
+        return item.text() if item else ""
+
+    @property
+    def turn(self) -> list[Happened]:
+        """All behind the beginning."""
+        return self.happened[3:]
+
+
+Step = Sequence[Chunk] | ModelError | Callable[[], None] | asyncio.Event
+
+
+class Replies:
+    """A model that plays replies: batches, errors to raise, functions to call, events to wait for."""
+
+    def __init__(self, *replies: Sequence[Step], max_retries: int = 0) -> None:
+        self.max_retries = max_retries
+        self.histories: list[tuple[HistoryItem, ...]] = []
+        """What each request held, as it was at that moment."""
+        self.closed = 0
+        self._replies = list(replies)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        self.histories.append(tuple(request.history))
+        try:
+            for step in self._replies.pop(0):
+                if isinstance(step, ModelError):
+                    raise step
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                elif isinstance(step, Sequence):
+                    yield step
+                else:
+                    step()
+        finally:
+            self.closed += 1
+
+
+class Pauses:
+    """A clock on which every pause is over at once, and written down."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def says(text: str) -> list[Sequence[Chunk]]:
+    return [[TextDelta(text)], [MessageDone(message(text)), DONE]]
+
+
+async def test_the_records_of_a_turn_stand_around_its_events() -> None:
+    spent = token_count(input_tokens=3, output_tokens=2)
+    notebook = Notebook()
+    model = Replies(
+        [
+            [TextDelta("Look")],
+            [MessageDone(message("Look")), CallDone(call("c1", name="look"))],
+            [ResponseDone(spent)],
+        ],
+        says("Bye"),
+    )
+    await run_turn(notebook, model, SETTINGS, Pauses())
+
+    assert notebook.turn == [
+        model_asked(),
+        agent_message("Look"),
+        model_said(message("Look")),
+        model_said(call("c1", name="look")),
+        call_output("c1", "unsupported call: look"),
+        spent,
+        model_asked(),
+        agent_message("Bye"),
+        model_said(message("Bye")),
+        task_complete("Bye"),
+        turn_ended("done", "Bye"),
+    ]
+    assert model.closed == 2
+
+
+async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
+    notebook, clock = Notebook(), Pauses()
+    broken: list[Step] = [[TextDelta("par")], StreamDisconnected("gone")]
+    model = Replies(*([broken] * 5), says("whole"), max_retries=5)
+    await run_turn(notebook, model, SETTINGS, clock)
+
+    for number, seconds in enumerate(clock.seconds):
+        assert 0.18 * 2**number <= seconds <= 0.22 * 2**number
+    notices = [one.message for one in notebook.turn if isinstance(one, BackgroundEvent)]
+    lost = "stream error: stream disconnected before completion: gone; retrying"
+    assert notices == [
+        f"{lost} {number}/5 in {_spoken(seconds)}…" for number, seconds in enumerate(clock.seconds, 1)
+    ]
+    assert len(clock.seconds) == 5
+    assert model.histories == [(UserItem((TextItem(text="go"),)),)] * 6
+    assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
+
+
+def _spoken(seconds: float) -> str:
+    return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"
+
+
+async def test_every_request_of_a_turn_has_its_own_retries() -> None:
+    notebook, clock = Notebook(), Pauses()
+    lost: list[ModelError] = [StreamDisconnected("gone")]
+    model = Replies(
+        lost, [[CallDone(call("c1")), DONE]], lost, [[CallDone(call("c2")), DONE]], lost, says("Bye"), max_retries=1
+    )
+    await run_turn(notebook, model, SETTINGS, clock)
+
+    assert notebook.turn[-1] == turn_ended("done", "Bye")
+    assert len(clock.seconds) == 3
+    assert all(seconds <= 0.22 for seconds in clock.seconds)
+
+
+async def test_what_repeating_cannot_change_is_not_repeated() -> None:
+    notebook, clock = Notebook(), Pauses()
+    model = Replies([UnexpectedStatus(400, "Bad Request", "no")], max_retries=5)
+    await run_turn(notebook, model, SETTINGS, clock)
+
+    told = "unexpected status 400 Bad Request: no"
+    assert notebook.turn == [model_asked(), error(told), task_complete(), turn_ended("failed", told)]
+    assert clock.seconds == []
+
+
+async def test_a_broken_reply_leaves_no_item_behind() -> None:
+    notebook = Notebook()
+    broken: list[Step] = [
+        [ReasoningDelta("hm"), TextDelta("par"), CallDone(call("c1")), MessageDone(message("part"))],
+        StreamDisconnected("gone"),
+    ]
+    await run_turn(notebook, Replies(broken, says("whole"), max_retries=1), SETTINGS, Pauses())
+
+    assert [one for one in notebook.turn if not isinstance(one, BackgroundEvent)] == [
+        model_asked(),
+        agent_message("part"),
+        agent_message("whole"),
+        model_said(message("whole")),
+        task_complete("whole"),
+        turn_ended("done", "whole"),
+    ]
+    assert notebook.log.open == {}
+    assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answered(at: int) -> None:
+    notebook = Notebook()
+    last: list[Step] = [*says("Bye")]
+    last.insert(at, lambda: notebook.write(user_message("wait", message_id="m2")))
+    model = Replies(last, says("Well?"))
+    await run_turn(notebook, model, SETTINGS, Pauses())
+
+    go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
+    assert model.histories == [(go,), (go, message("Bye"), wait)]
+    assert notebook.turn[-2:] == [task_complete("Well?"), turn_ended("done", "Well?")]
+    assert notebook.history.waiting == []
+
+
+async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
+    notebook = Notebook()
+    await run_turn(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), SETTINGS, Pauses())
+
+    assert notebook.turn == [
+        model_asked(),
+        agent_message("Hello"),
+        model_said(message("Hello")),
+        task_complete("Hello"),
+        turn_ended("done", "Hello"),
+    ]
+
+
+async def test_raw_thoughts_that_are_not_wanted_open_nothing() -> None:
+    notebook = Notebook()
+    thinks: list[Step] = [[RawReasoningDelta("psst")], [ReasoningDone(summaries=(), raw=("psst",)), DONE]]
+    await run_turn(notebook, Replies(thinks), SETTINGS, Pauses())
+
+    assert notebook.turn == [model_asked(), task_complete(), turn_ended("done")]
+    assert notebook.log.open == {}
+
+
+async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
+    notebook, reached = Notebook(), asyncio.Event()
+    held: list[Step] = [[TextDelta("par")], reached.set, asyncio.Event()]
+    model = Replies(held, max_retries=5)
+    turn = asyncio.create_task(run_turn(notebook, model, SETTINGS, Pauses()))
+    async with asyncio.timeout(10):
+        await reached.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+
+    assert notebook.turn == [model_asked()]
+    assert model.closed == 1

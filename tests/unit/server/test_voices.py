@@ -1,0 +1,174 @@
+"""Frames are bytes put around bytes; these hold them to the structs that clients decode."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from kit.events import agent_message, task_started, user_message
+from kit.json import as_json
+from kit.logs import log_of
+from kit.records import model_asked, turn_started
+from parley.conversation.log import ItemKind, Log, encode_delta
+from parley.server.voices import CodexVoice, StreamVoice, hidden_events
+from parley.testing import check_message
+from parley.wire.ids import ConversationId, EventId, Seq
+from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.notifications import (
+    CodexEvent,
+    CodexMeta,
+    ConversationEvent,
+    EventMeta,
+    InitialState,
+    SnapshotEvent,
+)
+
+UUID = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+ODD = 'a %s %% %b {} \\ "quoted" \n ü \U0001f642 </script>'
+ODD_IDS = ("", ODD, "%", "%b", '"', "\\", 0, -1, 2**63 - 1)
+
+
+def _log() -> Log:
+    """Two events with odd words, a record between them, and two texts still being written."""
+    log = log_of(turn_started(), task_started(), model_asked(), agent_message(ODD))
+    log.extend(ItemKind.MESSAGE, ODD)
+    log.extend(ItemKind.REASONING, "hm")
+    return log
+
+
+def _notification(method: str, params: object) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": as_json(params)}
+
+
+def _read(frame: bytes) -> Any:
+    check_message(frame)
+    assert b"\n" not in frame
+    return json.loads(frame)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("event_meta", [False, True])
+def test_a_live_event_of_a_stream_is_the_struct(event_meta: bool, named: bool) -> None:
+    log = _log()
+    voice = StreamVoice(UUID, full=True, event_meta=event_meta)
+    voice.name_conversation(named)
+    for entry in log.events():
+        meta = EventMeta(conversation_id=UUID, seq=entry.seq) if event_meta else EventMeta(conversation_id=UUID)
+        event = ConversationEvent(msg=Raw(entry.encoded))
+        if event_meta or named:
+            event = ConversationEvent(meta=meta, msg=Raw(entry.encoded))
+
+        assert _read(voice.entry(entry)) == _notification(entry.type, event)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("event_meta", [False, True])
+def test_a_live_delta_of_a_stream_is_the_struct(event_meta: bool, named: bool) -> None:
+    log = _log()
+    voice = StreamVoice(UUID, full=True, event_meta=event_meta)
+    voice.name_conversation(named)
+    for kind, text, offset in ((ItemKind.MESSAGE, "more", len(ODD)), (ItemKind.REASONING, ODD, 2)):
+        delta = log.extend(kind, text)
+        msg = {"type": kind.value, "delta": text}
+        meta = EventMeta(conversation_id=UUID, item=delta.item.id, offset=offset)
+        if not event_meta:
+            meta = EventMeta(conversation_id=UUID)
+        event = ConversationEvent(msg=Raw(encode(msg)))
+        if event_meta or named:
+            event = ConversationEvent(meta=meta, msg=Raw(encode(msg)))
+
+        assert _read(voice.delta(delta, encode_delta(delta))) == _notification(kind.value, event)
+
+
+@pytest.mark.parametrize("event_meta", [False, True])
+def test_naming_the_conversation_holds_from_the_next_event_on_and_can_end(event_meta: bool) -> None:
+    log = _log()
+    entry = next(log.events())
+    voice, never, always = (StreamVoice(UUID, full=True, event_meta=event_meta) for _ in range(3))
+    always.name_conversation(True)
+    said = []
+    for named in (False, True, True, False):
+        voice.name_conversation(named)
+        said.append(voice.entry(entry))
+
+    assert said == [never.entry(entry), always.entry(entry), always.entry(entry), never.entry(entry)]
+
+
+@pytest.mark.parametrize("event_meta", [False, True])
+@pytest.mark.parametrize(
+    "log", [Log(), _log(), log_of(task_started())], ids=["nothing", "open texts", "events alone"]
+)
+def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
+    voice = StreamVoice(UUID, full=True, event_meta=event_meta)
+    events = [
+        SnapshotEvent(meta=EventMeta(seq=entry.seq), msg=Raw(entry.encoded))
+        if event_meta
+        else SnapshotEvent(msg=Raw(entry.encoded))
+        for entry in log.events()
+    ]
+    events += [
+        SnapshotEvent(meta=EventMeta(item=delta.item.id, offset=0), msg=Raw(encode_delta(delta)))
+        if event_meta
+        else SnapshotEvent(msg=Raw(encode_delta(delta)))
+        for delta in log.open_deltas()
+    ]
+    here = EventMeta(conversation_id=UUID, seq=log.last) if event_meta else EventMeta(conversation_id=UUID)
+    state = msgspec.convert(
+        {"_meta": here, "initial_state": {"events": events}}, InitialState, from_attributes=True
+    )
+
+    frame = voice.snapshot(log.events(), log.open_deltas(), log.last)
+    assert _read(frame) == _notification(InitialState.METHOD, state)
+
+
+def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
+    log = _log()
+    voice = StreamVoice(UUID, full=True, event_meta=True)
+    frame = voice.snapshot(log.events(after=Seq(2)), [], log.last)
+
+    assert _read(frame)["params"] == {
+        "_meta": {"conversationId": UUID, "seq": 4},
+        "initial_state": {
+            "events": [{"_meta": {"seq": 4}, "msg": {"type": "agent_message", "message": ODD}}],
+        },
+    }
+
+
+@pytest.mark.parametrize("request_id", ODD_IDS)
+@pytest.mark.parametrize("event_id", ["0", "", ODD, "%d"])
+def test_an_event_of_a_call_is_the_struct_twice(request_id: RequestId, event_id: str) -> None:
+    log = _log()
+    voice = CodexVoice(request_id, full=True, event_id=EventId(event_id))
+    delta = log.extend(ItemKind.MESSAGE, ODD)
+    for kind, encoded, frames in (
+        *((entry.type, entry.encoded, voice.entry(entry)) for entry in log.events()),
+        (delta.item.type, encode_delta(delta), voice.delta(delta, encode_delta(delta))),
+    ):
+        event = CodexEvent(meta=CodexMeta(request_id=request_id), id=EventId(event_id), msg=Raw(encoded))
+        first, second = frames.split(b"\n")
+
+        assert _read(first) == _notification(CodexEvent.METHOD, event)
+        assert _read(second) == _notification(kind, event)
+
+
+def test_a_new_turn_changes_the_event_id_of_events_seen_before() -> None:
+    (entry,) = log_of(task_started()).events()
+    voice = CodexVoice(ODD, full=True, event_id=EventId("0"))
+    before = voice.entry(entry)
+    voice.change_event_id(EventId(ODD))
+
+    assert before == CodexVoice(ODD, full=True, event_id=EventId("0")).entry(entry)
+    assert voice.entry(entry) == CodexVoice(ODD, full=True, event_id=EventId(ODD)).entry(entry)
+
+
+def test_only_the_full_version_is_sent_what_the_user_said() -> None:
+    said = next(log_of(user_message("hi")).events())
+
+    assert said.type in hidden_events(full=False)
+    assert hidden_events(full=True) == frozenset()
+    assert StreamVoice(UUID, full=False, event_meta=True).hidden == hidden_events(full=False)
+    assert CodexVoice(1, full=False, event_id=EventId("1")).hidden == hidden_events(full=False)
