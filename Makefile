@@ -10,11 +10,14 @@ help:  ## What can be made
 
 setup: .venv/ready  ## Make .venv with the locked dependencies
 
-.venv/ready: requirements.lock pyproject.toml
+.venv/locked: requirements.lock
 	@echo "setting up .venv (once) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Parley needs Python 3.11 or newer, this is " + sys.version)'
 	@$(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/ready: .venv/locked pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -53,6 +54,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure. Returns 1 when a budget was missed or Parley could not be measured."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # on the way out the servers are ended too
     report = begin_report()
     peers: list[Server] = []
     if arguments.no_peers:

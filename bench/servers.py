@@ -158,12 +158,11 @@ class ParleyRunning(_Mcp):
         self.stream(conversation, event_meta=self.event_meta)
         return conversation
 
-    def stream(self, conversation: str, *, event_meta: bool) -> int:
-        """Stream it, and return the id of the request when the whole snapshot has come."""
+    def stream(self, conversation: str, *, event_meta: bool) -> tuple[int, bytes]:
+        """Stream it, and return the id of the request and the whole snapshot."""
         arguments = {"conversation_id": conversation, "event_meta": event_meta}
         stream = self.pipe.request("tools/call", {"name": "conversationStream", "arguments": arguments})
-        self.pipe.line_with(b'"method":"notifications/initial_state"')
-        return stream
+        return stream, self.pipe.line_with(b'"method":"notifications/initial_state"')
 
     def pause(self, stream: int) -> None:
         """End a stream."""
@@ -171,7 +170,7 @@ class ParleyRunning(_Mcp):
 
     def run_short_turn(self) -> None:
         conversation = self.open()
-        stream = self.stream(conversation, event_meta=self.event_meta)
+        stream, _ = self.stream(conversation, event_meta=self.event_meta)
         self.run_turns([conversation], "hello")
         self.pause(stream)
 

@@ -74,12 +74,13 @@ def one_conversation(
 
     best = _best([[Parley(), PlainParley(), *peers]] * repetitions, run, tell)
     ours = best[Parley.name].per_second
+    each_alone = not best[Parley.name].merged
     kept, notes = None, [f"{DELTAS:,} deltas of 8 characters, one HTTP chunk each; best of {repetitions}"]
     if newest := best.get(CodexAppServer.name):
-        kept = ours >= NEWEST_RATIO * newest.per_second
+        kept = each_alone and ours >= NEWEST_RATIO * newest.per_second
         notes.append(f"{ours / newest.per_second:.1f} × {CodexAppServer.name}")
     if original := best.get(CodexMcp.name):
-        kept = kept is not False and ours >= ORIGINAL_RATIO * original.per_second
+        kept = each_alone and kept is not False and ours >= ORIGINAL_RATIO * original.per_second
         notes.append(f"{ours / original.per_second:.1f} × {CodexMcp.name}")
     values = {name: one.per_second for name, one in best.items() if name != PlainParley.name}
     return [
@@ -115,7 +116,7 @@ def many_conversations(
             unit="/s",
             values={name: one.per_second for name, one in best.items()},
             budget=f"≥ {MANY_PER_SECOND:,} /s",
-            kept=ours.per_second >= MANY_PER_SECOND and not ours.stuck,
+            kept=ours.per_second >= MANY_PER_SECOND and not ours.merged and not ours.stuck,
             notes=(note, *_oddities(best)),
         ),
         Row(

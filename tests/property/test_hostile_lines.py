@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -166,6 +167,7 @@ lines = st.one_of(
 )
 
 
+@pytest.mark.promises("framing.bad-lines", "notifications.known")
 def test_no_line_kills_the_server_or_makes_it_silent() -> None:
     """200 batches of 50 lines to one and the same process, and after each a ping."""
     numbers = count()

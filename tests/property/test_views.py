@@ -6,6 +6,7 @@ import json
 from enum import Enum
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -262,6 +263,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert reader.view.open == self.always.view.open
 
 
+@pytest.mark.promises("catchup.no-gap", "catchup.merged", "catchup.void")
 def test_every_reader_ends_with_the_view_of_one_that_was_always_there() -> None:
     run_state_machine_as_test(
         AnyInterleaving,

@@ -79,6 +79,7 @@ async def test_only_the_newest_revision_has_instructions_annotations_and_output_
         )
 
 
+@pytest.mark.promises("versions.plain", "versions.full")
 async def test_the_additions_to_a_tool_are_all_that_differs(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as plain, speaking(scripted_model, version=FULL_VERSION) as full:
         before, after = await tools_of(plain), await tools_of(full)
@@ -108,6 +109,7 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
 # --- results ---------------------------------------------------------------------------
 
 
+@pytest.mark.promises("versions.full")
 @both_apis
 async def test_every_result_of_every_tool_fits_its_output_schema(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
@@ -145,13 +147,11 @@ async def test_every_result_of_every_tool_fits_its_output_schema(scripted_model:
         assert set(checked) == set(TOOLS)
 
 
-@both_apis
-async def test_codex_has_structured_content_only_for_the_newest_revision(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
+@pytest.mark.promises("versions.plain", "versions.full", "codex.result")
+async def test_codex_has_structured_content_only_for_the_newest_revision(scripted_model: ScriptedModel) -> None:
     async with (
-        speaking(scripted_model, api=api) as plain,
-        speaking(scripted_model, api=api, version=FULL_VERSION) as full,
+        speaking(scripted_model) as plain,
+        speaking(scripted_model, version=FULL_VERSION) as full,
     ):
         plain_call, full_call = plain.call("codex", prompt="go"), full.call("codex", prompt="go")
         first, *_, plain_answer = await plain.until_answer(plain_call)
@@ -186,6 +186,7 @@ async def test_a_failed_codex_call_has_structured_content_for_the_newest_revisio
         assert full_result == {**failure, "structuredContent": {"sessionId": session, "message": text}}
 
 
+@pytest.mark.promises("send.result", "versions.plain", "versions.full")
 @pytest.mark.parametrize("version", [FULL_VERSION, "2025-06-18"])
 async def test_the_answer_to_a_send_has_the_messages_id_only_for_the_newest_revision(
     scripted_model: ScriptedModel, version: str
@@ -210,6 +211,7 @@ async def test_the_answer_to_a_send_has_the_messages_id_only_for_the_newest_revi
 # --- events ----------------------------------------------------------------------------
 
 
+@pytest.mark.promises("versions.plain")
 @pytest.mark.parametrize("version", [OLDER[0], OLDER[-1]])
 async def test_older_clients_are_not_sent_what_the_user_said(scripted_model: ScriptedModel, version: str) -> None:
     async with speaking(scripted_model, version=version) as client:
@@ -236,6 +238,7 @@ async def test_older_clients_are_not_sent_what_the_user_said(scripted_model: Scr
         }
 
 
+@pytest.mark.promises("versions.full")
 async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -288,42 +291,37 @@ async def test_the_newest_clients_hear_what_the_user_said_from_a_codex_call_too(
         assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
 
 
-@pytest.mark.parametrize(
-    ("version", "asked", "positions"),
-    [
-        ("2025-06-18", None, False),
-        ("2025-06-18", False, False),
-        ("2025-06-18", True, True),
-        (FULL_VERSION, None, True),
-        (FULL_VERSION, True, True),
-        (FULL_VERSION, False, False),
-    ],
-)
+@pytest.mark.promises("stream.meta")
+@pytest.mark.parametrize("version", ["2025-06-18", FULL_VERSION])
 async def test_events_have_positions_by_revision_unless_the_client_says_otherwise(
-    scripted_model: ScriptedModel, version: str, asked: bool | None, positions: bool
+    scripted_model: ScriptedModel, version: str
 ) -> None:
     async with speaking(scripted_model, version=version) as client:
-        conversation = await client.create()
-        _, snapshot = await client.open_stream(conversation, event_meta=asked)
-        await client.say(conversation, "go")
-        seen = await client.until_method("task_complete")
-        client.stream(conversation, event_meta=asked)
-        again = (await client.take(3))[2]
+        for asked in (None, False, True):
+            positions = version == FULL_VERSION if asked is None else asked
+            conversation = await client.create()
+            stream, before = await client.open_stream(conversation, event_meta=asked)
+            await client.say(conversation, "go")
+            seen = await client.until_method("task_complete")
+            client.cancel(stream)
+            stream, after = await client.open_stream(conversation, event_meta=asked)
+            client.cancel(stream)
+            last = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
-        name = {"conversationId": conversation}
-        one, *rest = again["params"]["initial_state"]["events"]
-        assert snapshot["params"]["_meta"] == ({**name, "seq": 1} if positions else name)
-        assert again["params"]["_meta"] == ({**name, "seq": 9} if positions else name)
-        assert {tuple(message["params"]) for message in seen} == {("_meta", "msg") if positions else ("msg",)}
-        assert {tuple(event) for event in (one, *rest)} == {("_meta", "msg") if positions else ("msg",)}
-        if positions:
-            assert seen[0]["params"]["_meta"] == {**name, "seq": 3}
-            assert one == {"_meta": {"seq": 3}, "msg": TASK_STARTED}
+            name = {"conversationId": conversation}
+            one, *rest = after["params"]["initial_state"]["events"]
+            assert before["params"]["_meta"] == ({**name, "seq": 1} if positions else name)
+            assert after["params"]["_meta"] == ({**name, "seq": last["seq"]} if positions else name)
+            assert {tuple(message["params"]) for message in seen} == {("_meta", "msg") if positions else ("msg",)}
+            assert {tuple(event) for event in (one, *rest)} == {("_meta", "msg") if positions else ("msg",)}
+            if positions:
+                assert seen[0]["params"]["_meta"] == {**name, "seq": one["_meta"]["seq"]}
 
 
 # --- progress --------------------------------------------------------------------------
 
 
+@pytest.mark.promises("codex.progress")
 @pytest.mark.parametrize(("version", "token"), [("2025-06-18", 7), (FULL_VERSION, "a token")])
 async def test_a_codex_call_with_a_progress_token_reports_each_event_that_has_a_position(
     scripted_model: ScriptedModel, version: str, token: str | int

@@ -221,6 +221,7 @@ def good_arguments(conversation: str) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.promises("tools.bad-arguments", "send.failure", "create.failure", "codex.failure")
 @pytest.mark.parametrize("version", [PLAIN, FULL])
 async def test_every_argument_that_does_not_fit_is_named_with_its_tool(
     scripted_model: ScriptedModel, version: str
@@ -259,6 +260,7 @@ async def test_a_bad_item_is_named_by_its_place(scripted_model: ScriptedModel) -
             assert result == refusal("conversationSendMessage", f"missing field `text` (content[{place}])")
 
 
+@pytest.mark.promises("tools.bad-arguments", "codex.failure", "reply.failure")
 @pytest.mark.parametrize("arguments", [{}, {"arguments": None}], ids=["none", "null"])
 async def test_a_call_without_arguments_says_what_is_required(
     scripted_model: ScriptedModel, arguments: dict[str, Any]
@@ -290,6 +292,7 @@ async def test_a_call_without_arguments_says_what_is_required(
         assert await client.everything() == before
 
 
+@pytest.mark.promises("tools.tolerant")
 async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -306,6 +309,7 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
             assert result["isError"] is False, name
 
 
+@pytest.mark.promises("tools.tolerant")
 async def test_null_and_unknown_arguments_of_codex_change_nothing(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         optional = ["model", "profile", "cwd", "base-instructions", "approval-policy", "sandbox", "config"]
@@ -318,6 +322,7 @@ async def test_null_and_unknown_arguments_of_codex_change_nothing(scripted_model
         assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}
 
 
+@pytest.mark.promises("send.failure", "read.failure", "reply.failure", "stream.unknown")
 async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_tool(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -338,6 +343,7 @@ async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_
         assert await client.everything() == before
 
 
+@pytest.mark.promises("reply.failure")
 async def test_a_session_id_that_is_no_uuid_is_refused(scripted_model: ScriptedModel) -> None:
     async with caller(scripted_model) as client:
         before = await client.everything()
@@ -348,6 +354,7 @@ async def test_a_session_id_that_is_no_uuid_is_refused(scripted_model: ScriptedM
         assert await client.everything() == before
 
 
+@pytest.mark.promises("send.failure")
 async def test_a_message_without_content_is_refused_before_anybody_looks_for_its_conversation(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -362,6 +369,7 @@ async def test_a_message_without_content_is_refused_before_anybody_looks_for_its
         assert await client.everything() == before
 
 
+@pytest.mark.promises("stream.after-end")
 @pytest.mark.parametrize("tool", ["conversationStream", "conversationRead"])
 async def test_a_position_beyond_the_end_is_refused(scripted_model: ScriptedModel, tool: str) -> None:
     async with caller(scripted_model) as client:
@@ -373,6 +381,7 @@ async def test_a_position_beyond_the_end_is_refused(scripted_model: ScriptedMode
         assert await client.everything() == before
 
 
+@pytest.mark.promises("list.pages")
 async def test_a_cursor_that_was_never_given_is_refused(scripted_model: ScriptedModel) -> None:
     async with caller(scripted_model) as client:
         for cursor in ("", "x", "é", "bm8=", "W10=", "WzFd", "bnVsbA==", "\0"):
@@ -381,6 +390,7 @@ async def test_a_cursor_that_was_never_given_is_refused(scripted_model: Scripted
             assert result == refusal("conversationsList", "cursor is not one of ours"), cursor
 
 
+@pytest.mark.promises("create.failure", "codex.failure")
 async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model: ScriptedModel) -> None:
     unusable: list[tuple[dict[str, Any], str]] = [
         ({"profile": "nope"}, "config profile `nope` not found"),
@@ -408,6 +418,7 @@ async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model:
 # --- what later versions bring -----------------------------------------------------------
 
 
+@pytest.mark.promises("refused.tools")
 async def test_tools_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
     async with caller(scripted_model) as client:
         before = await client.everything()
@@ -429,6 +440,7 @@ async def test_tools_of_later_versions_are_refused_by_a_plain_sentence(scripted_
         assert await client.everything() == before
 
 
+@pytest.mark.promises("refused.items", "refused.overrides", "refused.parent")
 @pytest.mark.parametrize("version", [PLAIN, FULL])
 async def test_items_and_overrides_of_later_versions_are_refused_by_a_plain_sentence(
     scripted_model: ScriptedModel, version: str
@@ -473,6 +485,7 @@ async def test_items_and_overrides_of_later_versions_are_refused_by_a_plain_sent
         assert scripted_model.requests == []
 
 
+@pytest.mark.promises("refused.parent")
 async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: ScriptedModel) -> None:
     scripted_model.says(HOLD)
     async with caller(scripted_model, PLAIN) as client:
@@ -488,6 +501,7 @@ async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: S
         await scripted_model.holding()
 
 
+@pytest.mark.promises("refused.plan", "refused.filters")
 async def test_arguments_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
     async with caller(scripted_model) as client:
         before = await client.everything()

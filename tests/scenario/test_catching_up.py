@@ -87,6 +87,7 @@ def so_far(text: str, *, item: str = "i1") -> Any:
 # --- in mid-sentence -------------------------------------------------------------------
 
 
+@pytest.mark.promises("catchup.mid-sentence", "catchup.no-gap")
 @both_apis
 async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
     scripted_model: ScriptedModel, api: Api
@@ -122,8 +123,8 @@ async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
         assert rest == [live(event) for event in remains(api, "".join(SENTENCE))[1:]]
 
 
-@both_apis
-@pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
+@pytest.mark.promises("stream.meta", "catchup.mid-sentence")
+@pytest.mark.parametrize(("api", "version"), [("chat", PLAIN_VERSION), ("responses", FULL_VERSION)])
 async def test_with_positions_each_delta_says_where_it_begins(
     scripted_model: ScriptedModel, api: Api, version: str
 ) -> None:
@@ -160,6 +161,7 @@ async def test_with_positions_each_delta_says_where_it_begins(
         ]
 
 
+@pytest.mark.promises("stream.after")
 async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_beginning(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -211,6 +213,7 @@ async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_
         ]
 
 
+@pytest.mark.promises("stream.after")
 async def test_after_works_without_positions_on_the_events(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("One")
@@ -233,6 +236,7 @@ async def test_after_works_without_positions_on_the_events(scripted_model: Scrip
         assert seen == [*map(live, rest[len(got) - 1 :])]
 
 
+@pytest.mark.promises("stream.after-end")
 async def test_a_position_beyond_the_end_is_refused_and_leaves_the_open_stream_alone(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -251,6 +255,7 @@ async def test_a_position_beyond_the_end_is_refused_and_leaves_the_open_stream_a
         assert seen == [*map(live, spoken("chat", "Done"))]
 
 
+@pytest.mark.promises("stream.meta", "stream.after")
 async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
@@ -290,6 +295,7 @@ async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_
 # --- what is finished, void or between -------------------------------------------------
 
 
+@pytest.mark.promises("catchup.mid-sentence", "catchup.finished-alone")
 @both_apis
 async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
     scripted_model: ScriptedModel, api: Api
@@ -311,6 +317,7 @@ async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
         assert rest == [live(delta("nothing.")), *map(live, remains(api, "I see nothing.")[1:])]
 
 
+@pytest.mark.promises("catchup.void")
 async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("Never ", HOLD, "finished")
@@ -333,6 +340,7 @@ async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(scripted_mo
         )
 
 
+@pytest.mark.promises("catchup.void", "failures.turns")
 @both_apis
 async def test_text_of_a_broken_attempt_is_void_and_the_next_begins_anew(
     scripted_model: ScriptedModel, api: Api
@@ -398,6 +406,7 @@ def view_of(snapshot: Any, *live_events: Any) -> View:
     return view
 
 
+@pytest.mark.promises("catchup.no-gap")
 @both_apis
 async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_always_there(
     scripted_model: ScriptedModel, api: Api

@@ -34,6 +34,18 @@ from parley.wire.events import AgentMessageDelta
 from parley.wire.mcp import FULL_VERSION
 
 
+@pytest.mark.promises(
+    "codex.result",
+    "codex.pairs",
+    "codex.configured",
+    "codex.answer-last",
+    "reply.result",
+    "turn.order",
+    "refused.calls",
+    "model.history",
+    "model.cut-anywhere",
+    "model.chat-ends",
+)
 @pytest.mark.parametrize("api", APIS)
 async def test_runs_of_calls_read_word_for_word(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as wire:
@@ -45,6 +57,7 @@ async def test_runs_of_calls_read_word_for_word(scripted_model: ScriptedModel, a
 # --- ids ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promises("codex.configured")
 async def test_a_request_id_of_either_kind_names_the_turn(scripted_model: ScriptedModel) -> None:
     events = (task_started(), *shown("chat", *said("Done")), task_complete("Done"))
     async with speaking(scripted_model) as wire:
@@ -99,6 +112,7 @@ def _is_of(message: Any, request_id: int) -> bool:
 # --- what the model is asked ---------------------------------------------------------------
 
 
+@pytest.mark.promises("model.chat", "model.responses", "model.environment")
 @pytest.mark.parametrize("api", APIS)
 async def test_the_model_is_asked_with_exactly_this_body_and_these_headers(
     scripted_model: ScriptedModel, api: Api
@@ -114,6 +128,7 @@ async def test_the_model_is_asked_with_exactly_this_body_and_these_headers(
     assert request.body == body(api, User("How are you, “Jürgen”? \U0001f642"), cwd=wire.work, session=session)
 
 
+@pytest.mark.promises("model.instructions")
 @pytest.mark.parametrize("api", APIS)
 async def test_arguments_of_the_call_reach_the_model(scripted_model: ScriptedModel, api: Api) -> None:
     config = {"model_reasoning_effort": "high", "model_supports_reasoning_summaries": True}
@@ -170,6 +185,7 @@ _RESPONSES_BODY = (
 ).encode()
 
 
+@pytest.mark.promises("model.cut-anywhere")
 @pytest.mark.parametrize(("api", "reply"), [("chat", _CHAT_BODY), ("responses", _RESPONSES_BODY)])
 async def test_a_reply_reads_the_same_wherever_the_network_cuts_it(
     scripted_model: ScriptedModel, api: Api, reply: bytes
@@ -195,6 +211,7 @@ async def test_a_reply_reads_the_same_wherever_the_network_cuts_it(
 # --- clients of the full version -------------------------------------------------------------
 
 
+@pytest.mark.promises("versions.full")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_said(
     scripted_model: ScriptedModel, api: Api
@@ -212,6 +229,7 @@ async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_sa
     ]
 
 
+@pytest.mark.promises("versions.full", "codex.failed-turn")
 async def test_a_failure_has_structured_content_too(scripted_model: ScriptedModel) -> None:
     scripted_model.queue(Failure(status=400, body="no"))
     async with speaking(scripted_model, version=FULL_VERSION) as wire:
@@ -231,6 +249,7 @@ async def test_a_failure_has_structured_content_too(scripted_model: ScriptedMode
 # --- progress --------------------------------------------------------------------------------
 
 
+@pytest.mark.promises("codex.progress")
 @pytest.mark.parametrize("token", ["tok%en", 7])
 async def test_progress_is_told_behind_each_event_that_has_a_position(
     scripted_model: ScriptedModel, token: str | int
@@ -262,6 +281,7 @@ async def test_progress_is_told_behind_each_event_that_has_a_position(
 # --- one kind of conversation ------------------------------------------------------------------
 
 
+@pytest.mark.promises("codex.conversation")
 async def test_a_session_is_listed_streamed_and_continued_like_any_conversation(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -317,6 +337,7 @@ def _live(events: tuple[Any, ...]) -> list[Any]:
     ]
 
 
+@pytest.mark.promises("codex.conversation")
 async def test_the_call_and_a_stream_of_its_session_both_see_the_turn(scripted_model: ScriptedModel) -> None:
     scripted_model.says("Hello, ", HOLD, "world")
     async with speaking(scripted_model) as wire:
@@ -343,6 +364,7 @@ async def test_the_call_and_a_stream_of_its_session_both_see_the_turn(scripted_m
     assert [one for one in after if one not in of_the_call] == _live(rest)
 
 
+@pytest.mark.promises("codex.answer-last")
 async def test_a_model_that_is_done_at_once_is_still_heard(parley: ParleyProcess) -> None:
     async with asyncio.timeout(10):
         results = await asyncio.gather(*(parley.client.codex(f"go {number}") for number in range(30)))

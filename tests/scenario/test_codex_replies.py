@@ -28,6 +28,7 @@ from parley.wire.events import AgentMessageDelta
 from parley.wire.mcp import FULL_VERSION
 
 
+@pytest.mark.promises("reply.joins")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_reply_to_a_running_turn_joins_it_and_both_are_answered_alike(
     scripted_model: ScriptedModel, api: Api
@@ -106,6 +107,7 @@ async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_be
         ]
 
 
+@pytest.mark.promises("reply.joins")
 async def test_several_replies_join_one_turn_in_their_order(scripted_model: ScriptedModel) -> None:
     scripted_model.says(HOLD, Call("look", "{}", "c1"))
     async with speaking(scripted_model) as wire:
@@ -156,6 +158,7 @@ async def test_a_reply_that_joined_a_turn_that_fails_is_answered_with_the_failur
     ]
 
 
+@pytest.mark.promises("cancel.codex")
 @pytest.mark.parametrize("cancelled", [1, 2])
 async def test_cancelling_either_of_two_calls_in_one_turn_interrupts_it_for_both(
     scripted_model: ScriptedModel, cancelled: int
@@ -178,6 +181,7 @@ async def test_cancelling_either_of_two_calls_in_one_turn_interrupts_it_for_both
 # --- one kind of conversation ------------------------------------------------------------------
 
 
+@pytest.mark.promises("codex.conversation")
 async def test_a_reply_continues_any_conversation(scripted_model: ScriptedModel) -> None:
     scripted_model.says("One")
     scripted_model.says("Two")
@@ -241,6 +245,7 @@ async def test_a_reply_joins_a_turn_that_a_message_began_and_a_message_joins_tha
     )
 
 
+@pytest.mark.promises("reply.result")
 async def test_an_event_id_is_never_used_twice_in_a_session(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as wire:
         wire.codex(2, "first")

@@ -216,6 +216,7 @@ async def test_nothing_in_the_working_directory_is_a_setting(plain: Make) -> Non
 # --- what cannot be used -------------------------------------------------------------------
 
 
+@pytest.mark.promises("create.failure", "codex.failure")
 @pytest.mark.parametrize(
     ("arguments", "detail"),
     [
@@ -396,6 +397,7 @@ def instructions_of(request: RecordedRequest) -> Any:
     return request.body["messages"][0]
 
 
+@pytest.mark.promises("model.instructions")
 async def test_instructions_come_from_the_file_in_the_working_directory_as_it_is_then(plain: Make) -> None:
     parley = await plain(config='experimental_instructions_file = "rules.md"\n')
     rules = parley.work / "rules.md"

@@ -34,6 +34,9 @@ STATIC: Final = "static-0123456789-token"
 FROM_ENVIRONMENT: Final = "environment-0123456789-token"
 
 
+@pytest.mark.promises(
+    "failures.messages", "failures.at-once", "failures.usable", "codex.failed-turn", "turn.failed"
+)
 @pytest.mark.parametrize("api", APIS)
 async def test_failing_runs_read_word_for_word(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as wire:
@@ -42,6 +45,7 @@ async def test_failing_runs_read_word_for_word(scripted_model: ScriptedModel, ap
             await trace.play(wire, api)
 
 
+@pytest.mark.promises("failures.turns", "failures.requests", "failures.at-once")
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("options", [RETRYING, REPEATING], ids=["of the turn", "of a request"])
 async def test_retries_read_word_for_word(scripted_model: ScriptedModel, api: Api, options: ServerOptions) -> None:
@@ -61,6 +65,7 @@ def _good_turn(api: Api) -> tuple[EventMsg, ...]:
     return (task_started(), *shown(api, *said("Done")), task_complete("Done"))
 
 
+@pytest.mark.promises("failures.messages", "failures.usable")
 @pytest.mark.parametrize("api", APIS)
 async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
     scripted_model: ScriptedModel, api: Api
@@ -86,6 +91,7 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
     assert second == [*pairs(2, "2", *_good_turn(api)), answered(2, "Done")]
 
 
+@pytest.mark.promises("failures.messages")
 @pytest.mark.parametrize("api", APIS)
 async def test_nobody_at_the_address_is_told_with_the_address(scripted_model: ScriptedModel, api: Api) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
@@ -104,6 +110,7 @@ async def test_nobody_at_the_address_is_told_with_the_address(scripted_model: Sc
     ]
 
 
+@pytest.mark.promises("failures.messages", "failures.at-once")
 async def test_a_usage_limit_is_told_at_once(scripted_model: ScriptedModel) -> None:
     scripted_model.fails(429, body='{"error": {"type": "usage_limit_reached"}}')
     async with speaking(scripted_model, api="responses", request_max_retries=3, stream_max_retries=3) as wire:
@@ -122,6 +129,7 @@ async def test_a_usage_limit_is_told_at_once(scripted_model: ScriptedModel) -> N
     assert len(scripted_model.requests) == 2
 
 
+@pytest.mark.promises("failures.messages")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(
     scripted_model: ScriptedModel, api: Api
@@ -143,6 +151,7 @@ async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(
 # --- a pause before the next try -----------------------------------------------------------------
 
 
+@pytest.mark.promises("failures.requests")
 async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(scripted_model: ScriptedModel) -> None:
     scripted_model.fails(429, headers={"retry-after": "1"})
     scripted_model.fails(503, headers={"retry-after": "0"})
@@ -187,6 +196,7 @@ def _secretive(model: ScriptedModel, api: Api, *, retries: int = 0) -> str:
     return _SECRETIVE.format(base_url=model.base_url, api=api, static=STATIC, retries=retries)
 
 
+@pytest.mark.promises("model.keys")
 @pytest.mark.parametrize("api", APIS)
 async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
     scripted_model: ScriptedModel, api: Api
@@ -226,6 +236,7 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
     }
 
 
+@pytest.mark.promises("failures.messages", "failures.at-once")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_key_that_is_not_set_is_told_at_once_with_instructions(
     scripted_model: ScriptedModel, api: Api
@@ -243,6 +254,7 @@ async def test_a_key_that_is_not_set_is_told_at_once_with_instructions(
     assert scripted_model.requests == []
 
 
+@pytest.mark.promises("model.keys")
 @pytest.mark.parametrize("api", APIS)
 async def test_the_openai_key_is_not_sent_to_others(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api, env={"OPENAI_API_KEY": KEY}) as wire:

@@ -146,6 +146,7 @@ async def read_message(process: Process) -> Any:
     return msgspec.json.decode(line)
 
 
+@pytest.mark.promises("framing.bad-lines", "framing.strays", "framing.lenient")
 async def test_what_is_no_message_is_ignored_and_the_next_line_is_read(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         for number, line in enumerate(IGNORED):
@@ -155,6 +156,7 @@ async def test_what_is_no_message_is_ignored_and_the_next_line_is_read(scripted_
             assert await raw.read_message() == pong(number), line[:100]
 
 
+@pytest.mark.promises("framing.bad-lines", "framing.one-message-a-line")
 async def test_ignored_lines_are_logged_and_only_there(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.write(b"this is not json\n")
@@ -165,6 +167,7 @@ async def test_ignored_lines_are_logged_and_only_there(scripted_model: ScriptedM
         assert len(raw.frames) == 1
 
 
+@pytest.mark.promises("framing.ids", "framing.lenient", "lifecycle.ping")
 async def test_every_id_comes_back_as_it_was_sent(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         for line, request_id in TAKEN:
@@ -199,6 +202,7 @@ async def test_the_last_line_needs_no_line_end(scripted_model: ScriptedModel) ->
         assert await raw.exit_code() == 0
 
 
+@pytest.mark.promises("framing.one-answer")
 async def test_many_requests_in_flight_are_each_answered_once(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         wanted: set[object] = set()
@@ -217,6 +221,7 @@ async def test_many_requests_in_flight_are_each_answered_once(scripted_model: Sc
         assert all(found[-1 - number]["error"]["code"] == -32601 for number in range(100))
 
 
+@pytest.mark.promises("framing.never-blocked", "lifecycle.ping")
 async def test_a_ping_is_answered_at_once_while_codex_runs(scripted_model: ScriptedModel) -> None:
     scripted_model.says("one", HOLD, "two")
     async with RawParley(scripted_model) as raw:
@@ -249,6 +254,7 @@ async def test_the_number_1_and_the_text_1_are_two_requests(scripted_model: Scri
         assert "error" not in completed[1]["result"]
 
 
+@pytest.mark.promises("framing.one-answer")
 async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(scripted_model: ScriptedModel) -> None:
     scripted_model.says("one", HOLD)
     async with RawParley(scripted_model) as raw:
@@ -264,6 +270,7 @@ async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(scripted_mo
         assert answered["result"] == {"content": [{"type": "text", "text": "one"}]}
 
 
+@pytest.mark.promises("framing.lenient")
 @pytest.mark.parametrize(
     ("sent", "read"),
     [
@@ -297,6 +304,7 @@ async def test_arguments_that_are_not_utf8_are_refused_by_a_result(scripted_mode
         assert scripted_model.requests == []
 
 
+@pytest.mark.promises("framing.too-long")
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
 async def test_a_message_nested_beyond_reason_is_refused_by_its_id(
     scripted_model: ScriptedModel, opening: bytes, closing: bytes
@@ -313,6 +321,7 @@ async def test_a_message_nested_beyond_reason_is_refused_by_its_id(
         assert scripted_model.requests == []
 
 
+@pytest.mark.promises("framing.too-long")
 @pytest.mark.parametrize("less", [1, 0], ids=["a byte less", "to the byte"])
 async def test_a_message_of_64_mb_is_taken(scripted_model: ScriptedModel, less: int) -> None:
     async with server(scripted_model) as process:
@@ -321,6 +330,7 @@ async def test_a_message_of_64_mb_is_taken(scripted_model: ScriptedModel, less: 
         assert await read_message(process) == pong(1)
 
 
+@pytest.mark.promises("framing.too-long")
 @pytest.mark.parametrize(
     ("head", "request_id"),
     [
@@ -342,6 +352,7 @@ async def test_a_longer_message_is_refused_by_its_id_and_the_connection_goes_on(
         assert await read_message(process) == pong(2)
 
 
+@pytest.mark.promises("framing.too-long")
 @pytest.mark.parametrize(
     "head",
     [

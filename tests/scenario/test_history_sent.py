@@ -21,6 +21,7 @@ def _sent(model: ScriptedModel) -> list[object]:
     return [request.body for request in model.requests]
 
 
+@pytest.mark.promises("model.history")
 @pytest.mark.parametrize("api", APIS)
 async def test_three_turns_with_calls_between_are_sent_whole(scripted_model: ScriptedModel, api: Api) -> None:
     scripted_model.says(Call("look", '{"at": "one"}', "c1"))
@@ -96,6 +97,7 @@ async def test_input_that_joins_while_the_last_words_are_said_is_answered_in_the
     )
 
 
+@pytest.mark.promises("model.history", "failures.usable")
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
     scripted_model: ScriptedModel, api: Api
@@ -118,6 +120,7 @@ async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
     assert _sent(scripted_model) == _bodies(wire, api, one, looked, (*looked, User("turn two")))
 
 
+@pytest.mark.promises("failures.turns", "catchup.void")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_retry_sends_the_very_same_request_and_the_broken_text_is_not_kept(
     scripted_model: ScriptedModel, api: Api
@@ -161,6 +164,7 @@ async def test_input_that_joins_during_the_pause_before_a_retry_waits_for_the_ne
     )
 
 
+@pytest.mark.promises("model.responses")
 async def test_items_that_only_the_responses_api_understands_go_back_as_they_came(
     scripted_model: ScriptedModel,
 ) -> None:

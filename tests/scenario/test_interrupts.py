@@ -38,6 +38,7 @@ def _good_turn(api: Api, text: str = "Done") -> tuple[EventMsg, ...]:
     return (task_started(), *shown(api, *said(text)), task_complete(text))
 
 
+@pytest.mark.promises("cancel.codex", "cancel.interrupt", "codex.failed-turn")
 @pytest.mark.parametrize("api", APIS)
 async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keeps_what_the_user_said(
     scripted_model: ScriptedModel, api: Api
@@ -82,6 +83,7 @@ async def test_an_interrupt_has_structured_content_for_the_full_version(scripted
     assert after == [*pairs("a", "a", STOPPED), failed("a", " Turn interrupted", structuredContent=told)]
 
 
+@pytest.mark.promises("cancel.codex")
 async def test_a_cancel_right_behind_the_call_is_an_interrupt_too(scripted_model: ScriptedModel) -> None:
     scripted_model.default = Says((HOLD,))
     async with speaking(scripted_model) as wire:
@@ -105,6 +107,7 @@ def _is_of(message: Any, request_id: int) -> bool:
     return bool(message["id"] == request_id)
 
 
+@pytest.mark.promises("cancel.nothing")
 async def test_cancelling_twice_or_too_late_changes_nothing(scripted_model: ScriptedModel) -> None:
     scripted_model.says("par", HOLD)
     async with speaking(scripted_model) as wire:
@@ -209,6 +212,7 @@ async def test_input_that_waited_when_the_turn_was_interrupted_stays(scripted_mo
     )
 
 
+@pytest.mark.promises("interrupt.result")
 async def test_the_tool_that_interrupts_does_so_for_a_call(scripted_model: ScriptedModel) -> None:
     scripted_model.says("par", HOLD)
     async with speaking(scripted_model) as wire:

@@ -69,6 +69,7 @@ async def read_turn(client: Speaker) -> list[Any]:
 # --- joining ---------------------------------------------------------------------------
 
 
+@pytest.mark.promises("send.joins", "refused.calls", "model.history")
 @both_apis
 async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
@@ -102,6 +103,7 @@ async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_mode
         assert await client.meanwhile() == []
 
 
+@pytest.mark.promises("send.joins")
 @both_apis
 async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
@@ -147,11 +149,9 @@ async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedMod
         ]
 
 
-@both_apis
-async def test_messages_in_one_write_make_one_turn_and_are_each_used_once(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as client:
+@pytest.mark.promises("send.joins")
+async def test_messages_in_one_write_make_one_turn_and_are_each_used_once(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
         conversation = await client.create()
         with client.at_once():
             requests = [client.message(conversation, f"message {number}") for number in range(5)]
@@ -166,11 +166,9 @@ async def test_messages_in_one_write_make_one_turn_and_are_each_used_once(
         assert (kinds.count("task_started"), kinds.count("task_complete")) == (1, 1)
 
 
-@both_apis
-async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as client:
+@pytest.mark.promises("turn.failed", "turn.one-end")
+async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
         scripted_model.cuts("One", HOLD)
         conversation = await client.create()
         await client.open_stream(conversation)
@@ -186,13 +184,14 @@ async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(
         failure, end = broken
         assert failure["method"] == "error"
         assert end == live(task_complete(None))
-        assert whole == [*map(live, spoken(api, "Done"))]
+        assert whole == [*map(live, spoken("chat", "Done"))]
         assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
 
 
 # --- the message's own id --------------------------------------------------------------
 
 
+@pytest.mark.promises("send.same-id", "send.result")
 @pytest.mark.parametrize("version", ["2025-06-18", FULL_VERSION])
 async def test_the_same_message_again_is_answered_again_and_runs_nothing(
     scripted_model: ScriptedModel, version: str
@@ -215,6 +214,7 @@ async def test_the_same_message_again_is_answered_again_and_runs_nothing(
         assert [history(request) for request in scripted_model.requests] == [[("user", "once")]]
 
 
+@pytest.mark.promises("send.same-id")
 async def test_a_message_id_cannot_stand_for_two_messages(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         message_id = str(uuid4())
@@ -275,6 +275,7 @@ async def test_a_message_sent_twice_behind_an_interrupt_runs_once(scripted_model
 # --- interrupting ----------------------------------------------------------------------
 
 
+@pytest.mark.promises("cancel.send", "cancel.interrupt", "turn.one-end")
 @both_apis
 async def test_cancelling_a_send_interrupts_its_turn_and_the_next_message_works(
     scripted_model: ScriptedModel, api: Api
@@ -299,6 +300,7 @@ async def test_cancelling_a_send_interrupts_its_turn_and_the_next_message_works(
         assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second")]
 
 
+@pytest.mark.promises("cancel.send")
 async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_present_one(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -318,6 +320,7 @@ async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_present_o
         assert [*begun, *await read_turn(client)] == [*map(live, spoken("chat", "Two ", "more"))]
 
 
+@pytest.mark.promises("cancel.send")
 async def test_cancelling_a_message_that_joined_interrupts_the_turn_that_took_it(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -354,11 +357,9 @@ async def test_a_send_that_is_cancelled_at_once_is_answered_and_interrupted(scri
         assert await client.meanwhile() == []
 
 
-@both_apis
-async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as client:
+@pytest.mark.promises("send.after-interrupt")
+async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
         scripted_model.says("Never ", HOLD, "finished")
         scripted_model.says("Fine.")
         conversation = await client.create()
@@ -373,11 +374,12 @@ async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(
         assert seen == [
             live(INTERRUPTED),
             answered(second, {"status": "ok"}),
-            *map(live, spoken(api, "Fine.")),
+            *map(live, spoken("chat", "Fine.")),
         ]
         assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second")]
 
 
+@pytest.mark.promises("send.after-interrupt")
 async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("Never ", HOLD, "finished")
@@ -398,6 +400,7 @@ async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(script
         ]
 
 
+@pytest.mark.promises("send.after-interrupt")
 async def test_messages_behind_an_interrupt_keep_their_order(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("Never ", HOLD, "finished")
@@ -417,11 +420,32 @@ async def test_messages_behind_an_interrupt_keep_their_order(scripted_model: Scr
         ]
 
 
-@both_apis
-async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(
-    scripted_model: ScriptedModel, api: Api
+@pytest.mark.promises("send.after-interrupt")
+async def test_a_message_does_not_overtake_one_that_waits_for_the_end_of_an_interrupted_turn(
+    scripted_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
+    async with speaking(scripted_model) as client:
+        for number in range(60):  # the moment at which it could is short
+            scripted_model.says(HOLD, "never said")
+            conversation = await client.create()
+            sent = await client.say(conversation, "first")
+            await scripted_model.holding()
+            with client.at_once():
+                client.cancel(sent)
+                second = client.message(conversation, "second")
+            await scripted_model.abandoned(number + 1)
+            third = client.message(conversation, "third")
+            answers = await client.take(2)
+            await client.over(conversation)
+
+            assert answers == [answered(request, {"status": "ok"}) for request in (second, third)]
+            said = [text for role, text in history(scripted_model.requests[-1]) if role == "user"]
+            assert said == ["first", "second", "third"]
+
+
+@pytest.mark.promises("interrupt.result", "cancel.interrupt")
+async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
         scripted_model.says("Let me look.", Call("no_such_tool", {}, call_id="c1"))
         scripted_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
@@ -435,7 +459,7 @@ async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(
         await client.say(conversation, "second")
         await read_turn(client)
 
-        *begun, _ = remains(api, "Let me look.")
+        *begun, _ = remains("chat", "Let me look.")
         assert answer == answered(interrupt, {"status": "ok"})
         assert snapshot == initial_state(conversation, *begun, INTERRUPTED)
         assert history(scripted_model.requests[-1]) == [
@@ -447,6 +471,7 @@ async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(
         ]
 
 
+@pytest.mark.promises("interrupt.result")
 async def test_an_interrupt_without_a_turn_changes_nothing(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()

@@ -109,6 +109,7 @@ async def ended_in_time(process: Process) -> int:
 # --- the beginning -----------------------------------------------------------------------
 
 
+@pytest.mark.promises("lifecycle.initialize", "lifecycle.version", "versions.plain")
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
 async def test_a_known_version_is_echoed_with_nothing_but_the_plain_members(
     scripted_model: ScriptedModel, version: str
@@ -128,6 +129,7 @@ async def test_a_known_version_is_echoed_with_nothing_but_the_plain_members(
         )
 
 
+@pytest.mark.promises("lifecycle.version", "versions.full")
 @pytest.mark.parametrize("version", ["2025-11-25", "1999-01-01", "2031-01-01", ""])
 async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructions(
     scripted_model: ScriptedModel, version: str
@@ -149,6 +151,7 @@ async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructi
         assert instructions.startswith("Parley runs coding agents.")
 
 
+@pytest.mark.promises("lifecycle.initialize-once")
 async def test_a_second_initialize_is_refused_and_changes_nothing(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.send(initialize(0))
@@ -162,6 +165,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing(scripted_model
         assert {member for one in tools for member in one} == {"name", "title", "description", "inputSchema"}
 
 
+@pytest.mark.promises("lifecycle.bad-params")
 async def test_an_initialize_that_cannot_be_read_is_refused_and_can_be_repeated(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -190,6 +194,7 @@ async def test_an_initialize_that_cannot_be_read_is_refused_and_can_be_repeated(
         assert (await raw.read_message())["result"]["protocolVersion"] == "2025-06-18"
 
 
+@pytest.mark.promises("lifecycle.before-initialize")
 async def test_requests_before_initialize_are_served(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.send(request(0, "ping"))
@@ -219,6 +224,7 @@ async def test_requests_before_initialize_are_served(scripted_model: ScriptedMod
         ]
 
 
+@pytest.mark.promises("lifecycle.tools-list", "versions.plain", "versions.full")
 async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_newest_adds(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -243,6 +249,7 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
     assert all(one["outputSchema"]["type"] == "object" and one["annotations"] for one in full)
 
 
+@pytest.mark.promises("lifecycle.unknown-method")
 async def test_methods_that_are_not_served_are_refused(scripted_model: ScriptedModel) -> None:
     unserved = [
         ("no/such", {}),
@@ -276,6 +283,7 @@ async def test_methods_that_are_not_served_are_refused(scripted_model: ScriptedM
         assert await raw.read_message() == result("last", {})
 
 
+@pytest.mark.promises("lifecycle.bad-params")
 async def test_a_call_that_names_no_tool_is_refused(scripted_model: ScriptedModel) -> None:
     nameless: list[tuple[object, str]] = [
         (None, "Object missing required field `name`"),
@@ -291,6 +299,7 @@ async def test_a_call_that_names_no_tool_is_refused(scripted_model: ScriptedMode
             assert await raw.read_message() == refusal(10, -32602, f"invalid params: {detail}")
 
 
+@pytest.mark.promises("tools.unknown", "tools.bad-arguments", "stream.unknown")
 async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.send(initialize(0))
@@ -332,6 +341,7 @@ async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(scr
 # --- the end -----------------------------------------------------------------------------
 
 
+@pytest.mark.promises("lifecycle.end-of-stdin")
 async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.send(initialize())
@@ -353,6 +363,7 @@ async def test_a_server_that_was_never_spoken_to_ends_too(scripted_model: Script
         assert raw.stderr_text() == ""
 
 
+@pytest.mark.promises("lifecycle.end-of-stdin", "lifecycle.sigterm", "lifecycle.stopped-turn", "turn.one-end")
 @pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
 async def test_running_turns_end_in_order_with_the_server(scripted_model: ScriptedModel, how: str) -> None:
     scripted_model.says("one", HOLD)
@@ -414,6 +425,7 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
         assert answer == result(1, {"error": STOPPED, **plain_failure(STOPPED), "structuredContent": value})
 
 
+@pytest.mark.promises("framing.one-answer", "lifecycle.end-of-stdin")
 async def test_all_that_was_asked_before_the_end_is_answered(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         conversation = await create(raw, "c")
@@ -450,6 +462,7 @@ async def test_all_that_was_asked_before_the_end_is_answered(scripted_model: Scr
         assert refused == []
 
 
+@pytest.mark.promises("lifecycle.end-of-stdin")
 async def test_a_client_that_does_not_read_cannot_keep_the_server(scripted_model: ScriptedModel) -> None:
     read_end, write_end = os.pipe()
     async with server(scripted_model, stdin=PIPE, stdout=write_end) as process:

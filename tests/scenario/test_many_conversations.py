@@ -43,6 +43,7 @@ def by_conversation(messages: list[Any]) -> dict[str, list[Any]]:
     return dict(found)
 
 
+@pytest.mark.promises("stream.told-apart")
 @both_apis
 async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
@@ -145,6 +146,7 @@ async def test_conversations_that_fail_leave_the_others_alone(scripted_model: Sc
         assert snapshots == [initial_state(one, *left_by(question)) for one, question in questions.items()]
 
 
+@pytest.mark.promises("framing.never-blocked")
 async def test_a_ping_is_answered_at_once_while_fifty_turns_run(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.replies(lambda request: Says((HOLD, "Done")))

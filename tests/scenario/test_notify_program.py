@@ -58,6 +58,7 @@ def _done(turn_id: str, message: str | None, *inputs: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promises("turn.notify")
 @pytest.mark.parametrize("api", APIS)
 async def test_the_program_is_told_of_each_turn_that_is_done(
     scripted_model: ScriptedModel, api: Api, tmp_path: Path
@@ -116,6 +117,7 @@ async def test_turns_that_failed_or_were_interrupted_are_not_told(
     assert _told(arguments) == _done("3", "Done", "is done")
 
 
+@pytest.mark.promises("turn.notify")
 async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_either(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:

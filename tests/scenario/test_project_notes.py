@@ -34,6 +34,7 @@ def _repository(path: Path) -> Path:
     return path
 
 
+@pytest.mark.promises("model.notes")
 @pytest.mark.parametrize("api", APIS)
 async def test_notes_of_the_home_and_of_the_project_come_behind_the_environment(
     scripted_model: ScriptedModel, api: Api
@@ -53,6 +54,7 @@ async def test_notes_of_the_home_and_of_the_project_come_behind_the_environment(
     ]
 
 
+@pytest.mark.promises("model.notes")
 async def test_notes_are_those_of_the_directory_or_else_of_the_root_of_its_repository(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -80,6 +82,7 @@ async def test_a_worktree_is_a_repository_too(scripted_model: ScriptedModel, tmp
         assert await _notes_told(wire, tmp_path / "deep") == "of the worktree"
 
 
+@pytest.mark.promises("model.notes")
 async def test_notes_are_read_anew_for_every_turn(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as wire:
         wire.codex(1, "one")
@@ -92,6 +95,7 @@ async def test_notes_are_read_anew_for_every_turn(scripted_model: ScriptedModel)
     assert told == ["one", "<user_instructions>\n\nNew rules.\n\n</user_instructions>"]
 
 
+@pytest.mark.promises("model.notes")
 async def test_long_notes_are_cut_and_a_broken_character_is_marked(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -104,6 +108,7 @@ async def test_long_notes_are_cut_and_a_broken_character_is_marked(
     assert scripted_model.requests[1].body == body("chat", User("go"), cwd=tmp_path, session=wire.sessions[1])
 
 
+@pytest.mark.promises("model.notes-inside")
 async def test_notes_that_lead_out_of_the_repository_are_none(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:

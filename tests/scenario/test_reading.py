@@ -60,6 +60,7 @@ async def test_a_new_conversation_has_nothing_to_read(scripted_model: ScriptedMo
         assert await client.read() == answered(request, {"events": [], "open": [], "seq": 1, "state": "idle"})
 
 
+@pytest.mark.promises("read.result")
 async def test_all_of_a_turn_can_be_read(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         conversation = await client.create()
@@ -80,6 +81,7 @@ async def test_all_of_a_turn_can_be_read(scripted_model: ScriptedModel) -> None:
         }
 
 
+@pytest.mark.promises("read.result")
 @both_apis
 async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
@@ -133,6 +135,7 @@ async def test_reasoning_that_is_being_thought_is_an_open_text_too(scripted_mode
         assert page["open"] == [{"item": "i1", "type": kind, "text": "Hm, well"}]
 
 
+@pytest.mark.promises("read.result")
 async def test_pages_follow_each_other_without_gap_or_repetition(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         conversation = await client.create()
@@ -159,6 +162,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(scripted_model:
         assert whole["open"] == [{"item": "i4", "type": "agent_message_delta", "text": "Still "}]
 
 
+@pytest.mark.promises("read.result")
 async def test_a_hundred_events_are_read_unless_more_are_asked_for(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -184,6 +188,7 @@ def begun(answer: Any) -> Any:
     return {"events": [at(3, TASK_STARTED)], "open": [], "seq": seq, "state": "running"}
 
 
+@pytest.mark.promises("read.wait")
 async def test_reading_waits_for_what_is_newer(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says(HOLD, "Done")
@@ -213,6 +218,7 @@ async def test_reading_waits_while_there_is_only_open_text(scripted_model: Scrip
         assert page["events"][0] == at(seq + 1, agent_message("One two"))
 
 
+@pytest.mark.promises("read.wait")
 async def test_reading_gives_up_when_nothing_came(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -258,6 +264,7 @@ async def test_a_reader_that_waits_is_answered_when_the_server_ends(scripted_mod
 # --- what cannot be read ---------------------------------------------------------------
 
 
+@pytest.mark.promises("read.failure")
 async def test_what_cannot_be_read_is_named(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -288,6 +295,7 @@ async def test_what_cannot_be_read_is_named(scripted_model: ScriptedModel) -> No
 # --- status ----------------------------------------------------------------------------
 
 
+@pytest.mark.promises("status.result")
 async def test_the_status_of_a_new_conversation(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -307,6 +315,7 @@ async def test_the_status_of_a_new_conversation(scripted_model: ScriptedModel) -
         assert abs((datetime.now(UTC) - moment(found["updated_at"])).total_seconds()) < 60
 
 
+@pytest.mark.promises("status.result")
 async def test_the_status_follows_the_turn_and_counts_its_tokens(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, api="responses") as client:
         scripted_model.says("One", Usage(input_tokens=100, cached_input_tokens=40, output_tokens=7))

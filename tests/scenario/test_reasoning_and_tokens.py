@@ -162,6 +162,7 @@ async def test_reasoning_over_chat_is_raw_and_shown_only_if_wanted(
 # --- tokens ------------------------------------------------------------------------------------
 
 
+@pytest.mark.promises("model.usage", "status.result")
 async def test_every_response_says_what_it_cost_and_the_status_adds_it_up(scripted_model: ScriptedModel) -> None:
     scripted_model.says(Call("look", "{}", "c1"), Usage(input_tokens=100, cached_input_tokens=20, output_tokens=7))
     scripted_model.says("Done", Usage(input_tokens=120, output_tokens=9, reasoning_output_tokens=4))
@@ -189,6 +190,7 @@ async def test_every_response_says_what_it_cost_and_the_status_adds_it_up(script
     }
 
 
+@pytest.mark.promises("model.usage")
 async def test_over_chat_counts_are_asked_for_and_told_where_the_provider_is_set_to(
     scripted_model: ScriptedModel,
 ) -> None:

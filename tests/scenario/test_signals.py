@@ -64,6 +64,7 @@ async def exit_code_in_time(raw: RawParley) -> int:
         return await raw.child.wait()
 
 
+@pytest.mark.promises("lifecycle.sigterm", "lifecycle.sigint")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, number: int) -> None:
     async with RawParley(scripted_model) as raw:
@@ -77,6 +78,7 @@ async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, nu
         assert raw.stderr_text() == ""
 
 
+@pytest.mark.promises("lifecycle.sigterm", "lifecycle.stopped-turn")
 async def test_sigterm_ends_the_running_turn_and_answers_its_call(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         await held_codex(raw, 1)
@@ -101,6 +103,7 @@ async def test_a_second_sigterm_does_not_disturb_the_end(scripted_model: Scripte
         assert await the_rest(raw) == [*codex_pair(1, error), failed(1, STOPPED)]
 
 
+@pytest.mark.promises("lifecycle.sigint")
 async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         await held_codex(raw, 1)
@@ -146,6 +149,7 @@ async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_
         ]
 
 
+@pytest.mark.promises("lifecycle.sigint")
 async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         await held_codex(raw, 1)

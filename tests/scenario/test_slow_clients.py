@@ -79,6 +79,7 @@ def without_deltas(events: list[Any]) -> list[Any]:
 # --- reading on ------------------------------------------------------------------------
 
 
+@pytest.mark.promises("framing.slow-client", "catchup.merged")
 async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -107,6 +108,7 @@ async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
         assert rest == [live(delta("The end.")), *map(live, remains("chat", text + "The end.")[1:])]
 
 
+@pytest.mark.promises("catchup.merged")
 async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(scripted_model: ScriptedModel) -> None:
     async with SlowClient(scripted_model) as client:
         conversation = await client.create()
@@ -198,6 +200,7 @@ async def test_a_client_that_does_not_read_costs_its_server_no_memory(scripted_m
     assert watched - alone < 8 * MEGABYTE
 
 
+@pytest.mark.promises("framing.slow-client")
 async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read(
     scripted_model: ScriptedModel,
 ) -> None:

@@ -38,6 +38,9 @@ async def read_turn(speaker: Speaker) -> list[Any]:
 # --- the three ways to meet ------------------------------------------------------------
 
 
+@pytest.mark.promises(
+    "stream.answer", "stream.initial-state", "send.result", "turn.order", "catchup.live", "versions.plain"
+)
 @both_apis
 async def test_who_connects_and_then_sends_sees_the_turn_happen(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
@@ -56,6 +59,7 @@ async def test_who_connects_and_then_sends_sees_the_turn_happen(scripted_model: 
         assert await client.meanwhile() == []
 
 
+@pytest.mark.promises("stream.initial-state", "catchup.finished-alone")
 @both_apis
 async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
     scripted_model: ScriptedModel, api: Api
@@ -77,6 +81,7 @@ async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
         assert await client.meanwhile() == []
 
 
+@pytest.mark.promises("stream.pause", "stream.again", "catchup.finished-alone")
 @both_apis
 async def test_who_pauses_sends_and_reconnects_has_missed_nothing(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
@@ -108,6 +113,7 @@ async def test_who_pauses_sends_and_reconnects_has_missed_nothing(scripted_model
 # --- order -----------------------------------------------------------------------------
 
 
+@pytest.mark.promises("send.answer-first")
 @both_apis
 async def test_the_answer_to_a_send_comes_first_however_fast_the_model_is(
     scripted_model: ScriptedModel, api: Api
@@ -125,6 +131,7 @@ async def test_the_answer_to_a_send_comes_first_however_fast_the_model_is(
         ]
 
 
+@pytest.mark.promises("send.answer-first")
 async def test_a_turn_that_is_over_at_once_is_answered_first_as_well(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -145,18 +152,18 @@ async def test_a_turn_that_is_over_at_once_is_answered_first_as_well(
         ]
 
 
-@both_apis
+@pytest.mark.promises("send.answer-first")
 async def test_messages_to_many_conversations_in_one_write_are_each_answered_before_their_turn(
-    scripted_model: ScriptedModel, api: Api
+    scripted_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
+    async with speaking(scripted_model) as client:
         conversations = [await client.create() for _ in range(10)]
         for conversation in conversations:
             await client.open_stream(conversation)
         with client.at_once():
             sent = {client.message(conversation, "go"): conversation for conversation in conversations}
         of_each: dict[str, list[Any]] = {conversation: [] for conversation in conversations}
-        while any(len(seen) < 1 + len(spoken(api, "Done")) for seen in of_each.values()):
+        while any(len(seen) < 1 + len(spoken("chat", "Done")) for seen in of_each.values()):
             message = await client.read()
             of = sent[message["id"]] if "id" in message else message["params"]["_meta"]["conversationId"]
             of_each[of].append(message)
@@ -164,12 +171,13 @@ async def test_messages_to_many_conversations_in_one_write_are_each_answered_bef
         assert of_each == {
             conversation: [
                 answered(request, {"status": "ok"}),
-                *(live(event, of=conversation) for event in spoken(api, "Done")),
+                *(live(event, of=conversation) for event in spoken("chat", "Done")),
             ]
             for request, conversation in sent.items()
         }
 
 
+@pytest.mark.promises("turn.order", "catchup.live")
 async def test_reasoning_is_streamed_and_stays_in_its_place(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, api="responses") as client:
         scripted_model.says(Reasoning("Let me think."), "So ", HOLD, "be it.")
@@ -200,9 +208,9 @@ async def test_reasoning_is_streamed_and_stays_in_its_place(scripted_model: Scri
 # --- who is shown what -----------------------------------------------------------------
 
 
-@both_apis
-async def test_nothing_is_sent_without_a_stream(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
+@pytest.mark.promises("stream.only-while-open", "create.silent")
+async def test_nothing_is_sent_without_a_stream(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
         scripted_model.says(Pieces("Nobody hears this.", 2), HOLD, "Nor this.")
         conversation = await client.create()
         await client.say(conversation, "speak")
@@ -215,6 +223,7 @@ async def test_nothing_is_sent_without_a_stream(scripted_model: ScriptedModel, a
         assert await client.meanwhile() == []
 
 
+@pytest.mark.promises("stream.only-while-open", "stream.pause")
 async def test_a_paused_stream_is_silent_while_the_turn_goes_on(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("Heard", HOLD, "Unheard")
@@ -236,6 +245,7 @@ async def test_a_paused_stream_is_silent_while_the_turn_goes_on(scripted_model: 
         ]
 
 
+@pytest.mark.promises("stream.again")
 async def test_streaming_again_gives_the_whole_history_again(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -250,30 +260,22 @@ async def test_streaming_again_gives_the_whole_history_again(scripted_model: Scr
         assert snapshots == [initial_state(conversation, *remains("chat", "Done"))] * 3
 
 
-async def test_an_unknown_conversation_cannot_be_streamed(scripted_model: ScriptedModel) -> None:
+@pytest.mark.promises("stream.unknown")
+async def test_what_is_no_conversation_cannot_be_streamed(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
-        request = client.stream(str(uuid4()))
+        unknown, missing = client.stream(str(uuid4())), client.call("conversationStream")
 
-        assert await client.read() == {
-            "jsonrpc": "2.0",
-            "id": request,
-            "result": {"content": [], "isError": True},
-        }
+        assert await client.take(2) == [
+            {"jsonrpc": "2.0", "id": unknown, "result": {"content": [], "isError": True}},
+            refused(missing, "Failed to parse arguments for conversationStream: missing field `conversation_id`"),
+        ]
         assert await client.meanwhile() == []
-
-
-async def test_a_stream_of_something_that_is_no_id_is_refused(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        request = client.call("conversationStream")
-
-        assert await client.read() == refused(
-            request, "Failed to parse arguments for conversationStream: missing field `conversation_id`"
-        )
 
 
 # --- taking over and cancelling --------------------------------------------------------
 
 
+@pytest.mark.promises("stream.take-over")
 async def test_a_second_stream_takes_over_from_the_first(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("One")
@@ -295,6 +297,7 @@ async def test_a_second_stream_takes_over_from_the_first(scripted_model: Scripte
         assert seen == [*map(live, spoken("chat", "Two"))]  # each event once: there is one stream
 
 
+@pytest.mark.promises("stream.inert")
 async def test_the_id_of_a_stream_that_was_taken_over_is_inert(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -309,6 +312,7 @@ async def test_the_id_of_a_stream_that_was_taken_over_is_inert(scripted_model: S
         assert seen == [*map(live, spoken("chat", "Done"))]
 
 
+@pytest.mark.promises("stream.inert")
 async def test_the_id_of_a_cancelled_stream_is_inert(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         conversation = await client.create()
@@ -338,6 +342,7 @@ async def test_a_stream_after_a_cancelled_one_takes_nothing_over(scripted_model:
         assert await client.meanwhile() == []
 
 
+@pytest.mark.promises("cancel.nothing")
 async def test_cancelling_what_is_no_stream_leaves_the_stream_alone(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         create = client.call("conversationCreate", prompt="", model="m", cwd=str(client.raw.work))
@@ -352,6 +357,7 @@ async def test_cancelling_what_is_no_stream_leaves_the_stream_alone(scripted_mod
         assert await read_turn(client) == [*map(live, spoken("chat", "Done"))]
 
 
+@pytest.mark.promises("stream.pause")
 async def test_cancelling_a_stream_does_not_interrupt_its_turn(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("Still ", HOLD, "here")
@@ -371,6 +377,7 @@ async def test_cancelling_a_stream_does_not_interrupt_its_turn(scripted_model: S
 # --- several conversations -------------------------------------------------------------
 
 
+@pytest.mark.promises("stream.told-apart")
 async def test_events_name_their_conversation_exactly_while_several_are_streamed(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -400,6 +407,7 @@ async def test_events_name_their_conversation_exactly_while_several_are_streamed
         ]
 
 
+@pytest.mark.promises("stream.told-apart")
 async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("One ", HOLD, "two ", HOLD, "three")
@@ -425,6 +433,7 @@ async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(scripted
         ]
 
 
+@pytest.mark.promises("stream.take-over")
 async def test_taking_over_one_stream_leaves_the_others_alone(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         one, other = await client.create(), await client.create()
@@ -439,6 +448,7 @@ async def test_taking_over_one_stream_leaves_the_others_alone(scripted_model: Sc
         assert seen == [live(event, of=other) for event in spoken("chat", "Done")]
 
 
+@pytest.mark.promises("cancel.interrupt")
 async def test_an_interrupt_is_seen_by_who_streams(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         scripted_model.says("Never ", HOLD, "finished")

@@ -81,6 +81,8 @@ class Conversation:
         self._model: Model | None = None
         self._turn: Turn | None = None
         self._over: asyncio.Task[None] | None = None
+        self._taking = asyncio.Lock()
+        """Messages are taken in the order in which they came, also where one has to wait."""
         self._write((SettingsChosen(model=settings.model, cwd=settings.cwd),))
 
     # --- reading -----------------------------------------------------------------------
@@ -164,8 +166,9 @@ class Conversation:
             MessageIdTaken: the id stands for another message; nothing was changed.
             ShuttingDown: the server ends; nothing was changed.
         """
-        while (turn := self.turn) is not None and turn.cut_short and self._over is not None:
-            await asyncio.wait({self._over})  # what is said behind an interrupt is not part of it
+        async with self._taking:
+            while (turn := self.turn) is not None and turn.cut_short and self._over is not None:
+                await asyncio.wait({self._over})  # what is said behind an interrupt is not part of it
         message_id = message_id or MessageId(str(uuid4()))
         if message_id in self.state.messages:
             if self.state.messages[message_id] != content:

@@ -142,6 +142,7 @@ def test_a_reply_means_the_same_wherever_it_is_cut(data: bytes, chunks: list[Chu
     assert decoded(data, cuts=tuple(cuts)) == chunks
 
 
+@pytest.mark.promises("model.chat-ends")
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "tool_calls", "whatever"])
 def test_any_finish_reason_ends_the_response(reason: str) -> None:
     decoder = ChatDecoder(stream_usage=False)
@@ -179,6 +180,7 @@ COUNTED = TokenCount(
 FINISH = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": null}\n\n'
 
 
+@pytest.mark.promises("model.usage")
 @pytest.mark.parametrize(
     "data",
     [

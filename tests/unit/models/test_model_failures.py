@@ -103,6 +103,7 @@ async def test_a_try_that_is_accepted_ends_the_repetitions(caller: Caller, api: 
     assert peer.asked[0] == peer.asked[1] == peer.asked[2]
 
 
+@pytest.mark.promises("failures.requests")
 @pytest.mark.parametrize(
     ("retry_after", "seconds"),
     [

@@ -303,6 +303,7 @@ EMPTY = ModelRequest(instructions="", context=(), history=())
 MEDIUM = {"effort": "medium", "summary": "auto"}
 
 
+@pytest.mark.promises("model.responses")
 @pytest.mark.parametrize(
     ("changes", "reasoning"),
     [

@@ -27,9 +27,11 @@ _decoder: Final[msgspec.json.Decoder[Place]] = msgspec.json.Decoder(Place)
 
 
 async def list_conversations(call: ToolCall, args: ConversationsListArguments) -> CallToolResult:
-    for name in ("cwd", "text", "state", "archived"):
+    for name in ("cwd", "text", "state"):
         if getattr(args, name) is not None:
             raise NotSupportedYet(f"{name} of conversationsList")
+    if args.archived:
+        raise NotSupportedYet("archived of conversationsList")
     behind = _decode(args.cursor) if args.cursor is not None else None
     limit = args.limit or DEFAULT_LIMIT
     found = sorted(call.host.conversations, key=_place)

@@ -1,0 +1,72 @@
+"""A client that asks and asks and reads no answer."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+
+import msgspec
+import pytest
+
+from parley.testing import ScriptedModel
+from parley.testing.home import Home
+
+REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
+ANSWERED_AT_MOST = 64 * 1024 * 1024
+"""Far beyond the 16 MB behind which the server stops reading."""
+QUIET_SECONDS = 3.0
+"""A server that reads at all takes a request within this time."""
+
+
+@pytest.mark.promises("framing.slow-client")
+async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_reads(
+    scripted_model: ScriptedModel,
+) -> None:
+    home = Home(scripted_model)
+    home.open()
+    try:
+        with subprocess.Popen(
+            home.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
+        ) as server:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(REQUEST % 0)
+            server.stdin.flush()
+            size = len(server.stdout.readline())
+
+            asked = _ask_until_nothing_is_taken(server.stdin.fileno(), at_most=ANSWERED_AT_MOST // size)
+            unread = _resident_bytes(server.pid)
+            ids = [msgspec.json.decode(server.stdout.readline())["id"] for _ in range(asked)]
+            server.stdin.close()
+            rest = server.stdout.read()
+    finally:
+        home.close()
+
+    assert asked < ANSWERED_AT_MOST // size, "the server read on without end"
+    assert asked * size > 16 * 1024 * 1024
+    assert unread < 150 * 1024 * 1024
+    assert sorted(ids) == list(range(1, asked + 1))
+    assert rest == b""
+
+
+def _ask_until_nothing_is_taken(stdin: int, *, at_most: int) -> int:
+    """Write requests until the pipe stays full; how many were written, the last one whole."""
+    os.set_blocking(stdin, False)
+    asked = 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdin, selectors.EVENT_WRITE)
+        while asked < at_most and selector.select(QUIET_SECONDS):
+            request = REQUEST % (asked + 1)
+            try:
+                os.write(stdin, request)  # shorter than PIPE_BUF: all of it or nothing
+            except BlockingIOError:
+                continue
+            asked += 1
+    os.set_blocking(stdin, True)
+    return asked
+
+
+def _resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,42 @@
+"""A long call does not look like a dead one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kit.json import as_json
+from parley.testing import HOLD, RawParley, ScriptedModel
+from parley.wire.mcp import Progress
+
+
+@pytest.mark.long
+@pytest.mark.promises("codex.progress")
+async def test_a_call_that_waits_for_its_model_says_so_every_15_seconds(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("a", HOLD, "b")
+    async with RawParley(scripted_model) as parley:
+        call = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "p"}}
+        parley.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+        await scripted_model.holding()
+
+        async with asyncio.timeout(40):
+            beats = [await _beat(parley), await _beat(parley)]
+        scripted_model.release()
+        answer = await parley.expect(lambda message: message.get("id") == 1)
+
+    assert beats == [
+        as_json(Progress(progress_token="p", progress=2, message="working")),
+        as_json(Progress(progress_token="p", progress=3, message="working")),
+    ]
+    assert answer["result"] == {"content": [{"type": "text", "text": "ab"}]}
+
+
+async def _beat(parley: RawParley) -> object:
+    while True:
+        try:
+            message = await parley.expect(lambda one: one.get("method") == Progress.METHOD)
+        except TimeoutError:
+            continue  # its patience is shorter than the beat
+        if message["params"]["message"] == "working":
+            return message["params"]
