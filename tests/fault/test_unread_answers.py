@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import subprocess
@@ -26,20 +27,7 @@ async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it
     home = Home(scripted_model)
     home.open()
     try:
-        with subprocess.Popen(
-            home.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
-        ) as server:
-            assert server.stdin is not None
-            assert server.stdout is not None
-            server.stdin.write(REQUEST % 0)
-            server.stdin.flush()
-            size = len(server.stdout.readline())
-
-            asked = _ask_until_nothing_is_taken(server.stdin.fileno(), at_most=ANSWERED_AT_MOST // size)
-            unread = _resident_bytes(server.pid)
-            ids = [msgspec.json.decode(server.stdout.readline())["id"] for _ in range(asked)]
-            server.stdin.close()
-            rest = server.stdout.read()
+        asked, size, unread, ids, rest = await asyncio.to_thread(_ask_without_reading, home)
     finally:
         home.close()
 
@@ -48,6 +36,23 @@ async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it
     assert unread < 150 * 1024 * 1024
     assert sorted(ids) == list(range(1, asked + 1))
     assert rest == b""
+
+
+def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
+    """How many requests were taken, how long an answer is, the server's memory then, and all it answered."""
+    with subprocess.Popen(
+        home.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(REQUEST % 0)
+        server.stdin.flush()
+        size = len(server.stdout.readline())
+        asked = _ask_until_nothing_is_taken(server.stdin.fileno(), at_most=ANSWERED_AT_MOST // size)
+        unread = _resident_bytes(server.pid)
+        ids = [msgspec.json.decode(server.stdout.readline())["id"] for _ in range(asked)]
+        server.stdin.close()
+        return asked, size, unread, ids, server.stdout.read()
 
 
 def _ask_until_nothing_is_taken(stdin: int, *, at_most: int) -> int:
