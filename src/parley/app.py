@@ -49,6 +49,9 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
         await serve(transport, Host(conversations=conversations, loader=loader, on_initialized=http.warm_up))
     finally:
         await http.close()
+        # The loop gives the signals back when it closes: one that comes late must not turn an
+        # orderly end into a kill.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
 def _take_signals(transport: Stdio, conversations: Conversations) -> None:
