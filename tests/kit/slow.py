@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Unpack
@@ -13,7 +13,7 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from kit.speaking import Talker
-from parley.testing import ScriptedModel
+from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home, ServerOptions
 from parley.testing.model import PATIENCE_SECONDS
 from parley.wire.framing import LineFramer
@@ -23,6 +23,10 @@ __all__ = ["SlowClient"]
 
 READ_BYTES: Final = 64 * 1024
 """What is read at once; no more than twice that is taken from the pipe before it is asked for."""
+
+
+CHECKED_OF_A_KIND: Final = 100
+"""There may be a million deltas: the first of each kind of message are held against the protocol."""
 
 
 class SlowClient(Talker):
@@ -36,6 +40,7 @@ class SlowClient(Talker):
         self._home = Home(model, **options)
         self._framer = LineFramer(limit=sys.maxsize)
         self._frames: deque[Any] = deque()
+        self._seen: Counter[str | None] = Counter()
 
     async def __aenter__(self) -> SlowClient:
         self._home.open()
@@ -84,7 +89,12 @@ class SlowClient(Talker):
                 if not data:
                     raise EOFError("the server has ended")
                 self._frames += self._framer.feed(data)
-        return msgspec.json.decode(self._frames.popleft())
+        frame = self._frames.popleft()
+        message = msgspec.json.decode(frame)
+        self._seen[message.get("method")] += 1
+        if self._seen[message.get("method")] <= CHECKED_OF_A_KIND:
+            check_message(frame, version=self._version)
+        return message
 
     def memory(self) -> int:
         """How much memory the server has now, in bytes."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 import msgspec
+from msgspec import Struct
 
 from parley.client import Child, Client, Conversation, CreateOptions, connect
 from parley.client.questions import OnQuestion
@@ -23,12 +24,19 @@ __all__ = ["ParleyProcess", "RawParley"]
 
 
 class _Server:
-    """What both kinds have in common: a home, and a process to be watched and ended."""
+    """What both kinds have in common: a home, and a process to be watched and ended.
+
+    At the end of the block every message of the server is checked, if the `mcp` package is
+    there; `checked=False` leaves that out where a test provokes a very great many.
+    """
 
     child: Child
 
-    def __init__(self, model: ScriptedModel, **options: Unpack[ServerOptions]) -> None:
+    def __init__(
+        self, model: ScriptedModel, *, checked: bool | None = None, **options: Unpack[ServerOptions]
+    ) -> None:
         self.model = model
+        self._checked = find_spec("mcp_types") is not None if checked is None else checked
         self.frames: list[bytes] = []
         """Every message of the server, as it came."""
         self._home = Home(model, **options)
@@ -67,13 +75,35 @@ class _Server:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.child.wait()
 
+    def _check_frames(self) -> None:
+        if not self._checked:
+            return
+        from parley.testing.checks import check_message
+
+        version = FULL_VERSION
+        for frame in self.frames:
+            version = _negotiated(frame) or version
+            check_message(frame, version=version)
+
+
+class _Initialized(Struct):
+    protocol_version: str = msgspec.field(name="protocolVersion")
+
+
+class _Answer(Struct):
+    result: _Initialized
+
+
+def _negotiated(frame: bytes) -> str | None:
+    """The version that this message settles on, if it is the answer to `initialize`."""
+    try:
+        return msgspec.json.decode(frame, type=_Answer).result.protocol_version
+    except msgspec.DecodeError:
+        return None
+
 
 class ParleyProcess(_Server):
-    """`async with ParleyProcess(model) as parley`: a server, with a client connected to it.
-
-    At the end of the block every message of the server is checked, if the `mcp` package is
-    there; `checked=False` leaves that out where a test provokes a very great many.
-    """
+    """`async with ParleyProcess(model) as parley`: a server, with a client connected to it."""
 
     client: Client
 
@@ -86,9 +116,8 @@ class ParleyProcess(_Server):
         checked: bool | None = None,
         **options: Unpack[ServerOptions],
     ) -> None:
-        super().__init__(model, **options)
+        super().__init__(model, checked=checked, **options)
         self._protocol_version, self._on_question = protocol_version, on_question
-        self._checked = find_spec("mcp_types") is not None if checked is None else checked
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> ParleyProcess:
@@ -115,11 +144,8 @@ class ParleyProcess(_Server):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
-        if self._checked and kind is None:
-            from parley.testing.checks import check_message
-
-            for frame in self.frames:
-                check_message(frame, version=self.client.initialize_result.protocol_version)
+        if kind is None:
+            self._check_frames()
 
     async def create(self, **options: Unpack[CreateOptions]) -> Conversation:
         """A new conversation with the scripted model, in the work directory."""
@@ -153,6 +179,8 @@ class RawParley(_Server):
             await self.child.close()
         finally:
             self._home.close()
+        if kind is None:
+            self._check_frames()
 
     def _take(self, line: bytes) -> None:
         self.frames.append(line)
