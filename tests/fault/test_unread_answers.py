@@ -6,6 +6,7 @@ import asyncio
 import os
 import selectors
 import subprocess
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -75,3 +76,40 @@ def _ask_until_nothing_is_taken(stdin: int, *, at_most: int) -> int:
 def _resident_bytes(pid: int) -> int:
     with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.promises("framing.slow-client")
+async def test_a_file_of_requests_is_read_no_faster_than_its_answers_are(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    count = 30_000
+    requests = tmp_path / "requests"
+    requests.write_bytes(b"".join(REQUEST % number for number in range(count)))
+    home = Home(scripted_model)
+    home.open()
+    try:
+        most, answered = await asyncio.to_thread(_read_late, home, requests)
+    finally:
+        home.close()
+
+    assert answered == count
+    assert most < 150 * 1024 * 1024
+
+
+def _read_late(home: Home, requests: Path) -> tuple[int, int]:
+    """The most memory that a server needed which is fed from a file, and how many answers it gave."""
+    with (
+        requests.open("rb") as stdin,
+        subprocess.Popen(
+            home.command, stdin=stdin, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
+        ) as server,
+    ):
+        assert server.stdout is not None
+        server.stdout.readline()
+        most = _resident_bytes(server.pid)
+        answered = 1
+        for _ in server.stdout:
+            answered += 1
+            if answered % 1000 == 0:
+                most = max(most, _resident_bytes(server.pid))
+    return most, answered

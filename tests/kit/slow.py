@@ -96,6 +96,9 @@ class SlowClient(Talker):
             check_message(frame, version=self._version)
         return message
 
+    def close_stdin(self) -> None:
+        self._stdin.close()
+
     def memory(self) -> int:
         """How much memory the server has now, in bytes."""
         return self._memory("VmRSS")

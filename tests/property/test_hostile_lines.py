@@ -65,6 +65,7 @@ KEYS: Final = (
 )
 
 GOOD: Final = [
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"id","reason":"because"}}',
     b'{"jsonrpc":"2.0","id":1,"method":"ping"}',
     b'{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}',
     b'{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25",'

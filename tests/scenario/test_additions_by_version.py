@@ -111,7 +111,9 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
 
 @pytest.mark.promises("versions.full")
 @both_apis
-async def test_every_result_of_every_tool_fits_its_output_schema(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_output_schema(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
     async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
         schemas = {tool["name"]: Draft202012Validator(tool["outputSchema"]) for tool in await tools_of(client)}
         checked: list[str] = []
@@ -144,6 +146,20 @@ async def test_every_result_of_every_tool_fits_its_output_schema(scripted_model:
             "unexpected status 400 Bad Request: no"
         )
 
+        nobody = {"conversation_id": "67e55044-10b1-426f-9247-bb680e5fe0c8"}
+        failures = [
+            await use("conversationCreate", prompt="", model=MODEL, cwd=".", profile="nope"),
+            await use("conversationSendMessage", **nobody, content=[{"type": "text", "text": "go"}]),
+            await use("conversationRead", **nobody),
+            await use("conversationInterrupt", **nobody),
+            await use("conversationStatus", **nobody),
+        ]
+
+        assert failures == [
+            {"message": "Failed to load config: config profile `nope` not found"},
+            {"status": "error", "message": "Session does not exist"},
+            *[{"status": "error", "message": "Conversation does not exist"}] * 3,
+        ]
         assert set(checked) == set(TOOLS)
 
 

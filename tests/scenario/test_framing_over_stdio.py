@@ -371,3 +371,18 @@ async def test_a_longer_message_without_an_id_in_front_is_skipped(
         await write_padded(process, b'{"id":2,', b'"method":"ping"}', length=100)
 
         assert await read_message(process) == pong(2)
+
+
+@pytest.mark.promises("framing.bad-lines")
+async def test_a_cancellation_in_bytes_that_are_no_text_costs_nothing_behind_it(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with RawParley(scripted_model) as raw:
+        raw.write(
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\xff"}}\n'
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"\xff"}}\n'
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":5}\n'
+            b'{"jsonrpc":"2.0","id":7,"method":"ping"}\n'
+        )
+
+        assert await raw.read_message() == {"jsonrpc": "2.0", "id": 7, "result": {}}

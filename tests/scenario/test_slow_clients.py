@@ -305,6 +305,25 @@ async def test_a_stream_can_be_taken_over_before_its_snapshot_was_made(scripted_
         assert [message for message in await client.meanwhile() if message == initial_state(other)] == []
 
 
+@pytest.mark.promises("lifecycle.stopped-turn", "framing.slow-client")
+async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_its_turn(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with SlowClient(scripted_model) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await stall(client, conversation, 100_000)
+
+        client.close_stdin()
+        messages = await client.until_method("notifications/stream_disconnected")
+
+        events = without_deltas(events_in(messages[:-1]))
+        text = EIGHT_CHARACTERS * 100_000
+        assert events[-1] == {"type": "error", "message": "Turn interrupted: the server was stopped"}
+        assert {"type": "agent_message", "message": text} in events
+        assert messages[-1]["params"]["reason"] == "Server is shutting down"
+
+
 # --- the long version ------------------------------------------------------------------
 
 PAUSE_SECONDS: Final = 10.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from parley.agent.instructions import BASE_INSTRUCTIONS
+from parley.config.files import read_file
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
 from parley.ports.model import ModelRequest
@@ -16,6 +16,9 @@ from parley.ports.model import ModelRequest
 __all__ = ["environment_context", "request_for", "user_instructions"]
 
 NOTES: Final = "AGENTS.md"
+MAX_OWN_NOTES_BYTES: Final = 1024 * 1024
+"""The user's own notes are taken whole; a file beyond this is a mistake."""
+
 _SEPARATOR: Final = "\n\n--- project-doc ---\n\n"
 
 
@@ -43,8 +46,8 @@ def environment_context(settings: Settings) -> str:
 
 def user_instructions(settings: Settings) -> str | None:
     """The user's own notes and the project's, in one message; None when there are neither."""
-    own = _read(Path(settings.home, NOTES), limit=settings.project_doc_max_bytes)
-    parts = [own.strip()] if own and own.strip() else []
+    own = _read(Path(settings.home, NOTES), limit=MAX_OWN_NOTES_BYTES)
+    parts = [own.strip()] if own else []
     if project := _project_notes(Path(settings.cwd), limit=settings.project_doc_max_bytes):
         parts.append(project)
     return f"<user_instructions>\n\n{_SEPARATOR.join(parts)}\n\n</user_instructions>" if parts else None
@@ -54,24 +57,19 @@ def _project_notes(cwd: Path, *, limit: int) -> str | None:
     """The notes in the working directory, else those at the root of the repository it is in."""
     root = next((path for path in (cwd, *cwd.parents) if os.path.lexists(path / ".git")), cwd)
     for folder in dict.fromkeys((cwd, root)):
-        if notes := _read(folder / NOTES, limit=limit, inside=root):
+        path = folder / NOTES
+        # A repository may be hostile: notes that are a link out of it would show the model, and
+        # whoever is behind it, a file of the user's.
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+        if inside and (notes := _read(path, limit=limit)):
             return notes
     return None
 
 
-def _read(path: Path, *, limit: int, inside: Path | None = None) -> str | None:
-    """The text at `path`, cut at `limit` bytes; None where there is no such file.
-
-    A repository may be hostile: notes that are a link out of it, a device or a pipe are none.
-    """
+def _read(path: Path, *, limit: int) -> str | None:
+    """The text at `path`, cut at `limit` bytes; None where there is nothing to read."""
     try:
-        # `Path.resolve` would raise on a loop of links; this leaves it to `open`, which says so.
-        if inside is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(inside)):
-            return None
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if limit <= 0 or not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            return file.read(limit).decode("utf-8", "replace")
-    except (OSError, ValueError):  # missing, forbidden, a loop of links, a NUL in the path
+        text = read_file(path, limit=max(limit, 0)).decode("utf-8", "replace")
+    except (OSError, ValueError):  # missing, forbidden, a loop of links, a pipe, a NUL in the path
         return None
+    return text if text.strip() else None

@@ -52,8 +52,8 @@ from parley.wire.events import (
 __all__ = ["run_turn"]
 
 
-async def run_turn(transcript: Transcript, model: Model, settings: Settings, clock: Clock) -> None:
-    """Answer the input that waits in the transcript, and what joins it meanwhile."""
+async def run_turn(transcript: Transcript, model: Model, settings: Settings, clock: Clock) -> TurnEnded:
+    """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended."""
     last_message: str | None = None
     while True:
         await transcript.append(ModelAsked())
@@ -61,12 +61,9 @@ async def run_turn(transcript: Transcript, model: Model, settings: Settings, clo
         try:
             response = await _ask(transcript, model, request, settings, clock)
         except ModelError as error:
-            await transcript.append(
-                ErrorEvent(message=str(error)),
-                TaskComplete(last_agent_message=None),
-                TurnEnded(why="failed", message=str(error)),
-            )
-            return
+            ended = TurnEnded(why="failed", message=str(error))
+            await transcript.append(ErrorEvent(message=str(error)), TaskComplete(last_agent_message=None), ended)
+            return ended
         last_message = response.last_text or last_message
         await transcript.append(*(ModelSaid(item=item) for item in response.items))
         for call in response.calls:
@@ -76,9 +73,9 @@ async def run_turn(transcript: Transcript, model: Model, settings: Settings, clo
         # Between this look and the append below nothing can join: a turn does not end while input waits.
         if not response.calls and not transcript.history.waiting:
             break
-    await transcript.append(
-        TaskComplete(last_agent_message=last_message), TurnEnded(why="done", message=last_message)
-    )
+    ended = TurnEnded(why="done", message=last_message)
+    await transcript.append(TaskComplete(last_agent_message=last_message), ended)
+    return ended
 
 
 def _run(call: CallItem) -> str:
@@ -134,15 +131,12 @@ async def _listen(transcript: Transcript, model: Model, request: ModelRequest, s
                 elif isinstance(chunk, RawReasoningDelta):
                     if show_raw:
                         extend(ItemKind.RAW_REASONING, chunk.text)
-                elif happened := _take(chunk, response, show_raw=show_raw):
-                    await transcript.append(*happened)
-    if text := transcript.unfinished(ItemKind.MESSAGE):  # it was said, though never declared whole
-        response.items.append(MessageItem(text=text))
-        await transcript.append(AgentMessage(message=text))
+                else:
+                    await transcript.append(*_take(chunk, response, transcript, show_raw=show_raw))
     return response
 
 
-def _take(chunk: Chunk, response: _Response, *, show_raw: bool) -> list[Happened]:
+def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[Happened]:
     """Keep what ended for the history, and return what clients see of it."""
     match chunk:
         case MessageDone(item=item):
@@ -162,11 +156,26 @@ def _take(chunk: Chunk, response: _Response, *, show_raw: bool) -> list[Happened
             response.items.append(opaque)
         case ResponseDone(usage=usage):
             response.usage = usage
+            return _left_unfinished(response, transcript)
         case TextDelta() | ReasoningDelta() | RawReasoningDelta():
             raise TypeError(f"{chunk!r} is a delta")
         case _:
             assert_never(chunk)
     return []
+
+
+def _left_unfinished(response: _Response, transcript: Transcript) -> list[Happened]:
+    """What was shown and never declared whole. It was said: from here on it counts as whole."""
+    seen: list[Happened] = []
+    if text := transcript.unfinished(ItemKind.REASONING):
+        seen.append(AgentReasoning(text=text))
+    if text := transcript.unfinished(ItemKind.RAW_REASONING):
+        seen.append(AgentReasoningRawContent(text=text))
+    if text := transcript.unfinished(ItemKind.MESSAGE):
+        calls = (place for place, item in enumerate(response.items) if isinstance(item, CallItem))
+        response.items.insert(next(calls, len(response.items)), MessageItem(text=text))
+        seen.append(AgentMessage(message=text))
+    return seen
 
 
 def _spoken(seconds: float) -> str:

@@ -46,6 +46,7 @@ from parley.wire.mcp import (
     InitializeParams,
     InitializeResult,
     ListToolsResult,
+    Ping,
     ToolDefinition,
 )
 from parley.wire.notifications import CodexEvent, InitialState, StreamDisconnected
@@ -55,7 +56,6 @@ __all__ = ["Client", "connect"]
 
 log: Final = logging.getLogger("parley.client")
 
-PING: Final = "ping"
 
 _MCP_NOTIFICATION: Final = "notifications/"
 """What is not an event: the method of an event is its bare type."""
@@ -228,7 +228,7 @@ class Client:
     # --- anything ------------------------------------------------------------------------
 
     async def ping(self) -> None:
-        await self.request(PING)
+        await self.request(Ping.METHOD)
 
     async def list_tools(self) -> tuple[ToolDefinition, ...]:
         return decode_lenient(_tool_lists, await self.request(ListToolsResult.METHOD)).tools
@@ -273,7 +273,7 @@ class Client:
             task.cancel()
 
     def _take_request(self, request_id: RequestId, method: str, params: Raw) -> None:
-        if method == PING:
+        if method == Ping.METHOD:
             self._connection.write(response(request_id, b"{}"))
         elif method == ElicitationParams.METHOD and self._on_question is not None:
             task = asyncio.create_task(self._answer(request_id, params, self._on_question))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.config.files import read_file
 from parley.config.locate import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS, SETTINGS, Wrong, described, is_address, shortened
 from parley.config.types import Provider, Settings, Wanted, WorkspaceWrite
@@ -323,11 +323,8 @@ def _read_instructions(path: str) -> str:
 
 
 def _read_text(path: str) -> str:
-    """A whole file. Raises OSError or UnicodeDecodeError; never waits for a writer, as a pipe would."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(0, "not a regular file")
-        return file.read().decode("utf-8-sig")
+    """A whole file. Raises OSError or UnicodeDecodeError."""
+    return read_file(path).decode("utf-8-sig")
 
 
 def _os_error(error: OSError) -> str:

@@ -44,7 +44,6 @@ class State:
         "_event_ids",
         "cwd",
         "event_id",
-        "last_turn",
         "messages",
         "model",
         "phase",
@@ -65,7 +64,6 @@ class State:
         """The turn that runs, or the last that ran."""
         self.since = 0.0
         """When that turn began."""
-        self.last_turn: TurnEnded | None = None
         self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
         """What was sent under which id."""
         self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
@@ -91,8 +89,6 @@ class State:
             case TurnStarted(event_id=event_id):
                 self.event_id, self.since = event_id, at
                 self._event_ids.add(event_id)
-            case TurnEnded():
-                self.last_turn = happened
             case _:
                 pass
 

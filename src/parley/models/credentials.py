@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from parley.config.files import read_file
 from parley.config.types import Provider, Settings
 from parley.errors import MissingVariable
 
@@ -24,7 +25,7 @@ OPENAI_HINT: Final = "Set it, or put it into auth.json in Parley's home director
 HIDDEN: Final = "***"
 
 SHORTEST_SECRET: Final = 8
-"""Words of headers that are shorter hide nothing, and striking them out would garble every text."""
+"""Words that are shorter hide nothing, and striking them out would garble every text."""
 
 _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.IGNORECASE)
 
@@ -66,7 +67,8 @@ def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
             secrets.update(_long_words(value))
     if key := _key(provider, settings.home, environ):
         headers["authorization"] = f"Bearer {key}"
-        secrets.add(key)
+        if len(key) >= SHORTEST_SECRET:  # local servers are given words such as `none`
+            secrets.add(key)
     return Credentials(headers, secrets)
 
 
@@ -90,8 +92,7 @@ class _AuthFile(Struct, frozen=True):
 
 def _key_in_auth_file(home: str) -> str | None:
     try:
-        with open(os.path.join(home, "auth.json"), "rb") as file:
-            key = msgspec.json.decode(file.read(), type=_AuthFile).OPENAI_API_KEY
+        key = msgspec.json.decode(read_file(os.path.join(home, "auth.json")), type=_AuthFile).OPENAI_API_KEY
     except (OSError, ValueError):
         return None  # not there or not ours: the environment may have the key
     return key.strip() if key else None

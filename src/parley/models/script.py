@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from parley.config.files import read_file
 from parley.errors import ModelError
 
 __all__ = ["BadScript", "Call", "Script", "Step", "Usage", "read_script"]
@@ -76,8 +77,7 @@ def read_script(path: str) -> Script:
         BadScript: there is no such file, or something in it is not as it should be.
     """
     try:
-        with open(path, "rb") as file:
-            script = _decoder.decode(file.read())
+        script = _decoder.decode(read_file(path))
     except OSError as error:
         raise BadScript(path, error.strerror or str(error)) from None
     except ValueError as error:

@@ -11,11 +11,10 @@ __all__ = ["Outbox"]
 class Outbox(Protocol):
     """Frames to one client, in order. Sending never waits and never fails."""
 
-    writable: bool
-    """False while more is unread than the high-water mark: whoever can wait should."""
-
-    closed: bool
-    """Nothing that is sent from now on will be read."""
+    @property
+    def writable(self) -> bool:
+        """False while more is unread than the high-water mark: whoever can wait should."""
+        ...
 
     def send(self, frame: bytes) -> None:
         """Hand over one message, without its line end; it leaves with the others of this loop tick."""

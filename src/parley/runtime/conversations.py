@@ -39,7 +39,7 @@ STOPPED: Final = "Turn interrupted: the server was stopped"
 class Turn:
     """A turn that runs."""
 
-    def __init__(self, event_id: EventId, work: asyncio.Task[None]) -> None:
+    def __init__(self, event_id: EventId, work: asyncio.Task[TurnEnded]) -> None:
         self.event_id = event_id
         self.work = work
         self.inputs: list[str] = []
@@ -134,7 +134,11 @@ class Conversation:
 
     def _show(self, first: Seq) -> None:
         for reader in tuple(self._readers):
-            reader.appended(first)
+            try:
+                reader.appended(first)
+            except Exception:  # a bug of ours; it may cost this reader, never the turn
+                log.exception("a reader of %s failed and was dropped", self.id)
+                self.detach(reader)
         self._wake()
 
     def _wake(self) -> None:
@@ -203,10 +207,10 @@ class Conversation:
         if self._over is not None:
             await asyncio.wait({self._over})
 
-    async def _work(self) -> None:
+    async def _work(self) -> TurnEnded:
         if self._model is None:
             self._model = self._open_model(self.settings, self.id)
-        await run_turn(self, self._model, self.settings, self._clock)
+        return await run_turn(self, self._model, self.settings, self._clock)
 
     async def _see_to_the_end_of(self, turn: Turn) -> None:
         """Every turn ends exactly once, and the log says how, whatever happened to the work."""
@@ -226,7 +230,7 @@ class Conversation:
                 TaskComplete(last_agent_message=None),
                 TurnEnded(why="failed", message=message),
             )
-        elif (ended := self.state.last_turn) is not None and ended.why == "done" and self.settings.notify:
+        elif (ended := turn.work.result()).why == "done" and self.settings.notify:
             run_notify_program(self.settings.notify, turn.event_id, turn.inputs, ended)
 
     def _aborted_calls(self) -> Iterator[CallOutput]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -24,6 +25,7 @@ from parley.wire.jsonrpc import (
     Message,
     NestedTooDeeply,
     RequestId,
+    decode_lenient,
     decode_message,
     error_response,
     id_in_prefix,
@@ -34,6 +36,8 @@ from parley.wire.mcp import Cancelled
 __all__ = ["Call", "Dispatch", "Handler"]
 
 log = logging.getLogger(__name__)
+
+_cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 
 
 class Call:
@@ -183,7 +187,7 @@ class Dispatch:
         if message.method != Cancelled.METHOD or message.params is UNSET:
             return
         try:
-            cancelled = msgspec.json.decode(message.params, type=Cancelled)
+            cancelled = decode_lenient(_cancelled_decoder, bytes(message.params))
         except msgspec.DecodeError:
             log.warning("a cancellation names no request and was ignored")
             return

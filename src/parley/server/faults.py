@@ -6,14 +6,17 @@ value, or nothing but a flag. A tool names its shape in its row (`Faults`); the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
+
+from msgspec import Struct
 
 from parley.errors import BadArguments, BadCursor, ConfigError, ParleyError, PositionBeyondEnd, UnknownConversation
 from parley.wire.mcp import CallToolResult, text_result, typed_result
 from parley.wire.tools import CreateFailed, Failed
 
-__all__ = ["NO_ARGUMENTS", "Faults", "RequestRefused", "failure"]
+__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "Faults", "RequestRefused", "failure"]
 
 NO_ARGUMENTS: Final = "no arguments"
 """The detail of a call that has no `arguments` at all."""
@@ -36,6 +39,14 @@ class Faults(Enum):
     STREAM = auto()
     PLAIN = auto()
     TYPED = auto()
+
+
+FAILED_VALUES: Final[Mapping[Faults, type[Struct]]] = {
+    Faults.CREATE: CreateFailed,
+    Faults.SEND: Failed,
+    Faults.TYPED: Failed,
+}
+"""The values of failures that are typed; the others are text."""
 
 
 def failure(tool: str, faults: Faults, error: ParleyError) -> CallToolResult:

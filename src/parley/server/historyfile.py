@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 
+from parley.config.files import read_file
+
 __all__ = ["history_file"]
 
 
 def history_file(home: str) -> tuple[int, int]:
     """Inode and number of lines; 0 and 0 without the file."""
+    path = os.path.join(home, "history.jsonl")
     try:
-        with open(os.path.join(home, "history.jsonl"), "rb") as file:
-            return os.fstat(file.fileno()).st_ino, sum(1 for _ in file)
+        lines = len(read_file(path).splitlines())
+        return os.stat(path).st_ino, lines
     except OSError:
         return 0, 0

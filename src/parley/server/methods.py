@@ -26,6 +26,7 @@ from parley.wire.mcp import (
     InitializeParams,
     InitializeResult,
     ListToolsResult,
+    Ping,
     ServerCapabilities,
     text_result,
 )
@@ -87,7 +88,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
 
     return {
         InitializeParams.METHOD: initialize,
-        "ping": ping,
+        Ping.METHOD: ping,
         ListToolsResult.METHOD: list_tools,
         CallToolParams.METHOD: call_tool,
     }

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import UNSET, Struct
 
 from parley.errors import BadArguments
-from parley.server.faults import NO_ARGUMENTS, Faults
+from parley.server.faults import FAILED_VALUES, NO_ARGUMENTS, Faults
 from parley.server.toolcall import ToolCall
 from parley.wire.arguments import fit
 from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition
@@ -73,8 +73,16 @@ class ToolTable:
                 title=tool.title,
                 description=tool.description,
                 input_schema=schema_of(tool.args),
-                output_schema=schema_of(tool.result) if full else UNSET,
+                output_schema=_output_schema(tool) if full else UNSET,
                 annotations=tool.annotations if full else UNSET,
             )
             for tool in self
         )
+
+
+def _output_schema(tool: Tool[Any]) -> dict[str, Any]:
+    """What structured content may be. Some clients hold failures against it too."""
+    success = schema_of(tool.result)
+    if (failed := FAILED_VALUES.get(tool.faults)) is None:
+        return success
+    return {"type": "object", "anyOf": [success, schema_of(failed)]}

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from parley.wire.events import EVENT_TYPES, UnknownEvent, decode_event, event_type
-from parley.wire.mcp import FULL_VERSION
+from parley.wire.mcp import FULL_VERSION, Ping
 from parley.wire.notifications import CodexEvent, ConversationEvent, InitialState, StreamDisconnected
 
 __all__ = ["check_message"]
@@ -53,7 +53,7 @@ def _check(message: Any, frame: bytes, version: str) -> None:
         return  # the envelope says all there is
     if method is None:
         result = message["result"]
-        answered = next((of for member, of in _RESULT_OF.items() if member in result), "ping")
+        answered = next((of for member, of in _RESULT_OF.items() if member in result), Ping.METHOD)
         parse_server_result(answered, version, result)
     elif "id" in message:
         if (method, version) not in SERVER_REQUESTS:

@@ -22,6 +22,8 @@ from parley.wire.framing import LineFramer, Overlong
 __all__ = ["DescriptorOutbox", "Stdio"]
 
 READ_BYTES: Final = 256 * 1024
+FILE_READ_BYTES: Final = 16 * 1024
+"""A file is always readable: small bites, so that answers are counted before the next is taken."""
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """From here on events wait. More than a client that keeps up ever leaves unread, even when it
 does not run for some milliseconds, and little enough for every connection to have it."""
@@ -203,7 +205,12 @@ class Stdio:
 
     async def _read_file(self, fd: int) -> None:
         while not self._ended.is_set():
-            self._feed(os.read(fd, READ_BYTES))
+            if self.outbox.unread >= STOP_READING_BYTES:
+                await self.outbox.flush()
+            try:
+                self._feed(os.read(fd, FILE_READ_BYTES))
+            except OSError:
+                self._feed(b"")
             await asyncio.sleep(0)  # a file is always readable: let the handlers run between
 
     def _feed(self, data: bytes) -> None:

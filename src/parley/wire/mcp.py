@@ -23,6 +23,7 @@ __all__ = [
     "InitializeResult",
     "Initialized",
     "ListToolsResult",
+    "Ping",
     "Progress",
     "RequestMeta",
     "ServerCapabilities",
@@ -85,6 +86,10 @@ class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Initialized(Struct, frozen=True):
     METHOD: ClassVar[str] = "notifications/initialized"
+
+
+class Ping(Struct, frozen=True):
+    METHOD: ClassVar[str] = "ping"
 
 
 class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -9,6 +9,7 @@ import pytest
 
 from kit.events import (
     agent_message,
+    agent_reasoning,
     error,
     task_complete,
     task_started,
@@ -278,3 +279,25 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
 
     assert notebook.turn == [model_asked()]
     assert model.closed == 1
+
+
+async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_response_ends() -> None:
+    notebook = Notebook()
+    careless: list[Step] = [
+        [ReasoningDelta("hm"), TextDelta("I "), TextDelta("look."), CallDone(call("c1")), DONE],
+    ]
+    await run_turn(notebook, Replies(careless, says("Done")), SETTINGS, Pauses())
+
+    assert notebook.turn == [
+        model_asked(),
+        agent_reasoning("hm"),
+        agent_message("I look."),
+        model_said(message("I look.")),
+        model_said(call("c1")),
+        call_output("c1", "unsupported call: shell"),
+        model_asked(),
+        agent_message("Done"),
+        model_said(message("Done")),
+        task_complete("Done"),
+        turn_ended("done", "Done"),
+    ]

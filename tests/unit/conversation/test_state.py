@@ -113,7 +113,6 @@ def test_a_turn_may_end_for_any_reason_and_the_next_may_start(why: Why) -> None:
     state = state_of(turn_started("1"), turn_ended(why, "Hello"), turn_started("2"))
 
     assert state.phase is Phase.RUNNING
-    assert state.last_turn == TurnEnded(why=why, message="Hello")
     assert state.event_id == "2"
 
 
@@ -121,7 +120,7 @@ def test_a_conversation_begins_idle_and_empty() -> None:
     state = State()
 
     assert (state.phase, state.model, state.cwd, state.title, state.tokens) == (Phase.IDLE, "", "", "", None)
-    assert (state.event_id, state.last_turn, state.messages, state.updated_at) == (None, None, {}, 0.0)
+    assert (state.event_id, state.messages, state.updated_at) == (None, {}, 0.0)
 
 
 def test_the_settings_chosen_last_are_in_force() -> None:

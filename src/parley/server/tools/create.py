@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from parley.config.types import Wanted
+from parley.server.opening import open_conversation
 from parley.server.toolcall import ToolCall
-from parley.server.toolservers import announce_tool_servers
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationCreateArguments, ConversationCreated
 
@@ -12,17 +11,5 @@ __all__ = ["create"]
 
 
 async def create(call: ToolCall, args: ConversationCreateArguments) -> CallToolResult:
-    settings = call.host.loader.resolve(
-        Wanted(
-            model=args.model,
-            profile=args.profile,
-            cwd=args.cwd,
-            approval_policy=args.approval_policy,
-            sandbox=args.sandbox,
-            base_instructions=args.base_instructions,
-            config=args.config,
-        )
-    )
-    conversation = call.host.conversations.create(settings)
-    await announce_tool_servers(conversation)
-    return typed_result(ConversationCreated(conversation_id=conversation.id, model=settings.model))
+    conversation = await open_conversation(call.host, args)
+    return typed_result(ConversationCreated(conversation_id=conversation.id, model=conversation.settings.model))

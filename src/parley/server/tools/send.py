@@ -47,6 +47,7 @@ def _refuse_what_is_not_there_yet(call: ToolCall, args: SendMessageArguments, co
     if args.parent_message_id is not None:
         # Older clients cannot know the ids of messages: what they give as parent is ignored, as
         # it always was (docs/protocol.md#sending).
-        unknown = MessageId(str(args.parent_message_id)) not in conversation.state.messages
+        parent = str(args.parent_message_id)
+        unknown = parent != conversation.id and MessageId(parent) not in conversation.state.messages
         if call.session.full or args.message_id is not None or not unknown:
             raise NotSupportedYet("parent_message_id")

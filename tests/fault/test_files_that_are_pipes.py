@@ -1,0 +1,34 @@
+"""Somebody put a pipe where a file is read: nobody waits for its writer."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kit.speaking import speaking
+from parley.testing import ScriptedModel
+
+
+@pytest.mark.promises("framing.never-blocked")
+async def test_a_pipe_as_a_script_fails_the_turn_and_nothing_else(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        script = client.raw.home / "script.json"
+        os.mkfifo(script)
+        config = {"model_provider": "scripted", "model_providers.scripted.script": str(script)}
+        messages = await client.until_answer(client.call("codex", prompt="go", config=config))
+        pong = (await client.until_answer(client.request("ping", {})))[-1]
+
+    assert messages[-1]["result"]["error"] == f"script {script}: not a regular file"
+    assert pong["result"] == {}
+
+
+@pytest.mark.promises("framing.never-blocked")
+async def test_pipes_in_the_home_are_as_good_as_nothing(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        for name in ("history.jsonl", "auth.json", "AGENTS.md"):
+            os.mkfifo(client.raw.home / name)
+        messages = await client.until_answer(client.call("codex", prompt="go"))
+
+    assert messages[0]["params"]["msg"]["history_log_id"] == 0
+    assert messages[-1]["result"] == {"content": [{"type": "text", "text": "Done"}]}

@@ -1,0 +1,163 @@
+"""The readers, voices and sessions of the server itself, over an outbox that is full whenever it likes.
+
+`test_views.py` shows the property for the log and its cursors; here the parts that really run are
+held to it, frame by frame: whatever happens in whatever order, a client that streams, falls
+behind, pauses and streams again ends with the view of one that was there all along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.events import (
+    agent_message,
+    agent_reasoning,
+    background_event,
+    error,
+    task_complete,
+    task_started,
+    user_message,
+)
+from kit.records import model_asked, turn_ended
+from kit.views import View
+from parley.conversation.log import Cursor, Happened, ItemKind, Log, encode_delta
+from parley.runtime.readers import Reader
+from parley.server.voices import StreamVoice
+from parley.wire.ids import START, ConversationId, Seq
+from parley.wire.jsonrpc import Message, decode_message
+from parley.wire.notifications import ConversationEvent, InitialState
+
+CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+
+_HAPPENED: tuple[tuple[Happened, ...], ...] = (
+    (task_started(), user_message("go")),
+    (model_asked(),),
+    (agent_message("A whole sentence."),),
+    (agent_reasoning("One."), agent_reasoning("Two.")),
+    (background_event("stream error: gone; retrying 1/2 in 200ms…"),),
+    (error(" Turn interrupted"), turn_ended("interrupted")),
+    (task_complete("Done"), turn_ended("done")),
+)
+
+Command = tuple[str, Any]
+
+appends = st.tuples(st.just("append"), st.sampled_from(_HAPPENED))
+deltas = st.tuples(st.just("delta"), st.tuples(st.sampled_from(ItemKind), st.text(min_size=1, max_size=6)))
+rooms = st.tuples(st.just("room"), st.tuples(st.integers(0, 2), st.integers(0, 4)))
+pauses = st.tuples(st.just("pause"), st.integers(0, 2))
+returns = st.tuples(st.just("return"), st.tuples(st.integers(0, 2), st.booleans()))
+
+
+class Door:
+    """An outbox with room for so many frames, and then for none until it is given more."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self._room = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def writable(self) -> bool:
+        return self._room > 0
+
+    def send(self, frame: bytes) -> None:
+        assert self.writable, "sent although there was no room"
+        self.frames.append(frame)
+        self._room -= 1
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        self._waiting.append(wake)
+
+    def make_room(self, frames: int) -> None:
+        self._room = frames
+        while self.writable and self._waiting:
+            self._waiting.pop(0)()
+
+
+class Client:
+    """One that streams now and then, and knows nothing but what it was sent."""
+
+    def __init__(self, log: Log, *, always: bool) -> None:
+        self.view = View()
+        self.door = Door()
+        self.reader: Reader | None = None
+        self._log = log
+        if always:
+            self.door.make_room(1_000_000)
+            self.stream(after=START)
+
+    def stream(self, *, after: Seq) -> None:
+        voice = StreamVoice(CONVERSATION, full=True, event_meta=True)
+        events = self._log.events(after=after, hidden=voice.hidden)
+        self.door.send(voice.snapshot(events, self._log.open_deltas(), self._log.last))
+        self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.door, voice)
+
+    def pause(self) -> None:
+        self.read()
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def read(self) -> View:
+        frames, self.door.frames = self.door.frames, []
+        for frame in frames:
+            self._take(decode_message(frame))
+        return self.view
+
+    def _take(self, message: Message) -> None:
+        params = bytes(message.params) if isinstance(message.params, msgspec.Raw) else b""
+        if message.method == InitialState.METHOD:
+            state = msgspec.json.decode(params, type=InitialState)
+            for one in state.initial_state.events:
+                self.view.take(ConversationEvent(meta=one.meta, msg=one.msg))
+            assert isinstance(state.meta.seq, int)
+            self.view.reached(state.meta.seq)
+        else:
+            event = msgspec.json.decode(params, type=ConversationEvent)
+            assert msgspec.json.decode(event.msg)["type"] == message.method
+            self.view.take(event)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commands=st.lists(st.one_of(appends, deltas, deltas, rooms, pauses, returns), max_size=60))
+def test_a_client_of_the_real_readers_ends_with_the_view_of_one_that_was_always_there(
+    commands: list[Command],
+) -> None:
+    log = Log()
+    always = Client(log, always=True)
+    clients = [Client(log, always=False) for _ in range(3)]
+
+    for name, argument in commands:
+        readers = [client.reader for client in (always, *clients) if client.reader is not None]
+        if name == "append":
+            first = log.append(argument, at=0.0)[0].seq
+            for reader in readers:
+                reader.appended(first)
+        elif name == "delta":
+            delta = log.extend(*argument)
+            for reader in readers:
+                reader.delta(delta, encode_delta(delta))
+        elif name == "room":
+            clients[argument[0]].door.make_room(argument[1])
+        elif name == "pause":
+            clients[argument].pause()
+        else:
+            client = clients[argument[0]]
+            if client.reader is None and client.door.writable:
+                if argument[1]:
+                    client.stream(after=client.view.resume())
+                else:
+                    client.view = View()
+                    client.stream(after=START)
+
+    truth = always.read()
+    for client in clients:
+        if client.reader is not None:
+            client.door.make_room(1_000_000)
+            view = client.read()
+            assert (view.events, view.open) == (truth.events, truth.open)
