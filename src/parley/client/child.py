@@ -110,7 +110,9 @@ class Child(asyncio.SubprocessProtocol):
         assert exit_code is not None
         return exit_code
 
-    async def close(self) -> int:
+    async def close(
+        self, *, exit_seconds: float = EXIT_GRACE_SECONDS, terminate_seconds: float = TERMINATE_GRACE_SECONDS
+    ) -> int:
         """Let the program end, make it end if it does not, and return its exit code.
 
         Cancelling kills it at once.
@@ -118,8 +120,8 @@ class Child(asyncio.SubprocessProtocol):
         try:
             self.close_stdin()
             for grace_seconds, insist in (
-                (EXIT_GRACE_SECONDS, self.terminate),
-                (TERMINATE_GRACE_SECONDS, self.kill),
+                (exit_seconds, self.terminate),
+                (terminate_seconds, self.kill),
             ):
                 try:
                     async with asyncio.timeout(grace_seconds):

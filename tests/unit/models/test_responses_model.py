@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from kit.model_peer import CONVERSATION, RESPONSES_END, responses_event, settings
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import StreamDisconnected
@@ -30,7 +31,6 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.ids import CallId
 from parley.wire.items import ImageItem, TextItem
-from unit.models.peer import CONVERSATION, RESPONSES_END, responses_event, settings
 
 
 def decoded(data: bytes, cuts: tuple[int, ...] = ()) -> list[Chunk]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kit.model_peer import CONVERSATION, RecordingClock, everything, settings
 from parley.conversation.records import CallItem, MessageItem
 from parley.errors import StreamDisconnected
 from parley.models import model_opener
@@ -25,7 +26,6 @@ from parley.ports.model import (
 )
 from parley.wire.events import TokenCount
 from parley.wire.ids import CallId, ConversationId
-from unit.models.peer import CONVERSATION, RecordingClock, everything, settings
 
 OTHER = ConversationId("b1f7a5d2-6f0e-4f43-8a57-9c0d2f1e7a44")
 

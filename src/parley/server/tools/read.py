@@ -40,7 +40,9 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
                     await conversation.wait_beyond(log.last)
                     found = newer()
         except TimeoutError:
-            pass  # nothing new is an answer too
+            # Nothing new is an answer too; but the answer goes up to the end of the log, and something
+            # may have been appended in the moment in which the time was over.
+            found = newer()
     page, more = found[:limit], len(found) > limit
     result = ConversationReadResult(
         events=tuple(PositionedEvent(seq=entry.seq, msg=Raw(entry.encoded)) for entry in page),

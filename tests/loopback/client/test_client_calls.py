@@ -267,12 +267,9 @@ async def test_raw_bytes_go_out_as_they_are(peer: StartPeer) -> None:
         assert await received(client) == [{"method": "by/hand"}]
 
 
-async def test_a_server_that_does_not_go_is_made_to(peer: StartPeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.client.child.EXIT_GRACE_SECONDS", 0.05)
-    monkeypatch.setattr("parley.client.child.TERMINATE_GRACE_SECONDS", 0.05)
+async def test_a_server_that_does_not_go_is_made_to(peer: StartPeer) -> None:
     async with asyncio.timeout(10), peer({"stubborn": []}) as client:
-        pass
-    assert client.process.exit_code == -9
+        assert await client.process.close(exit_seconds=0.05, terminate_seconds=0.05) == -9
 
 
 async def test_a_server_that_goes_by_itself_has_exit_code_0(peer: StartPeer) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from unit.models.peer import Caller
+from kit.model_peer import Caller
 
 
 @pytest.fixture

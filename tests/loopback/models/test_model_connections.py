@@ -9,10 +9,7 @@ import sys
 
 import pytest
 
-from parley.models.http import Http
-from parley.ports.model import ModelRequest, ResponseDone, TextDelta
-from parley.version import __version__
-from unit.models.peer import (
+from kit.model_peer import (
     CHAT_END,
     CHAT_STOP,
     CONVERSATION,
@@ -29,6 +26,9 @@ from unit.models.peer import (
     settings,
     streamed,
 )
+from parley.models.http import Http
+from parley.ports.model import ModelRequest, ResponseDone, TextDelta
+from parley.version import __version__
 
 WHOLE = streamed(chat_text("Done"), CHAT_STOP, CHAT_END)
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.config.types import WireApi
-from parley.errors import CannotConnect, MissingVariable, StreamDisconnected, UnexpectedStatus
-from parley.models.credentials import credentials
-from unit.models.peer import (
+from kit.model_peer import (
     CHAT_END,
     CHAT_STOP,
     RESPONSES_END,
@@ -23,6 +20,9 @@ from unit.models.peer import (
     settings,
     streamed,
 )
+from parley.config.types import WireApi
+from parley.errors import CannotConnect, MissingVariable, StreamDisconnected, UnexpectedStatus
+from parley.models.credentials import credentials
 
 KEY = "sk-of-the-user-0123456789"
 

@@ -8,19 +8,7 @@ from typing import get_args
 
 import pytest
 
-from parley.config.types import WireApi
-from parley.conversation.records import MessageItem
-from parley.errors import (
-    BadSetting,
-    CannotConnect,
-    HighDemand,
-    RetryLimitExceeded,
-    StreamDisconnected,
-    UnexpectedStatus,
-    UsageLimitReached,
-)
-from parley.ports.model import Chunk, MessageDone, ResponseDone, TextDelta
-from unit.models.peer import (
+from kit.model_peer import (
     CHAT_END,
     CHAT_STOP,
     PATIENCE_SECONDS,
@@ -37,6 +25,18 @@ from unit.models.peer import (
     settings,
     streamed,
 )
+from parley.config.types import WireApi
+from parley.conversation.records import MessageItem
+from parley.errors import (
+    BadSetting,
+    CannotConnect,
+    HighDemand,
+    RetryLimitExceeded,
+    StreamDisconnected,
+    UnexpectedStatus,
+    UsageLimitReached,
+)
+from parley.ports.model import Chunk, MessageDone, ResponseDone, TextDelta
 
 BOTH: list[WireApi] = [api for api in get_args(WireApi) if api != "scripted"]
 

@@ -1,0 +1,246 @@
+"""An answer of the model that breaks off behind any of its bytes is asked for again, and nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from kit.events import (
+    agent_message,
+    agent_reasoning,
+    background_event,
+    task_complete,
+    task_started,
+    token_count,
+)
+from kit.messages import APIS
+from parley.client import Conversation, Stream
+from parley.client.stream import Event
+from parley.testing import (
+    HOLD,
+    Call,
+    Cut,
+    Data,
+    ParleyProcess,
+    Reasoning,
+    RecordedRequest,
+    Reply,
+    Says,
+    ScriptedModel,
+)
+from parley.testing.render import Api, render, writer_for
+from parley.testing.replies import Ending
+from parley.testing.steps import Step
+from parley.wire.events import AgentMessageDelta, AgentReasoningDelta, BackgroundEvent
+from parley.wire.mcp import PLAIN_VERSION
+
+AT_ONCE: Final = 120
+"""Conversations of one server whose answers break off at the same time, each behind another byte."""
+
+THOUGHT: Final = "Grüße?"
+PIECES: Final = ("Good ", "mörn", "ing \U0001f600")
+ANSWER: Final[tuple[Step, ...]] = (Reasoning(THOUGHT), *PIECES, Call("greet", {"who": "é"}, call_id="c1"))
+"""Everything that an answer can be made of; the call makes the model be asked once more."""
+LAST_WORD: Final = "Done"
+
+BROKEN: Final = (
+    "stream error: stream disconnected before completion: the answer broke off; retrying 1/1 in <delay>…"
+)
+DELAY: Final = re.compile(r"(?<=retrying 1/1 in )(\d+(?:\.\d)?)ms(?=…$)")
+
+
+class Part(NamedTuple):
+    """One server-sent event of the answer, and what a client sees when it is there."""
+
+    data: bytes
+    shown: tuple[Event, ...] = ()
+    ends: bool = False
+    """All is said with it: whatever happens to the rest of the body does not matter."""
+
+
+def parts_of(api: Api) -> list[Part]:
+    rendered = [part for part in render(writer_for(api), ANSWER) if isinstance(part, bytes)]
+    said = [(AgentMessageDelta(delta=piece),) for piece in PIECES]
+    if api == "chat":
+        thought, *texts, call, finish, mark = rendered
+        spoken = [Part(text, shown) for text, shown in zip(texts, said, strict=True)]
+        return [Part(thought), *spoken, Part(call), Part(finish, ends=True), Part(mark)]
+    begin, thinking, thought, *texts, text, call, completed = rendered
+    return [
+        Part(begin),
+        Part(b'data: {"type":"response.in_progress"}\n\n'),
+        Part(thinking, (AgentReasoningDelta(delta=THOUGHT),)),
+        Part(thought, (agent_reasoning(THOUGHT),)),
+        *(Part(data, shown) for data, shown in zip(texts, said, strict=True)),
+        Part(text, (agent_message("".join(PIECES)),)),
+        Part(call),
+        Part(completed, ends=True),
+    ]
+
+
+def cut_behind(api: Api, at: int, how: Ending) -> Cut:
+    """The answer as far as it comes; it breaks off when the test has seen that much of it."""
+    parts = parts_of(api)[1:] if api == "responses" else parts_of(api)  # the model sends the beginning itself
+    text = b"".join(part.data for part in parts).decode().removeprefix("data: ").removesuffix("\n\n")
+    return Cut(steps=(Data(text), HOLD), at=at, how=how)
+
+
+def shown_behind(api: Api, at: int) -> tuple[list[Event], bool]:
+    """What a client sees of the first `at` bytes, and whether they are enough."""
+    shown: list[Event] = [task_started()]
+    for part in parts_of(api):
+        at -= len(part.data)
+        if at < 0:
+            break
+        shown += part.shown
+        if part.ends:
+            return shown, True
+    return shown, False
+
+
+def whole_answer(api: Api) -> list[Event]:
+    """The events of an answer that does not break off, and of the one behind its call."""
+    cost: list[Event] = [token_count(input_tokens=10, output_tokens=5, cached=0, reasoning=0)]
+    if api == "chat":
+        cost = []  # nobody asked for it
+    seen = [event for part in parts_of(api) for event in part.shown]
+    text = [agent_message("".join(PIECES))] if api == "chat" else []  # told where the API says that it is whole
+    last: list[Event] = [
+        AgentMessageDelta(delta=LAST_WORD),
+        agent_message(LAST_WORD),
+        *cost,
+        task_complete(LAST_WORD),
+    ]
+    return [*seen, *text, *cost, *last]
+
+
+def without_delay(event: Event) -> Event:
+    """A notice of a retry with `<delay>` in it, which must be near the usual one."""
+    if not isinstance(event, BackgroundEvent):
+        return event
+    found = DELAY.search(event.message)
+    assert found is not None, event
+    assert 180 <= float(found[1]) <= 220, event
+    return background_event(DELAY.sub("<delay>", event.message))
+
+
+# --- the model ---------------------------------------------------------------------------
+
+
+def history_in(request: RecordedRequest) -> list[Any]:
+    assert isinstance(request.body, dict)
+    return list(request.body["messages"] if request.api == "chat" else request.body["input"])
+
+
+def said_in(request: RecordedRequest) -> list[str | None]:
+    """What the user said, without the environment, and None for all that came of it."""
+    if request.api == "chat":
+        return [item["content"] if item["role"] == "user" else None for item in history_in(request)[2:]]
+    return [item["content"][0]["text"] if item.get("role") == "user" else None for item in history_in(request)[1:]]
+
+
+class Breaking:
+    """A model whose answer to `cut AT` breaks off the first time."""
+
+    def __init__(self, api: Api, how: Ending) -> None:
+        self._api, self._how = api, how
+        self.sent: dict[str, list[list[Any]]] = {}
+        """The history of every request, by the question that its conversation began with."""
+
+    def reply(self, request: RecordedRequest) -> Reply:
+        question, *rest = said_in(request)
+        assert question is not None
+        asked = self.sent.setdefault(question, [])
+        asked.append(history_in(request))
+        if rest:
+            return Says((LAST_WORD,))
+        if question.startswith("cut ") and len(asked) == 1:
+            return cut_behind(self._api, int(question.removeprefix("cut ")), self._how)
+        return Says(ANSWER)
+
+
+# --- the test ----------------------------------------------------------------------------
+
+
+async def seen_of(stream: Stream, number: int) -> list[Event]:
+    return [await anext(stream) for _ in range(number)]
+
+
+async def cut_at_once(
+    parley: ParleyProcess, api: Api, places: Sequence[int]
+) -> list[tuple[list[Event], list[Event]]]:
+    """Let as many answers break off; what was seen of each before it did, and from there to the end."""
+    conversations = [await parley.create() for _ in places]
+    streams = [await conversation.stream() for conversation in conversations]
+    expected = [shown_behind(api, at) for at in places]
+    broken = sum(not enough for _, enough in expected)
+    async with asyncio.timeout(30):
+        for conversation, at in zip(conversations, places, strict=True):
+            await conversation.send(f"cut {at}")
+        before = [await seen_of(stream, len(seen)) for stream, (seen, _) in zip(streams, expected, strict=True)]
+        if broken:
+            await parley.model.holding(broken)
+            parley.model.release()
+        behind = [await stream.turn() for stream in streams]
+        await asyncio.gather(*map(_ask_again, conversations, streams))
+        await asyncio.gather(*(stream.close() for stream in streams))
+    return list(zip(before, behind, strict=True))
+
+
+async def _ask_again(conversation: Conversation, stream: Stream) -> None:
+    """One more turn, for its request."""
+    await conversation.send("and then?")
+    assert await stream.text() == LAST_WORD
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
+    scripted_model: ScriptedModel, api: Api, how: Ending
+) -> None:
+    model = Breaking(api, how)
+    scripted_model.replies(model.reply)
+    size = sum(len(part.data) for part in parts_of(api))
+    retried = 0
+    async with ParleyProcess(
+        scripted_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1
+    ) as parley:
+        uncut = await parley.create()
+        async with asyncio.timeout(10), uncut.stream() as stream:
+            await uncut.send("whole")
+            assert await stream.turn() == [task_started(), *whole_answer(api)]
+            await _ask_again(uncut, stream)
+        for first in range(0, size + 1, AT_ONCE):
+            places = range(first, min(first + AT_ONCE, size + 1))
+            for at, (before, behind) in zip(places, await cut_at_once(parley, api, places), strict=True):
+                shown, enough = shown_behind(api, at)
+                assert before == shown, at
+                if enough:
+                    assert [*before, *behind] == [task_started(), *whole_answer(api)], at
+                else:
+                    retried += 1
+                    again = [background_event(BROKEN), *whole_answer(api)]
+                    assert [without_delay(event) for event in behind] == again, at
+
+    uncut_sent = model.sent.pop("whole")
+    for question, sent in model.sent.items():
+        same = [renamed(history, "whole", question) for history in uncut_sent]
+        _, enough = shown_behind(api, int(question.removeprefix("cut ")))
+        assert sent == (same if enough else [same[0], *same]), question
+    requests = sum(map(len, model.sent.values()))
+    print(f"{api}, {how}: {size + 1} cuts, {retried} asked again, {requests} requests")
+
+
+def renamed(value: Any, old: str, new: str) -> Any:
+    """The history of another conversation, which differs in what the user said first."""
+    if isinstance(value, dict):
+        return {key: renamed(one, old, new) for key, one in value.items()}
+    if isinstance(value, list):
+        return [renamed(one, old, new) for one in value]
+    return new if value == old else value
