@@ -1,4 +1,4 @@
-"""Every error Parley raises on purpose.
+"""Every error Parley raises on purpose and that crosses from one part to another.
 
     ParleyError
     ├── PeerError          the client asked for something that cannot be
@@ -20,7 +20,7 @@
     ├── ModelError         the model did not answer as it should
     │   ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
     │   ├── CannotConnect, StreamDisconnected
-    │   └── MissingVariable
+    │   └── MissingVariable, BadScript
     └── ClientError        what our own client met
         ├── RequestFailed      the server answered a request with a JSON-RPC error
         ├── ToolFailed         a tool answered that it failed
@@ -38,6 +38,7 @@ from typing import ClassVar
 __all__ = [
     "BadArguments",
     "BadCursor",
+    "BadScript",
     "BadSessionId",
     "BadSetting",
     "CannotConnect",
@@ -264,6 +265,16 @@ class MissingVariable(ModelError):
         hint = f" {instructions}" if instructions else ""
         super().__init__(f"Missing environment variable: `{variable}`.{hint}")
         self.variable, self.instructions = variable, instructions
+
+
+class BadScript(ModelError):
+    """The script of the embedded provider cannot be read, or is not one."""
+
+    worth_repeating = False
+
+    def __init__(self, source: str, detail: str) -> None:
+        super().__init__(f"script {source}: {detail}")
+        self.source, self.detail = source, detail
 
 
 # --- our own client --------------------------------------------------------------------

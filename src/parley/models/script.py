@@ -12,22 +12,12 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from parley.config.files import read_file
-from parley.errors import ModelError
+from parley.errors import BadScript
 
-__all__ = ["BadScript", "Call", "Script", "Step", "Usage", "read_script"]
+__all__ = ["Call", "Script", "Step", "Usage", "read_script"]
 
 Milliseconds = Annotated[int, Meta(ge=0)]
 Tokens = Annotated[int, Meta(ge=0)]
-
-
-class BadScript(ModelError):
-    """The script cannot be read, or is not one."""
-
-    worth_repeating = False
-
-    def __init__(self, source: str, detail: str) -> None:
-        super().__init__(f"script {source}: {detail}")
-        self.source, self.detail = source, detail
 
 
 class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,10 +9,9 @@ import pytest
 
 from kit.model_peer import CONVERSATION, RecordingClock, everything, settings
 from parley.conversation.records import CallItem, MessageItem
-from parley.errors import StreamDisconnected
+from parley.errors import BadScript, StreamDisconnected
 from parley.models import model_opener
 from parley.models.http import Http
-from parley.models.script import BadScript
 from parley.ports.model import (
     CallDone,
     Chunk,
