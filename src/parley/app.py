@@ -72,3 +72,4 @@ def _take_signals(transport: Stdio, conversations: Conversations) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, transport.stop_reading)
     loop.add_signal_handler(signal.SIGINT, interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})

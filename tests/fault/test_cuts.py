@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -170,20 +170,28 @@ async def seen_of(stream: Stream, number: int) -> list[Event]:
     return [await anext(stream) for _ in range(number)]
 
 
+def batches(api: Api) -> Iterator[tuple[range, bool]]:
+    """All places to cut at, some at a time, and whether what comes before them is enough."""
+    size = sum(len(part.data) for part in parts_of(api))
+    enough_from = next(at for at in range(size + 1) if shown_behind(api, at)[1])
+    for begin, end, enough in ((0, enough_from, False), (enough_from, size + 1, True)):
+        for first in range(begin, end, AT_ONCE):
+            yield range(first, min(first + AT_ONCE, end)), enough
+
+
 async def cut_at_once(
-    parley: ParleyProcess, api: Api, places: Sequence[int]
+    parley: ParleyProcess, api: Api, places: range, *, enough: bool
 ) -> list[tuple[list[Event], list[Event]]]:
     """Let as many answers break off; what was seen of each before it did, and from there to the end."""
     conversations = [await parley.create() for _ in places]
     streams = [await conversation.stream() for conversation in conversations]
-    expected = [shown_behind(api, at) for at in places]
-    broken = sum(not enough for _, enough in expected)
+    expected = [shown_behind(api, at)[0] for at in places]
     async with asyncio.timeout(30):
         for conversation, at in zip(conversations, places, strict=True):
             await conversation.send(f"cut {at}")
-        before = [await seen_of(stream, len(seen)) for stream, (seen, _) in zip(streams, expected, strict=True)]
-        if broken:
-            await parley.model.holding(broken)
+        before = [await seen_of(stream, len(seen)) for stream, seen in zip(streams, expected, strict=True)]
+        if not enough:  # otherwise nobody waits for the rest of them
+            await parley.model.holding(len(places))
             parley.model.release()
         behind = [await stream.turn() for stream in streams]
         await asyncio.gather(*map(_ask_again, conversations, streams))
@@ -206,8 +214,7 @@ async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
 ) -> None:
     model = Breaking(api, how)
     scripted_model.replies(model.reply)
-    size = sum(len(part.data) for part in parts_of(api))
-    retried = 0
+    cuts = retried = 0
     async with ParleyProcess(
         scripted_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1
     ) as parley:
@@ -216,17 +223,17 @@ async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
             await uncut.send("whole")
             assert await stream.turn() == [task_started(), *whole_answer(api)]
             await _ask_again(uncut, stream)
-        for first in range(0, size + 1, AT_ONCE):
-            places = range(first, min(first + AT_ONCE, size + 1))
-            for at, (before, behind) in zip(places, await cut_at_once(parley, api, places), strict=True):
-                shown, enough = shown_behind(api, at)
-                assert before == shown, at
+        for places, enough in batches(api):
+            seen = await cut_at_once(parley, api, places, enough=enough)
+            for at, (before, behind) in zip(places, seen, strict=True):
+                assert before == shown_behind(api, at)[0], at
                 if enough:
                     assert [*before, *behind] == [task_started(), *whole_answer(api)], at
                 else:
-                    retried += 1
                     again = [background_event(BROKEN), *whole_answer(api)]
                     assert [without_delay(event) for event in behind] == again, at
+            cuts += len(places)
+            retried += 0 if enough else len(places)
 
     uncut_sent = model.sent.pop("whole")
     for question, sent in model.sent.items():
@@ -234,7 +241,7 @@ async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
         _, enough = shown_behind(api, int(question.removeprefix("cut ")))
         assert sent == (same if enough else [same[0], *same]), question
     requests = sum(map(len, model.sent.values()))
-    print(f"{api}, {how}: {size + 1} cuts, {retried} asked again, {requests} requests")
+    print(f"{api}, {how}: {cuts} cuts, {retried} asked again, {requests} requests")
 
 
 def renamed(value: Any, old: str, new: str) -> Any:

@@ -17,6 +17,8 @@ from parley.testing.home import Home
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 ANSWERED_AT_MOST = 64 * 1024 * 1024
 """Far beyond the 16 MB behind which the server stops reading."""
+PATIENCE_SECONDS = 5.0
+"""More than the two seconds in which a server ends, for computers that are busy."""
 QUIET_SECONDS = 3.0
 """A server that reads at all takes a request within this time."""
 
@@ -113,3 +115,33 @@ def _read_late(home: Home, requests: Path) -> tuple[int, int]:
             if answered % 1000 == 0:
                 most = max(most, _resident_bytes(server.pid))
     return most, answered
+
+
+@pytest.mark.promises("lifecycle.end-of-stdin")
+async def test_a_client_that_leaves_without_reading_is_noticed_all_the_same(scripted_model: ScriptedModel) -> None:
+    home = Home(scripted_model)
+    home.open()
+    try:
+        code = await asyncio.to_thread(_leave_without_reading, home)
+    finally:
+        home.close()
+
+    assert code == 0
+
+
+def _leave_without_reading(home: Home) -> int:
+    """The exit code of a server whose client has asked for far too much, and closes its side."""
+    with subprocess.Popen(
+        home.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(REQUEST % 0)
+        server.stdin.flush()
+        size = len(server.stdout.readline())
+        _ask_until_nothing_is_taken(server.stdin.fileno(), at_most=ANSWERED_AT_MOST // size)
+        server.stdin.close()
+        try:
+            return server.wait(timeout=PATIENCE_SECONDS)
+        finally:
+            server.kill()

@@ -6,6 +6,7 @@ being cancelled is an interrupt, and whoever cancels says so in the log.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from random import random
 from typing import assert_never
@@ -48,6 +49,7 @@ from parley.wire.events import (
     TaskComplete,
     TokenCount,
 )
+from parley.wire.text import sayable
 
 __all__ = ["run_turn"]
 
@@ -56,18 +58,21 @@ async def run_turn(transcript: Transcript, model: Model, settings: Settings, clo
     """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended."""
     last_message: str | None = None
     while True:
+        await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
         await transcript.append(ModelAsked())
         request = request_for(settings, transcript.history.items)
         try:
             response = await _ask(transcript, model, request, settings, clock)
         except ModelError as error:
-            ended = TurnEnded(why="failed", message=str(error))
-            await transcript.append(ErrorEvent(message=str(error)), TaskComplete(last_agent_message=None), ended)
+            told = sayable(str(error))
+            ended = TurnEnded(why="failed", message=told)
+            await transcript.append(ErrorEvent(message=told), TaskComplete(last_agent_message=None), ended)
             return ended
         last_message = response.last_text or last_message
         await transcript.append(*(ModelSaid(item=item) for item in response.items))
         for call in response.calls:
             await transcript.append(CallOutput(call_id=call.call_id, output=_run(call)))
+            await asyncio.sleep(0)  # there may be thousands
         if response.usage is not None:
             await transcript.append(response.usage)
         # Between this look and the append below nothing can join: a turn does not end while input waits.
@@ -113,7 +118,7 @@ async def _ask(
             attempt += 1
             delay = backoff_seconds(attempt, random())
             note = f"stream error: {error}; retrying {attempt}/{model.max_retries} in {_spoken(delay)}…"
-            await transcript.append(BackgroundEvent(message=note))
+            await transcript.append(BackgroundEvent(message=sayable(note)))
             await clock.sleep(delay)
 
 
@@ -140,9 +145,9 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
     """Keep what ended for the history, and return what clients see of it."""
     match chunk:
         case MessageDone(item=item):
-            if item.text:
-                response.items.append(item)
-                return [AgentMessage(message=item.text)]
+            if text := item.text or transcript.unfinished(ItemKind.MESSAGE):
+                response.items.append(MessageItem(text=text, id=item.id))
+                return [AgentMessage(message=text)]
         case ReasoningDone(summaries=summaries, raw=raw, item=opaque):
             if opaque is not None:
                 response.items.append(opaque)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from parley.cli.logs import set_up_logging
 from parley.errors import ConfigError
 
 __all__ = ["run_mcp"]
 
-USAGE = """\
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+USAGE: Final = """\
 usage: parley mcp [-c KEY=VALUE]...
 
 Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. Ends when
@@ -50,6 +53,10 @@ def run_mcp(arguments: Sequence[str]) -> int:
                 return 2
         rest = others
     _fill_closed_descriptors()
+    # A signal that comes while we start is kept until somebody is there to end in order.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    import asyncio
+
     from parley.app import serve_stdio
 
     try:

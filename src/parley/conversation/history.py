@@ -8,6 +8,7 @@ is taken back.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from msgspec import Struct
@@ -41,15 +42,22 @@ HistoryItem = UserItem | ModelItem | OutputItem
 
 
 class History:
-    """The fold. `items` is what the next request sends."""
+    """The fold."""
 
-    __slots__ = ("_unanswered", "items", "waiting")
+    __slots__ = ("_places", "_unanswered", "waiting")
 
     def __init__(self) -> None:
-        self.items: list[HistoryItem] = []
         self.waiting: list[UserItem] = []
         """Input the model has not been sent."""
-        self._unanswered: list[CallId] = []
+        self._places: list[HistoryItem | None] = []
+        """Every call keeps the place behind it free for its output."""
+        self._unanswered: dict[CallId, deque[int]] = {}
+        """Where the outputs that are still missing belong. A model may use an id twice."""
+
+    @property
+    def items(self) -> list[HistoryItem]:
+        """What the next request sends."""
+        return [item for item in self._places if item is not None]
 
     def apply(self, happened: Happened) -> None:
         """Take in one entry; most do not concern the model."""
@@ -57,13 +65,14 @@ class History:
             case UserMessage(content=content):
                 self.waiting.append(UserItem(content))
             case ModelSaid(item=item):
-                self.items.append(item)
+                self._places.append(item)
                 if isinstance(item, CallItem):
-                    self._unanswered.append(item.call_id)
+                    self._unanswered.setdefault(item.call_id, deque()).append(len(self._places))
+                    self._places.append(None)
             case CallOutput(call_id=call_id, output=output):
                 self._answer(call_id, output)
             case ModelAsked() | TurnEnded():
-                self.items += self.waiting
+                self._places += self.waiting
                 self.waiting.clear()
             case _:
                 pass
@@ -71,19 +80,13 @@ class History:
     @property
     def unanswered(self) -> tuple[CallId, ...]:
         """Calls without an output, in order; a turn may not end before each has one."""
-        return tuple(self._unanswered)
+        places = ((place, call_id) for call_id, places in self._unanswered.items() for place in places)
+        return tuple(call_id for _, call_id in sorted(places))
 
     def _answer(self, call_id: CallId, output: str) -> None:
-        if call_id not in self._unanswered:
+        places = self._unanswered.get(call_id)
+        if not places:
             raise ValueError(f"no open call {call_id!r}")
-        self._unanswered.remove(call_id)
-        # A model may repeat an id within a response: the first call of that id without an output
-        # is meant. Calls without an output are at the very end of the list.
-        unanswered_of_this_id = self._unanswered.count(call_id)
-        for index in range(len(self.items) - 1, -1, -1):
-            item = self.items[index]
-            if isinstance(item, CallItem) and item.call_id == call_id:
-                if unanswered_of_this_id == 0:
-                    self.items.insert(index + 1, OutputItem(call_id, output))
-                    return
-                unanswered_of_this_id -= 1
+        self._places[places.popleft()] = OutputItem(call_id, output)
+        if not places:
+            del self._unanswered[call_id]

@@ -135,12 +135,12 @@ class Log:
             is_event = isinstance(one, EventBase)
             kind = event_type(one) if isinstance(one, EventBase) else record_type(one)
             added.append(Entry(Seq(seq), at, kind, is_event, encode(one)))
-            if is_event and self.open:
-                if kind in VOIDS:
-                    self.open.clear()
-                elif kind in ENDS:
-                    self.open.pop(ENDS[kind], None)
         self.entries += added
+        for entry in added if self.open else ():
+            if entry.is_event and entry.type in VOIDS:
+                self.open.clear()
+            elif entry.is_event and entry.type in ENDS:
+                self.open.pop(ENDS[entry.type], None)
         return added
 
     def extend(self, kind: ItemKind, text: str) -> Delta:

@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.errors import StreamDisconnected
 from parley.models.content import texts_of
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
@@ -135,8 +136,14 @@ class _Choice(Struct, frozen=True, gc=False):
     finish_reason: str | None = None
 
 
+class _Fault(Struct, frozen=True, gc=False):
+    message: str | None = None
+
+
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] | None = None
+    error: _Fault | None = None
+    """Providers that fail in mid-sentence have no other place to say so."""
     usage: Raw | UnsetType = UNSET
     """Read only where it is wanted: a count of an odd shape must not cost the text beside it."""
 
@@ -186,14 +193,14 @@ class ChatDecoder:
     """One reply. Deltas come as they are fed; what they add up to comes with `end`.
 
     A finish reason ends the response, and so do the end mark and the end of the body. Where token
-    counts were asked for they come after the finish reason, and are waited for.
+    counts were asked for they come after the finish reason, and are waited for a little.
     """
 
     def __init__(self, *, stream_usage: bool) -> None:
-        self.done = False
+        self.done = self.whole = False
         self._stream_usage = stream_usage
         self._framer = SseFramer()
-        self._finished = False
+        self._failure: str | None = None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
@@ -206,14 +213,14 @@ class ChatDecoder:
             event: _Event | None
             try:
                 event = decode(payload)
-            except ValueError:
+            except (ValueError, RecursionError):
                 if payload.strip() == END_MARK:
                     self.done = True
                     break
                 event = read_payload(_EVENT, payload)
                 if event is None:
                     continue
-            if event.choices and not self._finished:
+            if event.choices and not self.whole:
                 choice = event.choices[0]
                 if (delta := choice.delta) is not None:
                     if delta.reasoning and (thought := _thought(delta.reasoning)):
@@ -226,15 +233,21 @@ class ChatDecoder:
                         chunks.append(TextDelta(text))
                     for piece in delta.tool_calls or ():
                         self._calls.setdefault(piece.index, _Call()).extend(piece)
-                self._finished = choice.finish_reason is not None
+                self.whole = choice.finish_reason is not None
+            elif event.error is not None and not self.whole:
+                self._failure = event.error.message or "the provider gave no reason"
+                self.done = True
+                break
             if self._stream_usage and event.usage is not UNSET:
                 self._usage = _token_count(event.usage) or self._usage
-            if self._finished and not (self._stream_usage and self._usage is None):
+            if self.whole and not (self._stream_usage and self._usage is None):
                 self.done = True
                 break
         return chunks
 
     def end(self) -> list[Chunk]:
+        if self._failure is not None:
+            raise StreamDisconnected(self._failure)
         chunks: list[Chunk] = []
         if self._reasoning:
             chunks.append(self._thought_through())

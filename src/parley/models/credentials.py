@@ -61,6 +61,8 @@ def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
     secrets = {
         word for name, value in headers.items() if _NAMES_A_SECRET.search(name) for word in _long_words(value)
     }
+    for value in provider.query_params.values():
+        secrets.update(_long_words(value))
     for name, variable in provider.env_http_headers.items():
         if value := environ.get(variable, "").strip():
             headers[name.lower()] = value

@@ -31,11 +31,15 @@ from parley.models.credentials import Credentials, credentials
 from parley.models.http import REFUSAL_BYTES, Http, Reply
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, backoff_seconds
+from parley.wire.text import sayable
 
 __all__ = ["Decoder", "Endpoint"]
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60
 """A provider may ask for a longer pause; a person who waits would rather read the failure."""
+
+AFTERTHOUGHT_SECONDS: Final = 3.0
+"""How long the token counts of a response that is whole are waited for; they come right behind it."""
 
 
 class Decoder(Protocol):
@@ -43,6 +47,9 @@ class Decoder(Protocol):
 
     done: bool
     """Nothing that may still come matters."""
+
+    whole: bool
+    """What may still come is welcome, but the response is whole without it."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         """What `data` completes."""
@@ -88,7 +95,7 @@ class Endpoint:
         """
         who = credentials(self._settings, self._environ)
         with closing(await self._accepted(body, who)) as reply:
-            while not decoder.done and (data := await reply.read()):
+            while not decoder.done and (data := await _more(reply, decoder)):
                 if chunks := decoder.feed(data):
                     yield chunks
             try:
@@ -135,6 +142,16 @@ class Endpoint:
         return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
 
 
+async def _more(reply: Reply, decoder: Decoder) -> bytes:
+    """What comes next; nothing at the end, and nothing where the response does without it."""
+    if not decoder.whole:
+        return await reply.read()
+    try:
+        return await reply.read(within_seconds=AFTERTHOUGHT_SECONDS)
+    except StreamDisconnected:
+        return b""
+
+
 def _address(provider: Provider, path: str) -> str:
     if not provider.base_url:
         raise BadSetting("this provider needs one", key=f"model_providers.{provider.id}.base_url")
@@ -148,7 +165,7 @@ def _phrase(reply: Reply) -> str:
     try:
         return HTTPStatus(reply.status).phrase
     except ValueError:
-        return reply.reason or "<unknown status code>"
+        return sayable(reply.reason) or "<unknown status code>"
 
 
 def _seconds(retry_after: str | None, *, now: float) -> float | None:
@@ -161,7 +178,7 @@ def _seconds(retry_after: str | None, *, now: float) -> float | None:
         seconds = (
             float(retry_after) if retry_after.isdecimal() else parsedate_to_datetime(retry_after).timestamp() - now
         )
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_SECONDS)
 
@@ -178,6 +195,6 @@ class _Refused(Struct, frozen=True):
 def _usage_limit(body: bytes) -> UsageLimitReached | None:
     try:
         fault = msgspec.json.decode(body, type=_Refused).error
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return UsageLimitReached(fault.resets_in_seconds) if fault.type == "usage_limit_reached" else None

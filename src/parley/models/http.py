@@ -13,10 +13,11 @@ import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from parley.errors import CannotConnect, StreamDisconnected
+from parley.models.resolver import DaemonResolver
 from parley.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ REFUSAL_BYTES: Final = 4096
 """How much of such a body is read."""
 
 SILENT: Final = "idle timeout waiting for SSE"
+BROKEN: Final = "the answer broke off"
+
+LOOK_SECONDS: Final = 1.0
+"""How often a reply that is silent is looked at: a connection may be lost without a word."""
 
 
 class Http:
@@ -72,7 +77,7 @@ class Http:
                     headers=headers,
                     allow_redirects=False,  # keys do not follow one
                     proxy=_proxy(url),
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=idle_seconds),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
         except aiohttp.ConnectionTimeoutError:
             raise CannotConnect(_shown(url), "nobody answered in time") from None
@@ -81,7 +86,7 @@ class Http:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # The library's own errors hold the request, keys and all: none of them travels on.
             raise CannotConnect(_shown(url), _in_words(error)) from None
-        return Reply(response)
+        return Reply(response, idle_seconds)
 
     async def close(self) -> None:
         """Close every connection. Requests that still run break off."""
@@ -102,7 +107,10 @@ class Http:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # as many as there are conversations
+                connector=aiohttp.TCPConnector(
+                    limit=0,  # as many as there are conversations
+                    resolver=cast("aiohttp.abc.AbstractResolver", DaemonResolver()),
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"user-agent": f"parley/{__version__}"},
             )
@@ -112,28 +120,42 @@ class Http:
 class Reply:
     """The answer to one request: its head, and a body that may still be coming."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+    def __init__(self, response: aiohttp.ClientResponse, idle_seconds: float) -> None:
+        self._response, self._idle_seconds = response, idle_seconds
         self.status = response.status
         self.reason = response.reason or ""
         self.retry_after = response.headers.get("retry-after")
 
-    async def read(self) -> bytes:
+    async def read(self, *, within_seconds: float | None = None) -> bytes:
         """All that has come since the last call, or what comes next; nothing at the orderly end.
 
         Raises:
-            StreamDisconnected: the body broke off, or nothing came for as long as was allowed.
+            StreamDisconnected: the body broke off, or nothing came for as long as is allowed.
         """
         import aiohttp
 
+        left = self._idle_seconds if within_seconds is None else within_seconds
         try:
-            return await self._response.content.readany()
-        except TimeoutError:
-            raise StreamDisconnected(SILENT) from None
+            while True:
+                look_seconds = min(left, LOOK_SECONDS)
+                try:
+                    async with asyncio.timeout(look_seconds):
+                        return await self._response.content.readany()
+                except TimeoutError:
+                    left -= look_seconds
+                    if left <= 0:
+                        raise StreamDisconnected(SILENT) from None
+                    if self._is_lost():
+                        raise StreamDisconnected(BROKEN) from None
         except aiohttp.ClientPayloadError:
-            raise StreamDisconnected("the answer broke off") from None
+            raise StreamDisconnected(BROKEN) from None
         except (aiohttp.ClientError, OSError) as error:
             raise StreamDisconnected(_in_words(error)) from None
+
+    def _is_lost(self) -> bool:
+        """The connection is gone though the body has not ended: the library does not always say so."""
+        connection = self._response.connection
+        return connection is not None and (connection.transport is None or connection.transport.is_closing())
 
     async def beginning(self) -> bytes:
         """The first `REFUSAL_BYTES` of the body, or as much of them as can be had."""
@@ -198,8 +220,8 @@ def _in_words(error: Exception) -> str:
             return "this is no address"
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed"
-        case aiohttp.ClientResponseError(status=status, message=message):
-            return f"{status} {message}"
+        case aiohttp.ClientResponseError():
+            return "the answer is not HTTP"
         case OSError(errno=int(number)) if number > 0:
             return os.strerror(number)
         case OSError(strerror=str(text)):

@@ -244,7 +244,7 @@ class ResponsesDecoder:
     """One reply. It is whole when the provider says that it is completed, and not before."""
 
     def __init__(self) -> None:
-        self.done = False
+        self.done = self.whole = False
         self._framer = SseFramer()
         self._failure = "stream closed before response.completed"
         self._completed: ResponseDone | None = None
@@ -256,7 +256,7 @@ class ResponsesDecoder:
             event: _Event | None
             try:
                 event = decode(payload)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = read_payload(_EVENT, payload)
                 if event is None:
                     continue
@@ -313,8 +313,6 @@ def _message_done(data: bytes) -> Chunk | None:
     if (message := read_payload(_MESSAGE, data)) is None:
         return None
     text = "".join(part.text or part.refusal or "" for part in message.content)
-    if not text:
-        return OpaqueDone(OpaqueItem(verbatim=Raw(data)))  # nothing to show, still to be sent back
     return MessageDone(MessageItem(text=text, id=message.id))
 
 

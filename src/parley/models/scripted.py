@@ -6,6 +6,7 @@ For trying Parley out, for demonstrations and for tests of clients. Knows how a 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
@@ -101,6 +102,8 @@ class ScriptedModel:
     async def _pause(self, milliseconds: int) -> None:
         if milliseconds:
             await self._clock.sleep(milliseconds / 1000)
+        else:
+            await asyncio.sleep(0)  # a long script must not keep everybody else waiting
 
 
 def _ends_text(step: Step) -> bool:

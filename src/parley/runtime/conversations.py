@@ -26,6 +26,7 @@ from parley.runtime.readers import Reader
 from parley.wire.events import ErrorEvent, TaskComplete, TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem, text_of
+from parley.wire.text import sayable
 
 __all__ = ["Accepted", "Conversation", "Conversations", "Turn"]
 
@@ -42,8 +43,8 @@ class Turn:
     def __init__(self, event_id: EventId, work: asyncio.Task[TurnEnded]) -> None:
         self.event_id = event_id
         self.work = work
-        self.inputs: list[str] = []
-        """What the user said in it, for the notify program."""
+        self.inputs: dict[MessageId, str] = {}
+        """What the user said in it."""
         self.cut_short: Why | None = None
         """Why it was told to end before its time."""
 
@@ -53,7 +54,7 @@ class Accepted(NamedTuple):
 
     message_id: MessageId
     turn: Turn | None
-    """The turn that took it; None: it was sent before, and nothing happens."""
+    """The turn that took it; None: it was sent before, and its turn is over."""
     first: Seq
     """The position of the first entry that it caused."""
 
@@ -127,10 +128,11 @@ class Conversation:
 
     def _write(self, happened: tuple[Happened, ...]) -> Seq:
         at = self._clock.now()
+        first = self.log.append(happened, at=at)[0].seq  # this can fail, and then nothing has happened
         for one in happened:
             self.state.apply(one, at=at)
             self.history.apply(one)
-        return self.log.append(happened, at=at)[0].seq
+        return first
 
     def _show(self, first: Seq) -> None:
         for reader in tuple(self._readers):
@@ -177,7 +179,8 @@ class Conversation:
         if message_id in self.state.messages:
             if self.state.messages[message_id] != content:
                 raise MessageIdTaken(message_id)
-            accepted(Accepted(message_id, turn=None, first=self.log.last))
+            took_it = turn is not None and message_id in turn.inputs
+            accepted(Accepted(message_id, turn if took_it else None, first=self.log.last))
             return
         if self._closing.is_set():
             raise ShuttingDown
@@ -189,7 +192,7 @@ class Conversation:
             first = self._write((started, TaskStarted(), said))
             turn = self._turn = Turn(started.event_id, asyncio.create_task(self._work()))
             self._over = asyncio.create_task(self._see_to_the_end_of(turn))
-        turn.inputs.append(text_of(content))
+        turn.inputs[message_id] = text_of(content)
         accepted(Accepted(message_id, turn, first))
         self._show(first)
 
@@ -223,7 +226,7 @@ class Conversation:
             )
         elif (bug := turn.work.exception()) is not None:
             log.error("turn of %s failed", self.id, exc_info=bug)
-            message = f"internal error: {type(bug).__name__}: {bug}"
+            message = sayable(f"internal error: {type(bug).__name__}: {bug}")
             await self.append(
                 *self._aborted_calls(),
                 ErrorEvent(message=message),
@@ -231,7 +234,7 @@ class Conversation:
                 TurnEnded(why="failed", message=message),
             )
         elif (ended := turn.work.result()).why == "done" and self.settings.notify:
-            run_notify_program(self.settings.notify, turn.event_id, turn.inputs, ended)
+            run_notify_program(self.settings.notify, turn.event_id, tuple(turn.inputs.values()), ended)
 
     def _aborted_calls(self) -> Iterator[CallOutput]:
         return (CallOutput(call_id=call_id, output=ABORTED) for call_id in self.history.unanswered)

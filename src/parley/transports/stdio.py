@@ -30,6 +30,8 @@ does not run for some milliseconds, and little enough for every connection to ha
 LOW_WATER_BYTES: Final = 256 * 1024
 """From here on they go again; well under the high mark, so that the two do not alternate."""
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
+LOOK_SECONDS: Final = 0.25
+"""How often a client that is not read from is looked at: it may have left."""
 PIPE_BYTES: Final = 1024 * 1024
 """What we ask the kernel to hold of a pipe: fewer and larger writes and wake-ups."""
 
@@ -161,6 +163,7 @@ class Stdio:
         self._framer = LineFramer()
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
         self._reading = False
+        self._hung_up = False
         self.outbox = DescriptorOutbox(stdout, on_closed=self._ended.set)
         self.outbox.on_room = self._regulate
         self._stdin: int | None
@@ -183,7 +186,8 @@ class Stdio:
         self._regulate()
 
     def _regulate(self) -> None:
-        wanted = self._pollable and not self._ended.is_set() and self.outbox.unread < STOP_READING_BYTES
+        has_room = self.outbox.unread < STOP_READING_BYTES or self._hung_up
+        wanted = self._pollable and not self._ended.is_set() and has_room
         if wanted == self._reading or self._stdin is None:
             return
         self._reading = wanted
@@ -191,6 +195,19 @@ class Stdio:
             self._loop.add_reader(self._stdin, self._readable)
         else:
             self._loop.remove_reader(self._stdin)
+            self._watch_for_the_end()
+
+    def _watch_for_the_end(self) -> None:
+        """While nothing is read, the end of what the client says must be noticed all the same."""
+        if self._reading or self._stdin is None or self._ended.is_set():
+            return
+        poll = select.poll()
+        poll.register(self._stdin, getattr(select, "POLLRDHUP", 0))
+        if poll.poll(0):
+            self._hung_up = True  # what is left to read is little
+            self._regulate()
+        else:
+            self._loop.call_later(LOOK_SECONDS, self._watch_for_the_end)
 
     def _readable(self) -> None:
         assert self._stdin is not None

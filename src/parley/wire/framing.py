@@ -111,6 +111,5 @@ class SseFramer:
                     data.clear()
             elif line[:5] == b"data:" or line == b"data":
                 data.append(line[5:])
-        if not data:
-            self._held = len(tail)
+        self._held = len(tail) + sum(map(len, data))
         return events

@@ -159,7 +159,7 @@ class Cancelled(Struct, frozen=True, kw_only=True, rename="camel"):
     METHOD: ClassVar[str] = "notifications/cancelled"
 
     request_id: RequestId
-    reason: str | UnsetType | None = UNSET
+    reason: Any | UnsetType = UNSET
 
 
 class Progress(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -283,3 +283,13 @@ def test_void_text_is_never_handed_out(event: EventMsg) -> None:
     [entry] = log.append([event], at=AT)
 
     assert said(log, Cursor()) == [entry.type]
+
+
+def test_an_append_that_cannot_be_written_down_changes_nothing() -> None:
+    log = log_of(task_started())
+    log.extend(ItemKind.MESSAGE, "Hel")
+    with pytest.raises(UnicodeEncodeError):
+        log.append([agent_message("Hello"), error("half a \ud800 pair")], at=AT)
+
+    assert [entry.type for entry in log.entries] == ["task_started"]
+    assert [delta.text for delta in log.open_deltas()] == ["Hel"]

@@ -184,7 +184,7 @@ ODDITIES_CHUNKS: list[Chunk] = [
     TextDelta("half \ufffd pair, "),
     TextDelta("bad byte \ufffd"),
     OpaqueDone(OpaqueItem(verbatim=raw({"type": "thing", "of": "\ufffd \ufffd"}))),
-    OpaqueDone(OpaqueItem(verbatim=raw(EMPTY_MESSAGE))),
+    MessageDone(MessageItem(text="", id="msg_2")),
     MessageDone(MessageItem(text="Sorry: no.")),
     ResponseDone(None),
 ]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.errors import StreamDisconnected
 from parley.wire.framing import SseFramer
 
 
@@ -63,3 +64,16 @@ def test_an_event_in_many_small_pieces_is_put_together_once() -> None:
     pieces = [b"x" * 10] * 100_000
 
     assert fed(b"data: ", *pieces, b"\n\n") == [b"x" * 1_000_000]
+
+
+def test_only_an_event_that_does_not_end_is_too_long() -> None:
+    framer = SseFramer()
+    megabyte = b"\ndata: " + b"x" * 1024 * 1024 + b"\n"
+    finished = sum(len(framer.feed(megabyte)) for _ in range(80))
+    assert finished == 79
+
+    endless = SseFramer()
+    line = b"data: " + b"x" * 1024 * 1024 + b"\n"
+    assert [endless.feed(line) for _ in range(63)] == [[]] * 63
+    with pytest.raises(StreamDisconnected, match="too long"):
+        endless.feed(line)

@@ -1,0 +1,66 @@
+"""Looking up addresses in threads that nobody has to wait for.
+
+The event loop's own threads are joined when it ends, so that a name server that does not answer
+would hold up the end of the whole server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+__all__ = ["DaemonResolver"]
+
+
+class DaemonResolver:
+    """A resolver in the shape that the HTTP library asks for."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[dict[str, Any]]:
+        """The addresses of a host.
+
+        Raises:
+            OSError: it has none, or none could be found out.
+        """
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[Any]] = loop.create_future()
+
+        def tell(addresses: list[Any] | None, error: OSError | None) -> None:
+            if found.done():
+                return  # nobody waits any more
+            if error is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(addresses or [])
+
+        def look_up() -> None:
+            addresses, failed = None, None
+            try:
+                addresses = socket.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, family=family, flags=socket.AI_ADDRCONFIG
+                )
+            except (OSError, UnicodeError) as error:
+                failed = error if isinstance(error, OSError) else OSError(str(error))
+            try:
+                loop.call_soon_threadsafe(tell, addresses, failed)
+            except RuntimeError:
+                pass  # the loop has ended meanwhile
+
+        threading.Thread(target=look_up, name="resolve", daemon=True).start()
+        return [
+            {
+                "hostname": host,
+                "host": address[0],
+                "port": address[1],
+                "family": family,
+                "proto": protocol,
+                "flags": socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            }
+            for family, _, protocol, _, address in await found
+        ]
+
+    async def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,247 @@
+"""Providers that break every rule, and a server behind which nobody waits for ever."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kit.calls import Wire, answered, failed, is_event, speaking
+from kit.model_peer import (
+    CHAT_END,
+    CHAT_STOP,
+    RESPONSES_END,
+    Answer,
+    Peer,
+    chat_text,
+    plain,
+    responses_event,
+    responses_text,
+    streamed,
+)
+from parley.testing import RawParley, ScriptedModel
+from parley.testing.render import Api
+
+GOOD_CHAT = streamed(chat_text("Done"), CHAT_STOP, CHAT_END)
+GOOD_RESPONSES = streamed(
+    responses_event(
+        "response.output_item.done",
+        item={"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done"}]},
+    ),
+    RESPONSES_END,
+)
+BROKE_OFF = "stream disconnected before completion: the answer broke off"
+DEEP = b"[" * 3000 + b"]" * 3000
+
+
+@asynccontextmanager
+async def asking(
+    scripted_model: ScriptedModel, *answers: Answer, api: Api = "chat", settings: str = "", retries: int = 0
+) -> AsyncIterator[Wire]:
+    """A server whose model is a peer with these answers."""
+    async with (
+        Peer(*answers) as peer,
+        against(peer, scripted_model, api=api, settings=settings, retries=retries) as wire,
+    ):
+        yield wire
+
+
+@asynccontextmanager
+async def against(
+    peer: Peer, scripted_model: ScriptedModel, *, api: Api, settings: str = "", retries: int = 0
+) -> AsyncIterator[Wire]:
+    config = f"""
+        model_provider = "liar"
+        [model_providers.liar]
+        base_url = "http://127.0.0.1:{peer.port}/v1"
+        wire_api = "{api}"
+        request_max_retries = {retries}
+        stream_max_retries = 0
+        {settings}
+    """
+    async with speaking(scripted_model, config=config) as wire:
+        yield wire
+
+
+def events(messages: list[object]) -> list[object]:
+    """What a call was told, without its first event and the second half of each pair."""
+    told = [
+        one["params"]["msg"] for one in messages if isinstance(one, dict) and one.get("method") == "codex/event"
+    ]
+    return told[1:]
+
+
+@pytest.mark.promises("failures.messages", "failures.usable")
+@pytest.mark.parametrize(("api", "good"), [("chat", GOOD_CHAT), ("responses", GOOD_RESPONSES)])
+async def test_a_chunk_of_nonsense_ends_the_turn_though_the_idle_timeout_is_far(
+    scripted_model: ScriptedModel, api: Api, good: Answer
+) -> None:
+    text = chat_text("par") if api == "chat" else responses_text("par")
+    nonsense = Answer(streamed(text, whole=False).raw, "close", late=b"zz\r\nnothing\r\n")
+    async with Peer(nonsense, good) as peer, against(peer, scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        await wire.until(is_event("agent_message_delta"))
+        peer.go_on.set()
+        first = await wire.answer(1)
+        wire.reply(2, "again")
+        second = await wire.answer(2)
+
+    assert first[-1] == failed(1, BROKE_OFF)
+    assert second[-1] == answered(2, "Done")
+
+
+@pytest.mark.promises("framing.one-answer", "failures.messages")
+async def test_a_reason_that_is_no_text_is_told_as_far_as_it_is(scripted_model: ScriptedModel) -> None:
+    odd = Answer(b"HTTP/1.1 999 We\xffird\r\ncontent-length: 2\r\n\r\nno")
+    async with asking(scripted_model, odd, GOOD_CHAT) as wire:
+        wire.codex(1, "go")
+        first = await wire.answer(1)
+        wire.reply(2, "again")
+        second = await wire.answer(2)
+
+    assert first[-1] == failed(1, "unexpected status 999 We?ird: no")
+    assert second[-1] == answered(2, "Done")
+
+
+@pytest.mark.promises("model.skipped")
+@pytest.mark.parametrize(
+    ("api", "answer"),
+    [
+        ("chat", streamed(b'data: {"choices":' + DEEP + b"}\n\n", chat_text("Done"), CHAT_STOP)),
+        (
+            "responses",
+            streamed(b'data: {"type":"x","item":' + DEEP + b"}\n\n", responses_text("Done"), RESPONSES_END),
+        ),
+    ],
+)
+async def test_an_event_that_is_nested_too_deeply_is_skipped(
+    scripted_model: ScriptedModel, api: Api, answer: Answer
+) -> None:
+    async with asking(scripted_model, answer, api=api) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1] == answered(1, "Done")
+
+
+@pytest.mark.promises("failures.requests")
+async def test_a_retry_after_beyond_all_time_is_no_retry_after(scripted_model: ScriptedModel) -> None:
+    busy = plain(
+        "429 Too Many Requests", headers=["retry-after: Mon, 01 Jan 2035 00:00:00 +999999999999999"], then="keep"
+    )
+    async with asking(scripted_model, busy, GOOD_CHAT, retries=1) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1] == answered(1, "Done")
+
+
+@pytest.mark.promises("model.chat-ends")
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_a_response_that_has_finished_needs_no_token_counts(scripted_model: ScriptedModel, then: str) -> None:
+    finished = streamed(chat_text("Done"), CHAT_STOP, whole=False, then="reset" if then == "reset" else "close")
+    async with asking(scripted_model, finished, settings="stream_usage = true") as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1] == answered(1, "Done")
+
+
+@pytest.mark.promises("failures.messages")
+async def test_a_provider_that_fails_in_mid_sentence_is_quoted(scripted_model: ScriptedModel) -> None:
+    overloaded = streamed(chat_text("par"), b'data: {"error":{"message":"overloaded"}}\n\n', CHAT_END)
+    async with asking(scripted_model, overloaded) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1] == failed(1, "stream disconnected before completion: overloaded")
+
+
+async def test_a_secret_in_the_address_is_not_told_on(scripted_model: ScriptedModel) -> None:
+    echo = plain("400 Bad Request", b"bad key 0123456789abcdef")
+    async with asking(scripted_model, echo, settings='query_params = { "api-key" = "0123456789abcdef" }') as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1] == failed(1, "unexpected status 400 Bad Request: bad key ***")
+
+
+async def test_text_of_a_message_that_is_declared_whole_without_it_is_kept(scripted_model: ScriptedModel) -> None:
+    def done(*texts: str) -> bytes:
+        content = [{"type": "output_text", "text": text} for text in texts]
+        item = {"type": "message", "role": "assistant", "content": content}
+        return responses_event("response.output_item.done", item=item)
+
+    liar = streamed(responses_text("A"), done(), responses_text("B"), done("B"), RESPONSES_END)
+    async with asking(scripted_model, liar, api="responses") as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert events(messages) == [
+        {"type": "task_started"},
+        {"type": "agent_message_delta", "delta": "A"},
+        {"type": "agent_message", "message": "A"},
+        {"type": "agent_message_delta", "delta": "B"},
+        {"type": "agent_message", "message": "B"},
+        {"type": "task_complete", "last_agent_message": "B"},
+    ]
+
+
+@pytest.mark.promises("framing.never-blocked")
+async def test_a_script_that_calls_for_ever_can_be_interrupted(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    script = tmp_path / "calls.json"
+    script.write_text(json.dumps({"replies": [[{"call": {"name": "shell"}}]]}))
+    config = f"model_provider = 'scripted'\n[model_providers.scripted]\nscript = '{script}'\n"
+    async with speaking(scripted_model, config=config) as wire:
+        wire.codex(1, "go")
+        wire.raw.send({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+        await wire.answer("p")
+        wire.cancel(1)
+        messages = await wire.answer(1)
+
+    assert messages[-1] == failed(1, " Turn interrupted")
+
+
+@pytest.mark.promises("framing.never-blocked")
+async def test_thousands_of_calls_in_one_response_hold_nobody_up(scripted_model: ScriptedModel) -> None:
+    calls = [
+        responses_event(
+            "response.output_item.done",
+            item={"type": "function_call", "call_id": f"c{number}", "name": "shell", "arguments": "{}"},
+        )
+        for number in range(5000)
+    ]
+    async with asking(scripted_model, streamed(*calls, RESPONSES_END), GOOD_RESPONSES, api="responses") as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1] == answered(1, "Done")
+
+
+@pytest.mark.promises("lifecycle.end-of-stdin")
+async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    patience = "import socket, time\nsocket.getaddrinfo = lambda *a, **k: time.sleep(60)\n"
+    (tmp_path / "sitecustomize.py").write_text(patience)
+    config = """
+        model_provider = "far"
+        [model_providers.far]
+        base_url = "http://far.example/v1"
+    """
+    env = {"PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
+    async with RawParley(scripted_model, config=config, env=env) as raw:
+        raw.send({"id": 1, "method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}})
+        await raw.expect(lambda message: message.get("method") == "task_started")
+        raw.close_stdin()
+        answer = await raw.expect(lambda message: message.get("id") == 1)
+        code = await raw.exit_code()
+
+    assert answer["result"]["error"] == "Turn interrupted: the server was stopped"
+    assert code == 0
