@@ -21,6 +21,7 @@ from parley.models.content import texts_of
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
 from parley.models.payloads import read_payload
+from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -148,20 +149,12 @@ class _Event(Struct, frozen=True, gc=False):
     """Read only where it is wanted: a count of an odd shape must not cost the text beside it."""
 
 
-class _CachedTokens(Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _ReasoningTokens(Struct, frozen=True):
-    reasoning_tokens: int | None = None
-
-
 class _Usage(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: _CachedTokens | None = None
-    completion_tokens_details: _ReasoningTokens | None = None
+    prompt_tokens_details: InputDetails | None = None
+    completion_tokens_details: OutputDetails | None = None
 
 
 _EVENT: Final = msgspec.json.Decoder(_Event)
@@ -273,11 +266,10 @@ def _token_count(raw: Raw) -> TokenCount | None:
     usage = read_payload(_USAGE, bytes(raw))
     if usage is None:
         return None
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    return TokenCount(
-        input_tokens=usage.prompt_tokens,
-        cached_input_tokens=prompt.cached_tokens if prompt else None,
-        output_tokens=usage.completion_tokens,
-        reasoning_output_tokens=completion.reasoning_tokens if completion else None,
-        total_tokens=usage.total_tokens,
+    return token_count(
+        given=usage.prompt_tokens,
+        made=usage.completion_tokens,
+        total=usage.total_tokens,
+        given_details=usage.prompt_tokens_details,
+        made_details=usage.completion_tokens_details,
     )

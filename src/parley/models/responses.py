@@ -21,6 +21,7 @@ from parley.models.content import texts_of
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
 from parley.models.payloads import read_payload
+from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -210,20 +211,12 @@ class _Failed(Struct, frozen=True):
     error: _Fault | None = None
 
 
-class _CachedTokens(Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _ReasoningTokens(Struct, frozen=True):
-    reasoning_tokens: int | None = None
-
-
 class _Usage(Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    input_tokens_details: _CachedTokens | None = None
-    output_tokens_details: _ReasoningTokens | None = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
 
 
 class _Completed(Struct, frozen=True):
@@ -351,11 +344,10 @@ def _token_count(response: Raw | UnsetType) -> TokenCount | None:
     if completed is None or completed.usage is None:
         return None
     usage = completed.usage
-    cached, reasoning = usage.input_tokens_details, usage.output_tokens_details
-    return TokenCount(
-        input_tokens=usage.input_tokens,
-        cached_input_tokens=cached.cached_tokens if cached else None,
-        output_tokens=usage.output_tokens,
-        reasoning_output_tokens=reasoning.reasoning_tokens if reasoning else None,
-        total_tokens=usage.total_tokens,
+    return token_count(
+        given=usage.input_tokens,
+        made=usage.output_tokens,
+        total=usage.total_tokens,
+        given_details=usage.input_tokens_details,
+        made_details=usage.output_tokens_details,
     )

@@ -1,0 +1,30 @@
+"""Token counts, which both APIs give in the same parts under different names."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from parley.wire.events import TokenCount
+
+__all__ = ["InputDetails", "OutputDetails", "token_count"]
+
+
+class InputDetails(Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class OutputDetails(Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+def token_count(
+    *, given: int, made: int, total: int, given_details: InputDetails | None, made_details: OutputDetails | None
+) -> TokenCount:
+    """The event for what a response cost: tokens given to the model and made by it."""
+    return TokenCount(
+        input_tokens=given,
+        cached_input_tokens=given_details.cached_tokens if given_details else None,
+        output_tokens=made,
+        reasoning_output_tokens=made_details.reasoning_tokens if made_details else None,
+        total_tokens=total,
+    )
