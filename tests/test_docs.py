@@ -244,3 +244,7 @@ def test_a_change_is_named_for_its_subject_and_its_kind() -> None:
     names = [path.name for path in ROOT.glob("changes/*")]
 
     assert [name for name in names if not re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(CHANGE_KINDS)})\.md", name)] == []
+
+
+def test_the_readme_has_no_gaps_to_be_filled() -> None:
+    assert "<!--" not in text_of("README.md")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -38,6 +39,9 @@ REFUSAL_SECONDS: Final = 5
 
 REFUSAL_BYTES: Final = 4096
 """How much of such a body is read."""
+
+POLITE_SECONDS: Final = 0.0005
+"""How long loading the library may keep everybody else from running, at a time."""
 
 SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the answer broke off"
@@ -183,12 +187,16 @@ class Reply:
 
 
 def _import_library(library: Future[None]) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(POLITE_SECONDS)
     try:
         import aiohttp  # noqa: F401 - loading it is the purpose
     except BaseException as error:
         library.set_exception(error)
     else:
         library.set_result(None)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _proxy(url: str) -> str | None:

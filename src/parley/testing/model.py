@@ -171,8 +171,8 @@ class ScriptedModel:
                     self._change()
                 if not goes_on:
                     break
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away, as clients may
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client went away, as clients may, or this server is being closed
         finally:
             writer.close()
             self._connections.discard(task)
