@@ -432,7 +432,10 @@ async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_alw
             scripted_model.release()
             if number % 4:
                 messages += await client.until_answer(present)
-        messages += await client.until_answer(call)
+        if not any(
+            message.get("id") == call for message in messages
+        ):  # the turn may be over before the last stream
+            messages += await client.until_answer(call)
         messages += await client.meanwhile()
         client.stream(conversation)
         _, _, end = await client.take(3)

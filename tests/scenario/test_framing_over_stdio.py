@@ -310,7 +310,7 @@ async def test_a_message_nested_beyond_reason_is_refused_by_its_id(
     scripted_model: ScriptedModel, opening: bytes, closing: bytes
 ) -> None:
     async with RawParley(scripted_model) as raw:
-        for depth in (1_100, 100_000):
+        for depth in (100_000, 1_000_000):
             nested = opening * depth + b"1" + closing * depth
             raw.write(b'{"id":"deep","method":"tools/call","params":{"name":"codex","arguments":%b}}\n' % nested)
             raw.send(ping(depth))
