@@ -23,7 +23,7 @@ from kit.model_peer import (
     responses_text,
     streamed,
 )
-from parley.testing import RawParley, ScriptedModel
+from parley.testing import Data, Delay, RawParley, ScriptedModel
 from parley.testing.render import Api
 
 GOOD_CHAT = streamed(chat_text("Done"), CHAT_STOP, CHAT_END)
@@ -245,3 +245,84 @@ async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
 
     assert answer["result"]["error"] == "Turn interrupted: the server was stopped"
     assert code == 0
+
+
+@pytest.mark.promises("model.chat-ends")
+async def test_a_provider_that_only_keeps_alive_does_not_keep_a_finished_response_open(
+    scripted_model: ScriptedModel,
+) -> None:
+    stop = Data('{"choices":[{"delta":{},"finish_reason":"stop"}]}')
+    alive = (Delay(1.0), Data("{}")) * 9
+    scripted_model.says("Done", stop, *alive)
+    config = f"""
+        model_provider = "counting"
+        [model_providers.counting]
+        base_url = "{scripted_model.base_url}"
+        stream_usage = true
+    """
+    async with speaking(scripted_model, config=config) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+        await scripted_model.abandoned()  # it was not heard out
+
+    assert messages[-1] == answered(1, "Done")
+
+
+@pytest.mark.promises("model.history")
+async def test_a_message_that_does_not_say_whose_it_is_is_in_the_history_once(
+    scripted_model: ScriptedModel,
+) -> None:
+    item = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hello"}]}
+    nobodys = streamed(
+        responses_text("Hello"), responses_event("response.output_item.done", item=item), RESPONSES_END
+    )
+    async with (
+        Peer(nobodys, GOOD_RESPONSES) as peer,
+        against(peer, scripted_model, api="responses") as wire,
+    ):
+        wire.codex(1, "go")
+        await wire.answer(1)
+        wire.reply(2, "again")
+        await wire.answer(2)
+
+    assert [said for said in peer.asked[1].body["input"] if said["role"] == "assistant"] == [
+        {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]}
+    ]
+
+
+@pytest.mark.promises("model.history", "turn.failed")
+async def test_a_text_that_was_whole_when_its_turn_failed_stays_in_the_history(
+    scripted_model: ScriptedModel,
+) -> None:
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]}
+    broken = streamed(responses_event("response.output_item.done", item=item), responses_text("and"))
+    async with (
+        Peer(broken, GOOD_RESPONSES) as peer,
+        against(peer, scripted_model, api="responses") as wire,
+    ):
+        wire.codex(1, "go")
+        failure = await wire.answer(1)
+        wire.reply(2, "again")
+        await wire.answer(2)
+
+    told = "stream disconnected before completion: stream closed before response.completed"
+    assert failure[-1] == failed(1, told)
+    assert [said["content"][0]["text"] for said in peer.asked[1].body["input"][1:]] == ["go", "Hello", "again"]
+
+
+async def test_calls_without_an_index_are_told_apart_by_their_ids(scripted_model: ScriptedModel) -> None:
+    def piece(**call: object) -> bytes:
+        return b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode()
+
+    calls = streamed(
+        piece(id="c1", function={"name": "one", "arguments": "{"}),
+        piece(function={"arguments": "}"}),
+        piece(id="c2", function={"name": "two", "arguments": "{}"}),
+        CHAT_STOP,
+    )
+    async with Peer(calls, GOOD_CHAT) as peer, against(peer, scripted_model, api="chat") as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+    outputs = [said["content"] for said in peer.asked[1].body["messages"] if said["role"] == "tool"]
+    assert outputs == ["unsupported call: one", "unsupported call: two"]

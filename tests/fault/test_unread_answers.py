@@ -145,3 +145,35 @@ def _leave_without_reading(home: Home) -> int:
             return server.wait(timeout=PATIENCE_SECONDS)
         finally:
             server.kill()
+
+
+@pytest.mark.promises("lifecycle.sigterm")
+async def test_a_server_that_is_fed_from_a_file_and_not_read_ends_when_it_is_told_to(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    requests = tmp_path / "requests"
+    requests.write_bytes(b"".join(REQUEST % number for number in range(30_000)))
+    home = Home(scripted_model)
+    home.open()
+    try:
+        code = await asyncio.to_thread(_terminate_unread, home, requests)
+    finally:
+        home.close()
+
+    assert code == 0
+
+
+def _terminate_unread(home: Home, requests: Path) -> int:
+    with (
+        requests.open("rb") as stdin,
+        subprocess.Popen(
+            home.command, stdin=stdin, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
+        ) as server,
+    ):
+        assert server.stdout is not None
+        server.stdout.readline()
+        server.terminate()
+        try:
+            return server.wait(timeout=PATIENCE_SECONDS)
+        finally:
+            server.kill()

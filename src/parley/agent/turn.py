@@ -61,12 +61,16 @@ async def run_turn(transcript: Transcript, model: Model, settings: Settings, clo
         await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
         await transcript.append(ModelAsked())
         request = request_for(settings, transcript.history.items)
+        response = _Response()
         try:
-            response = await _ask(transcript, model, request, settings, clock)
+            await _ask(transcript, model, request, response, settings, clock)
         except ModelError as error:
             told = sayable(str(error))
             ended = TurnEnded(why="failed", message=told)
-            await transcript.append(ErrorEvent(message=told), TaskComplete(last_agent_message=None), ended)
+            # Whole texts that were shown stay; calls did not run and were not shown.
+            said = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
+            failed = ErrorEvent(message=told), TaskComplete(last_agent_message=None)
+            await transcript.append(*said, *failed, ended)
             return ended
         last_message = response.last_text or last_message
         await transcript.append(*(ModelSaid(item=item) for item in response.items))
@@ -88,7 +92,7 @@ def _run(call: CallItem) -> str:
 
 
 class _Response:
-    """A response that ended as it should."""
+    """What a response has been made of so far."""
 
     def __init__(self) -> None:
         self.items: list[ModelItem] = []
@@ -105,26 +109,33 @@ class _Response:
 
 
 async def _ask(
-    transcript: Transcript, model: Model, request: ModelRequest, settings: Settings, clock: Clock
-) -> _Response:
+    transcript: Transcript,
+    model: Model,
+    request: ModelRequest,
+    response: _Response,
+    settings: Settings,
+    clock: Clock,
+) -> None:
     """One response; asked for again while it breaks off and that is worth it."""
     attempt = 0
     while True:
         try:
-            return await _listen(transcript, model, request, settings)
+            return await _listen(transcript, model, request, response, settings)
         except ModelError as error:
             if not error.worth_repeating or attempt >= model.max_retries:
                 raise
             attempt += 1
+            response.items.clear()  # the next attempt begins anew
             delay = backoff_seconds(attempt, random())
             note = f"stream error: {error}; retrying {attempt}/{model.max_retries} in {_spoken(delay)}…"
             await transcript.append(BackgroundEvent(message=sayable(note)))
             await clock.sleep(delay)
 
 
-async def _listen(transcript: Transcript, model: Model, request: ModelRequest, settings: Settings) -> _Response:
-    """Pass on what the model says while it says it."""
-    response = _Response()
+async def _listen(
+    transcript: Transcript, model: Model, request: ModelRequest, response: _Response, settings: Settings
+) -> None:
+    """Pass on what the model says while it says it, and gather what it adds up to."""
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     async with aclosing(model.stream(request)) as batches:
         async for batch in batches:
@@ -138,7 +149,6 @@ async def _listen(transcript: Transcript, model: Model, request: ModelRequest, s
                         extend(ItemKind.RAW_REASONING, chunk.text)
                 else:
                     await transcript.append(*_take(chunk, response, transcript, show_raw=show_raw))
-    return response
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[Happened]:

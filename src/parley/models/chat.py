@@ -121,7 +121,7 @@ class _Function(Struct, frozen=True, gc=False):
 
 
 class _CallPiece(Struct, frozen=True, gc=False):
-    index: int = 0
+    index: int | None = None
     id: str | None = None
     function: _Function | None = None
 
@@ -225,8 +225,8 @@ class ChatDecoder:
                         self._text.append(text)
                         chunks.append(TextDelta(text))
                     for piece in delta.tool_calls or ():
-                        self._calls.setdefault(piece.index, _Call()).extend(piece)
-                self.whole = choice.finish_reason is not None
+                        self._call_of(piece).extend(piece)
+                self.whole = bool(choice.finish_reason)
             elif event.error is not None and not self.whole:
                 self._failure = event.error.message or "the provider gave no reason"
                 self.done = True
@@ -249,6 +249,15 @@ class ChatDecoder:
         chunks += [CallDone(self._calls[index].item()) for index in sorted(self._calls)]
         chunks.append(ResponseDone(self._usage))
         return chunks
+
+    def _call_of(self, piece: _CallPiece) -> _Call:
+        """The call that a piece belongs to. Some providers leave the index out: then a new id is a new call."""
+        if piece.index is not None:
+            return self._calls.setdefault(piece.index, _Call())
+        last = max(self._calls, default=-1)
+        if last < 0 or (piece.id and piece.id != self._calls[last].id):
+            last += 1
+        return self._calls.setdefault(last, _Call())
 
     def _thought_through(self) -> ReasoningDone:
         """A thought is whole when the model begins to speak."""

@@ -7,6 +7,7 @@ brings the body of its request and a decoder for the reply.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
@@ -95,9 +96,12 @@ class Endpoint:
         """
         who = credentials(self._settings, self._environ)
         with closing(await self._accepted(body, who)) as reply:
-            while not decoder.done and (data := await _more(reply, decoder)):
+            afterthought: float | None = None  # until when more is waited for, once it is whole
+            while not decoder.done and (data := await _more(reply, afterthought)):
                 if chunks := decoder.feed(data):
                     yield chunks
+                if decoder.whole and afterthought is None:
+                    afterthought = time.monotonic() + AFTERTHOUGHT_SECONDS
             try:
                 last = decoder.end()
             except StreamDisconnected as broken:
@@ -142,12 +146,13 @@ class Endpoint:
         return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
 
 
-async def _more(reply: Reply, decoder: Decoder) -> bytes:
-    """What comes next; nothing at the end, and nothing where the response does without it."""
-    if not decoder.whole:
+async def _more(reply: Reply, until: float | None) -> bytes:
+    """What comes next; nothing at the end. With `until`, what comes later or not at all is not needed."""
+    if until is None:
         return await reply.read()
+    left = until - time.monotonic()
     try:
-        return await reply.read(within_seconds=AFTERTHOUGHT_SECONDS)
+        return await reply.read(within_seconds=left) if left > 0 else b""
     except StreamDisconnected:
         return b""
 

@@ -32,7 +32,7 @@ enough to leave a person hope for the next try."""
 
 FINISH_SECONDS: Final = 0.2
 """How long the end of a body that is no longer needed is waited for. It is on its way with the
-last bytes that were; a server that holds it back costs a new connection, not a pause."""
+last bytes that were; a server that holds it back costs this pause and a new connection."""
 
 REFUSAL_SECONDS: Final = 5
 """How long the body of a refusal is waited for; it only explains."""

@@ -290,8 +290,8 @@ def _item_done(raw: Raw) -> Chunk | None:
     match read_payload(_KIND, data):
         case None:
             return None
-        case _Kind(type="message", role="assistant"):
-            return _message_done(data)
+        case _Kind(type="message", role=role):
+            return _message_done(data) if role in (None, "assistant") else None
         case _Kind(type="reasoning"):
             return _reasoning_done(data)
         case _Kind(type="function_call"):

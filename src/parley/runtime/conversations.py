@@ -199,8 +199,8 @@ class Conversation:
     def interrupt(self, turn: Turn | None = None, *, why: Why = "interrupted") -> None:
         """Cut the running turn short, if there is one; if `turn` is given, only that one."""
         running = self.turn
-        if running is not None and turn in (None, running) and running.cut_short is None:
-            running.cut_short = why
+        if running is not None and turn in (None, running):
+            running.cut_short = running.cut_short or why
             running.work.cancel()
 
     async def stop(self) -> None:

@@ -164,7 +164,9 @@ class Stdio:
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
         self._reading = False
         self._hung_up = False
-        self.outbox = DescriptorOutbox(stdout, on_closed=self._ended.set)
+        self._changed = asyncio.Event()
+        self._watch: asyncio.TimerHandle | None = None
+        self.outbox = DescriptorOutbox(stdout, on_closed=self.stop_reading)
         self.outbox.on_room = self._regulate
         self._stdin: int | None
         self._stdin, self._pollable = _open_for_reading(stdin)
@@ -186,11 +188,14 @@ class Stdio:
         self._regulate()
 
     def _regulate(self) -> None:
+        self._changed.set()
         has_room = self.outbox.unread < STOP_READING_BYTES or self._hung_up
         wanted = self._pollable and not self._ended.is_set() and has_room
         if wanted == self._reading or self._stdin is None:
             return
         self._reading = wanted
+        if self._watch is not None:
+            self._watch.cancel()
         if wanted:
             self._loop.add_reader(self._stdin, self._readable)
         else:
@@ -207,7 +212,7 @@ class Stdio:
             self._hung_up = True  # what is left to read is little
             self._regulate()
         else:
-            self._loop.call_later(LOOK_SECONDS, self._watch_for_the_end)
+            self._watch = self._loop.call_later(LOOK_SECONDS, self._watch_for_the_end)
 
     def _readable(self) -> None:
         assert self._stdin is not None
@@ -223,7 +228,9 @@ class Stdio:
     async def _read_file(self, fd: int) -> None:
         while not self._ended.is_set():
             if self.outbox.unread >= STOP_READING_BYTES:
-                await self.outbox.flush()
+                self._changed.clear()
+                await self._changed.wait()  # there is room, or no need for any more
+                continue
             try:
                 self._feed(os.read(fd, FILE_READ_BYTES))
             except OSError:
