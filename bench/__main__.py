@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from bench.client import through_client
 from bench.conversations import idle_memory, opening
 from bench.latency import latency
 from bench.model import running_model
@@ -26,6 +27,7 @@ Measure = Callable[[str, Sequence[Server], int], list[Row]]
 MEASURES: dict[str, Measure] = {
     "deltas": lambda url, peers, times: one_conversation(url, peers, repetitions=times, tell=_tell),
     "many": lambda url, peers, times: many_conversations(url, peers, repetitions=times, tell=_tell),
+    "client": lambda url, peers, times: through_client(url, repetitions=times),
     "startup": lambda url, peers, times: startup(url, peers),
     "opening": lambda url, peers, times: opening(url, peers, repetitions=times),
     "memory": lambda url, peers, times: idle_memory(url, peers),

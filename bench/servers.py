@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from bench.pipe import Arrivals, Pipe
 
-__all__ = ["CodexAppServer", "CodexMcp", "Parley", "ParleyRunning", "PlainParley", "Running", "Server"]
+__all__ = ["MODEL", "CodexAppServer", "CodexMcp", "Parley", "ParleyRunning", "PlainParley", "Running", "Server"]
 
 MODEL: Final = "bench-model"
 
@@ -100,15 +100,21 @@ class Server(ABC):
         self._command = command
 
     @contextmanager
-    def start(self, base_url: str) -> Iterator[Running]:
-        """Start it with a fresh home, before `initialize`."""
+    def home(self, base_url: str) -> Iterator[tuple[dict[str, str], Path]]:
+        """A fresh home with the model in its settings: the environment that names it, and a working directory."""
         with tempfile.TemporaryDirectory(prefix="parley-bench-", ignore_cleanup_errors=True) as directory:
             home, work = Path(directory, "home"), Path(directory, "work")
             home.mkdir()
             work.mkdir()
             config = _CONFIG.format(model=MODEL, base_url=base_url, more=self.settings)
             (home / "config.toml").write_text(config)
-            pipe = Pipe(self._command, env=self._environ(home), cwd=work, stderr=home / "stderr.log")
+            yield self._environ(home), work
+
+    @contextmanager
+    def start(self, base_url: str) -> Iterator[Running]:
+        """Start it with a fresh home, before `initialize`."""
+        with self.home(base_url) as (environ, work):
+            pipe = Pipe(self._command, env=environ, cwd=work, stderr=work.parent / "stderr.log")
             try:
                 yield self.running(pipe, work)
             finally:
