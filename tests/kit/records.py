@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def settings_chosen(model: str = "mock-model", cwd: str = "/work") -> SettingsChosen:
+def settings_chosen(model: str = "mock-model", cwd: str = "/project") -> SettingsChosen:
     return SettingsChosen(model=model, cwd=cwd)
 
 

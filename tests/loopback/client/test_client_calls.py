@@ -72,10 +72,10 @@ async def test_an_error_of_the_protocol_is_raised_with_its_code(peer: StartPeer)
 async def test_a_created_conversation_knows_its_model(peer: StartPeer) -> None:
     script = {"conversationCreate": typed({"conversation_id": ID, "model": "gpt-5"})}
     async with asyncio.timeout(10), peer(script) as client:
-        conversation = await client.create(model="gpt-5", cwd="/work", approval_policy="never")
+        conversation = await client.create(model="gpt-5", cwd="/project", approval_policy="never")
 
         assert (conversation.id, conversation.model) == (ID, "gpt-5")
-        arguments = {"prompt": "", "model": "gpt-5", "cwd": "/work", "approval_policy": "never"}
+        arguments = {"prompt": "", "model": "gpt-5", "cwd": "/project", "approval_policy": "never"}
         assert await received(client) == [
             {"method": "tools/call", "params": {"name": "conversationCreate", "arguments": arguments}}
         ]

@@ -23,7 +23,7 @@ QUESTION = {
     "codex_event_id": "1",
     "codex_call_id": "call1",
     "codex_command": ["ls"],
-    "codex_cwd": "/work",
+    "codex_cwd": "/project",
 }
 
 ASKED = [{"id": 7, "method": "elicitation/create", "params": QUESTION}, {"id": "$id", "result": {}}]

@@ -67,7 +67,7 @@ AN_APPROVAL = ApprovalId("00000000-0000-4000-8000-000000000003")
 
 ADDITION = OtherChange(add=AddedFile(content="hello\n"))
 UPDATE = OtherChange(update=UpdatedFile(unified_diff="@@ -1 +1 @@\n-a\n+b\n", move_path=None))
-MOVE = OtherChange(update=UpdatedFile(unified_diff="", move_path="/work/new.txt"))
+MOVE = OtherChange(update=UpdatedFile(unified_diff="", move_path="/project/new.txt"))
 INVOCATION = Invocation(server="files", tool="read", arguments={"path": "a", "lines": [1, None]})
 
 SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
@@ -128,12 +128,12 @@ SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
     (agent_reasoning_raw_content("raw"), {"type": "agent_reasoning_raw_content", "text": "raw"}),
     (AgentReasoningRawContentDelta(delta="r"), {"type": "agent_reasoning_raw_content_delta", "delta": "r"}),
     (
-        ExecCommandBegin(call_id=C1, command=("git", "init"), cwd="/work", parsed_cmd=()),
+        ExecCommandBegin(call_id=C1, command=("git", "init"), cwd="/project", parsed_cmd=()),
         {
             "type": "exec_command_begin",
             "call_id": "c1",
             "command": ["git", "init"],
-            "cwd": "/work",
+            "cwd": "/project",
             "parsed_cmd": [],
         },
     ),
@@ -159,50 +159,50 @@ SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
         },
     ),
     (
-        ExecApprovalRequest(call_id=C1, command=("touch", "b"), cwd="/work"),
-        {"type": "exec_approval_request", "call_id": "c1", "command": ["touch", "b"], "cwd": "/work"},
+        ExecApprovalRequest(call_id=C1, command=("touch", "b"), cwd="/project"),
+        {"type": "exec_approval_request", "call_id": "c1", "command": ["touch", "b"], "cwd": "/project"},
     ),
     (
-        ExecApprovalRequest(call_id=C1, command=("touch", "b"), cwd="/work", reason="needs to write"),
+        ExecApprovalRequest(call_id=C1, command=("touch", "b"), cwd="/project", reason="needs to write"),
         {
             "type": "exec_approval_request",
             "call_id": "c1",
             "command": ["touch", "b"],
-            "cwd": "/work",
+            "cwd": "/project",
             "reason": "needs to write",
         },
     ),
     (
-        ApplyPatchApprovalRequest(call_id=C1, changes={"/work/gone.txt": "delete"}),
-        {"type": "apply_patch_approval_request", "call_id": "c1", "changes": {"/work/gone.txt": "delete"}},
+        ApplyPatchApprovalRequest(call_id=C1, changes={"/project/gone.txt": "delete"}),
+        {"type": "apply_patch_approval_request", "call_id": "c1", "changes": {"/project/gone.txt": "delete"}},
     ),
     (
         ApplyPatchApprovalRequest(
-            call_id=C1, changes={"/work/a": ADDITION}, reason="outside the project", grant_root="/work"
+            call_id=C1, changes={"/project/a": ADDITION}, reason="outside the project", grant_root="/project"
         ),
         {
             "type": "apply_patch_approval_request",
             "call_id": "c1",
-            "changes": {"/work/a": {"add": {"content": "hello\n"}}},
+            "changes": {"/project/a": {"add": {"content": "hello\n"}}},
             "reason": "outside the project",
-            "grant_root": "/work",
+            "grant_root": "/project",
         },
     ),
     (
         PatchApplyBegin(
             call_id=C1,
             auto_approved=True,
-            changes={"/work/a": ADDITION, "/work/b": UPDATE, "/work/c": MOVE, "/work/d": "delete"},
+            changes={"/project/a": ADDITION, "/project/b": UPDATE, "/project/c": MOVE, "/project/d": "delete"},
         ),
         {
             "type": "patch_apply_begin",
             "call_id": "c1",
             "auto_approved": True,
             "changes": {
-                "/work/a": {"add": {"content": "hello\n"}},
-                "/work/b": {"update": {"unified_diff": "@@ -1 +1 @@\n-a\n+b\n", "move_path": None}},
-                "/work/c": {"update": {"unified_diff": "", "move_path": "/work/new.txt"}},
-                "/work/d": "delete",
+                "/project/a": {"add": {"content": "hello\n"}},
+                "/project/b": {"update": {"unified_diff": "@@ -1 +1 @@\n-a\n+b\n", "move_path": None}},
+                "/project/c": {"update": {"unified_diff": "", "move_path": "/project/new.txt"}},
+                "/project/d": "delete",
             },
         },
     ),
@@ -348,7 +348,7 @@ def test_a_parsed_command_is_an_object_with_one_key(shape: dict[str, Any]) -> No
         {"type": "image", "image_url": "data:image/png;base64,AA=="},
         {"type": "image", "image_url": "https://example.org/a.png", "detail": "high"},
         {"type": "image", "file_id": "file-1", "detail": "auto"},
-        {"type": "local_image", "path": "/work/a.png"},
+        {"type": "local_image", "path": "/project/a.png"},
         {"type": "file", "file_url": "https://example.org/a.pdf"},
         {"type": "file", "file_id": "file-1"},
         {"type": "file", "file_data": "AA==", "filename": "a.pdf"},
