@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parley.testing import ScriptedModel
+from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home
 
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
@@ -50,10 +50,14 @@ def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
         assert server.stdout is not None
         server.stdin.write(REQUEST % 0)
         server.stdin.flush()
-        size = len(server.stdout.readline())
+        first = server.stdout.readline()
+        check_message(first)
+        size = len(first)
         asked = _ask_until_nothing_is_taken(server.stdin.fileno(), at_most=ANSWERED_AT_MOST // size)
         unread = _resident_bytes(server.pid)
-        ids = [msgspec.json.decode(server.stdout.readline())["id"] for _ in range(asked)]
+        answers = [server.stdout.readline() for _ in range(asked)]
+        assert {_result(answer) for answer in answers} == {_result(first)}
+        ids = [msgspec.json.decode(answer)["id"] for answer in answers]
         server.stdin.close()
         return asked, size, unread, ids, server.stdout.read()
 
@@ -73,6 +77,11 @@ def _ask_until_nothing_is_taken(stdin: int, *, at_most: int) -> int:
             asked += 1
     os.set_blocking(stdin, True)
     return asked
+
+
+def _result(answer: bytes) -> bytes:
+    """All of an answer but its id."""
+    return answer.partition(b'"result"')[2]
 
 
 def _resident_bytes(pid: int) -> int:
@@ -107,10 +116,12 @@ def _read_late(home: Home, requests: Path) -> tuple[int, int]:
         ) as server,
     ):
         assert server.stdout is not None
-        server.stdout.readline()
+        first = server.stdout.readline()
+        check_message(first)
         most = _resident_bytes(server.pid)
         answered = 1
-        for _ in server.stdout:
+        for answer in server.stdout:
+            assert _result(answer) == _result(first)
             answered += 1
             if answered % 1000 == 0:
                 most = max(most, _resident_bytes(server.pid))

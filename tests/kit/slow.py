@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Unpack
 
 import msgspec
+from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from kit.speaking import Talker
 from parley.testing import ScriptedModel, check_message
@@ -26,7 +27,7 @@ READ_BYTES: Final = 64 * 1024
 
 
 CHECKED_OF_A_KIND: Final = 100
-"""There may be a million deltas: the first of each kind of message are held against the protocol."""
+"""There may be a million deltas: of each kind the first are checked whole, the others for what MCP says of them."""
 
 
 class SlowClient(Talker):
@@ -94,6 +95,8 @@ class SlowClient(Talker):
         self._seen[message.get("method")] += 1
         if self._seen[message.get("method")] <= CHECKED_OF_A_KIND:
             check_message(frame, version=self._version)
+        else:
+            jsonrpc_message_adapter.validate_python(message)
         return message
 
     def close_stdin(self) -> None:

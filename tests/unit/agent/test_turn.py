@@ -16,9 +16,9 @@ from kit.events import (
     token_count,
     user_message,
 )
+from kit.model_peer import settings
 from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
 from parley.agent.turn import run_turn
-from parley.config.types import Provider, Settings, WorkspaceWrite
 from parley.conversation.history import History, HistoryItem, UserItem
 from parley.conversation.log import Happened, ItemKind, Log
 from parley.errors import ModelError, StreamDisconnected, UnexpectedStatus
@@ -36,25 +36,7 @@ from parley.ports.model import (
 from parley.wire.events import BackgroundEvent
 from parley.wire.items import TextItem
 
-SETTINGS = Settings(
-    home="/nowhere",
-    cwd="/nowhere",
-    model="a-model",
-    provider=Provider(id="p", name="P"),
-    approval_policy="never",
-    sandbox_mode="danger-full-access",
-    workspace_write=WorkspaceWrite(),
-    base_instructions=None,
-    model_reasoning_effort="medium",
-    model_reasoning_summary="auto",
-    model_supports_reasoning_summaries=False,
-    show_raw_agent_reasoning=False,
-    disable_response_storage=False,
-    project_doc_max_bytes=0,
-    notify=(),
-    internal_originator="codex_cli_rs",
-    mcp_servers=(),
-)
+SETTINGS = settings(project_doc_max_bytes=0)
 
 DONE = ResponseDone(None)
 
