@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.config.load import Loader
+from parley.errors import BadSetting
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.runtime.conversations import Conversations
@@ -40,7 +41,7 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
         ConfigError: the overrides or the home cannot be used; nothing was read or written.
     """
     clock = SystemClock()
-    loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
+    loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
     http = Http()
     conversations = Conversations(clock=clock, open_model=model_opener(http=http, environ=os.environ, clock=clock))
     transport = Stdio()
@@ -52,6 +53,13 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
         # The loop gives the signals back when it closes: one that comes late must not turn an
         # orderly end into a kill.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
+
+def _server_dir() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
 
 
 def _take_signals(transport: Stdio, conversations: Conversations) -> None:
