@@ -16,6 +16,7 @@ from parley.models.http import Http
 from parley.runtime.conversations import Conversations
 from parley.server.host import Host
 from parley.server.serve import serve
+from parley.tools import AgentTools
 from parley.transports.stdio import Stdio
 
 __all__ = ["SystemClock", "serve_stdio"]
@@ -43,12 +44,16 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
     clock = SystemClock()
     loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
     http = Http()
-    conversations = Conversations(clock=clock, open_model=model_opener(http=http, environ=os.environ, clock=clock))
+    tools = AgentTools(environ=os.environ)
+    conversations = Conversations(
+        clock=clock, open_model=model_opener(http=http, environ=os.environ, clock=clock), tools=tools
+    )
     transport = Stdio()
     _take_signals(transport, conversations)
     try:
         await serve(transport, Host(conversations=conversations, loader=loader, on_initialized=http.warm_up))
     finally:
+        await tools.close()
         await http.close()
         # The loop gives the signals back when it closes: one that comes late must not turn an
         # orderly end into a kill.

@@ -7,6 +7,7 @@
     │   ├── UnknownTool
     │   ├── NoContent
     │   ├── MessageIdTaken
+    │   ├── ParentUnknown, TurnIsRunning, CannotCarry
     │   ├── BadCursor
     │   ├── BadSessionId
     │   └── PositionBeyondEnd
@@ -21,6 +22,10 @@
     │   ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
     │   ├── CannotConnect, StreamDisconnected
     │   └── MissingVariable, BadScript
+    ├── ToolError          a tool of the model cannot do what it was asked
+    │   ├── CommandNotStarted
+    │   ├── PatchRefused
+    │   └── BadImage
     └── ClientError        what our own client met
         ├── RequestFailed      the server answered a request with a JSON-RPC error
         ├── ToolFailed         a tool answered that it failed
@@ -38,11 +43,14 @@ from typing import ClassVar
 __all__ = [
     "BadArguments",
     "BadCursor",
+    "BadImage",
     "BadScript",
     "BadSessionId",
     "BadSetting",
+    "CannotCarry",
     "CannotConnect",
     "ClientError",
+    "CommandNotStarted",
     "ConfigError",
     "Disconnected",
     "HighDemand",
@@ -51,7 +59,9 @@ __all__ = [
     "ModelError",
     "NoContent",
     "NotSupportedYet",
+    "ParentUnknown",
     "ParleyError",
+    "PatchRefused",
     "PeerError",
     "PositionBeyondEnd",
     "ProfileNotFound",
@@ -62,7 +72,9 @@ __all__ = [
     "ShuttingDown",
     "StreamDisconnected",
     "StreamEnded",
+    "ToolError",
     "ToolFailed",
+    "TurnIsRunning",
     "UnexpectedStatus",
     "UnknownConversation",
     "UnknownTool",
@@ -118,6 +130,29 @@ class MessageIdTaken(PeerError):
     def __init__(self, message_id: str) -> None:
         super().__init__("Message id was used for another message")
         self.message_id = message_id
+
+
+class ParentUnknown(PeerError):
+    """No message has the id that was given as parent."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__("Parent message does not exist")
+        self.message_id = message_id
+
+
+class TurnIsRunning(PeerError):
+    """It can be done only while nothing runs."""
+
+    def __init__(self) -> None:
+        super().__init__("A turn is running")
+
+
+class CannotCarry(PeerError):
+    """An item of a message that cannot be given to the model."""
+
+    def __init__(self, place: int, detail: str) -> None:
+        super().__init__(f"content[{place}]: {detail}")
+        self.place, self.detail = place, detail
 
 
 class BadCursor(PeerError):
@@ -275,6 +310,33 @@ class BadScript(ModelError):
     def __init__(self, source: str, detail: str) -> None:
         super().__init__(f"script {source}: {detail}")
         self.source, self.detail = source, detail
+
+
+# --- tools of the model ----------------------------------------------------------------
+
+
+class ToolError(ParleyError):
+    """A tool cannot do what the model asked for. The text is what the model is told."""
+
+
+class CommandNotStarted(ToolError):
+    """There was nothing to run, or the system refused."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class PatchRefused(ToolError):
+    """A patch that cannot be read, does not fit the files, or may not touch them; nothing was changed."""
+
+
+class BadImage(ToolError):
+    """A file that cannot be shown to a model."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path, self.detail = path, detail
 
 
 # --- our own client --------------------------------------------------------------------

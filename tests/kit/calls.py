@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Unpack
 
+from kit.hands import offered
 from kit.json import as_json
 from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.testing import RawParley, RecordedRequest, ScriptedModel
@@ -305,12 +306,12 @@ def body(
     said = history(api, *context, *items)
     if api == "chat":
         messages = [{"role": "system", "content": instructions}, *said]
-        return {"model": model, "messages": messages, "stream": True, "tools": [], **changes}
+        return {"model": model, "messages": messages, "stream": True, "tools": offered(api), **changes}
     return {
         "model": model,
         "instructions": instructions,
         "input": said,
-        "tools": [],
+        "tools": offered(api),
         "tool_choice": "auto",
         "parallel_tool_calls": False,
         "reasoning": None,

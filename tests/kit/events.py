@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from parley.wire.events import (
     AgentMessage,
     AgentReasoning,
     AgentReasoningRawContent,
     BackgroundEvent,
+    Duration,
     ErrorEvent,
+    ExecCommandBegin,
+    ExecCommandEnd,
     TaskComplete,
     TaskStarted,
     TokenCount,
     UserMessage,
 )
-from parley.wire.ids import MessageId
+from parley.wire.ids import CallId, MessageId
 from parley.wire.items import InputItem, TextItem
 
 __all__ = [
@@ -22,6 +27,8 @@ __all__ = [
     "agent_reasoning_raw_content",
     "background_event",
     "error",
+    "exec_command_begin",
+    "exec_command_end",
     "task_complete",
     "task_started",
     "text",
@@ -42,10 +49,11 @@ def text(words: str) -> TextItem:
     return TextItem(text=words)
 
 
-def user_message(*content: str | InputItem, message_id: str = "m1") -> UserMessage:
+def user_message(*content: str | InputItem, message_id: str = "m1", parent: str | None = None) -> UserMessage:
     """What the user said; plain strings are text items."""
     items = tuple(text(item) if isinstance(item, str) else item for item in content)
-    return UserMessage(message_id=MessageId(message_id), content=items)
+    before = UNSET if parent is None else MessageId(parent)
+    return UserMessage(message_id=MessageId(message_id), parent_message_id=before, content=items)
 
 
 def agent_message(message: str) -> AgentMessage:
@@ -78,3 +86,12 @@ def token_count(
         reasoning_output_tokens=reasoning,
         total_tokens=input_tokens + output_tokens,
     )
+
+
+def exec_command_begin(call_id: str, *command: str, cwd: str = "/project") -> ExecCommandBegin:
+    return ExecCommandBegin(call_id=CallId(call_id), command=command, cwd=cwd, parsed_cmd=())
+
+
+def exec_command_end(call_id: str, stdout: str = "", *, exit_code: int = 0) -> ExecCommandEnd:
+    no_time = Duration(secs=0, nanos=0)
+    return ExecCommandEnd(call_id=CallId(call_id), stdout=stdout, stderr="", exit_code=exit_code, duration=no_time)

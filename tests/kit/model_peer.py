@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Struct
 
-from parley.config.types import Provider, Settings, WireApi, WorkspaceWrite
+from parley.config.types import Provider, Settings, ShellEnvironment, WireApi, WorkspaceWrite
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.ports.model import Chunk, Model, ModelRequest
@@ -169,6 +169,10 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         notify=(),
         internal_originator="codex_cli_rs",
         mcp_servers=(),
+        shell_environment=ShellEnvironment(),
+        key_variables=frozenset({"OPENAI_API_KEY"}),
+        model_context_window=None,
+        include_plan_tool=False,
     )
     return msgspec.structs.replace(base, **known)
 

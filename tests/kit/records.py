@@ -7,21 +7,30 @@ from msgspec import Raw
 from parley.conversation.records import (
     CallItem,
     CallOutput,
+    CommandOutput,
+    HistoryCompacted,
+    InputRead,
     MessageItem,
     ModelAsked,
     ModelItem,
     ModelSaid,
     OpaqueItem,
     SettingsChosen,
+    StreamOutput,
     TurnEnded,
     TurnStarted,
     Why,
 )
-from parley.wire.ids import CallId, EventId
+from parley.wire.events import OutputStream
+from parley.wire.ids import CallId, EventId, ItemId, MessageId
+from parley.wire.items import InputItem
 
 __all__ = [
     "call",
     "call_output",
+    "command_output",
+    "history_compacted",
+    "input_read",
     "message",
     "model_asked",
     "model_said",
@@ -30,6 +39,24 @@ __all__ = [
     "turn_ended",
     "turn_started",
 ]
+
+
+def command_output(
+    call_id: str, data: bytes = b"", *, item: str = "i1", stream: OutputStream = "stdout"
+) -> CommandOutput:
+    """What a command said on one stream, all of it kept."""
+    kept = StreamOutput(
+        item=ItemId(item), stream=stream, head=data, tail=b"", size=len(data), lines=data.count(b"\n")
+    )
+    return CommandOutput(call_id=CallId(call_id), streams=(kept,))
+
+
+def input_read(*content: InputItem, message_id: str | None = None) -> InputRead:
+    return InputRead(content=content, message_id=None if message_id is None else MessageId(message_id))
+
+
+def history_compacted(summary: str = "all before", *, replaced: int = 1) -> HistoryCompacted:
+    return HistoryCompacted(summary=summary, replaced=replaced)
 
 
 def settings_chosen(model: str = "mock-model", cwd: str = "/project") -> SettingsChosen:

@@ -1,8 +1,9 @@
 """A conversation as one client sees it, made of nothing but what it was sent.
 
 Follows the rule that clients are told: an event that supersedes a text ends it, an event after
-which nothing can be going on voids all open texts. Complains when something comes twice, out of
-order, or with a piece missing.
+which nothing can be going on voids all open texts. What a command said stays, piece by piece, with
+gaps where some of it was left out. Complains when something comes twice, out of order, or with a
+piece missing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from typing import Any
 from msgspec import UNSET
 
 from parley.conversation.log import ENDS, VOIDS
+from parley.wire.events import ErrorEvent, ExecCommandEnd, ExecCommandOutputDelta, PatchApplyEnd, event_type
 from parley.wire.ids import START, ItemId, Seq
 from parley.wire.notifications import ConversationEvent
 
 __all__ = ["View"]
+
+
+OUTPUT = event_type(ExecCommandOutputDelta)
+INTERRUPTS = event_type(ErrorEvent)
+COMMAND_ENDS = frozenset({event_type(ExecCommandEnd), event_type(PatchApplyEnd)})
 
 
 class View:
@@ -25,7 +32,11 @@ class View:
     def __init__(self) -> None:
         self.position = START
         self.events: dict[Seq, Any] = {}
+        self.output: dict[ItemId, list[tuple[int, bytes]]] = {}
+        """What commands said: where each piece begins, and the piece."""
         self._open: dict[ItemId, tuple[str, str]] = {}
+        self._running: dict[ItemId, str] = {}
+        """Whose output may go on: the call."""
 
     @property
     def open(self) -> dict[ItemId, tuple[str, str]]:
@@ -33,8 +44,11 @@ class View:
         return {item: (kind, text) for item, (kind, text) in self._open.items() if text}
 
     def resume(self) -> Seq:
-        """Forget the open texts, which are sent again; the position behind which to ask for more."""
+        """Forget what is open, which is sent again; the position behind which to ask for more."""
         self._open.clear()
+        for item in self._running:
+            del self.output[item]
+        self._running.clear()
         return self.position
 
     def reached(self, seq: Seq) -> None:
@@ -56,6 +70,10 @@ class View:
         assert seq > self.position, f"event {seq} came behind {self.position}"
         self.position = seq
         self.events[seq] = msg
+        if msg["type"] in COMMAND_ENDS:
+            self._running = {item: call for item, call in self._running.items() if call != msg["call_id"]}
+        elif msg["type"] == INTERRUPTS:
+            self._running.clear()
         if msg["type"] in VOIDS:
             self._open.clear()
         elif msg["type"] in ENDS:
@@ -63,9 +81,20 @@ class View:
             self._open = {item: open_ for item, open_ in self._open.items() if open_[0] != ended}
 
     def _take_delta(self, item: ItemId, offset: int, msg: dict[str, Any]) -> None:
+        if msg["type"] == OUTPUT:
+            self._take_output(item, offset, msg)
+            return
         kind, so_far = self._open.get(item, (msg["type"], ""))
         assert kind == msg["type"], f"{item} was {kind} and is {msg['type']}"
         assert offset == len(so_far), f"{item} goes on at {offset}, but {len(so_far)} is where we are"
         self._open[item] = (kind, so_far + msg["delta"])
         kinds = [kind for kind, _ in self._open.values()]
         assert len(set(kinds)) == len(kinds), f"two items of a kind are open: {self._open}"
+
+    def _take_output(self, item: ItemId, offset: int, msg: dict[str, Any]) -> None:
+        pieces = self.output.setdefault(item, [])
+        end = pieces[-1][0] + len(pieces[-1][1]) if pieces else 0
+        assert offset >= end, f"{item} is at {end}, and {offset} came"
+        assert item in self._running or not pieces, f"{item} has ended and goes on"
+        self._running[item] = msg["call_id"]
+        pieces.append((offset, bytes(msg["chunk"])))

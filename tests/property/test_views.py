@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from kit.events import (
     agent_reasoning_raw_content,
     background_event,
     error,
+    exec_command_end,
     task_complete,
     task_started,
     token_count,
@@ -33,9 +35,10 @@ from kit.events import (
 from kit.logs import AT
 from kit.records import model_asked, turn_ended, turn_started
 from kit.views import View
-from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta
-from parley.wire.events import FOR_FULL_VERSION_ONLY
-from parley.wire.ids import ItemId, Seq
+from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta, output_of
+from parley.conversation.output import SHOWN_BYTES, OutputDelta
+from parley.wire.events import FOR_FULL_VERSION_ONLY, OutputStream
+from parley.wire.ids import CallId, ItemId, Seq
 from parley.wire.notifications import ConversationEvent, EventMeta
 
 PLENTY = 1_000_000
@@ -43,7 +46,7 @@ PLENTY = 1_000_000
 
 NOTHING_HIDDEN: frozenset[str] = frozenset()
 
-Piece = tuple[ItemId, int, str]
+Piece = tuple[ItemId, int, str | bytes]
 """A delta as it was sent: its item, where it begins, what it adds."""
 
 
@@ -80,7 +83,7 @@ class Reader:
         self.cursor.appended(self._log, first)
         self._catch_up()
 
-    def extended(self, delta: Delta) -> None:
+    def extended(self, delta: Delta | OutputDelta) -> None:
         if not self.cursor.live:
             return
         if self.writable:
@@ -98,15 +101,19 @@ class Reader:
 
     def _take_snapshot(self, *, after: Seq) -> None:
         for entry in self._log.events(after=after, hidden=self.hidden):
-            self._send_entry(entry)
-        for delta in self._log.open_deltas():
-            self._send_delta(delta)
+            if entry.is_event:
+                self._send_entry(entry)
+            else:
+                for delta in (piece for stream in output_of(entry) for piece in stream.shown()):
+                    self._send_delta(delta)
+        for open_delta in self._log.open_deltas():
+            self._send_delta(open_delta)
         self.view.reached(self._log.last)
         self.cursor = Cursor.at_end_of(self._log)
 
     def _catch_up(self) -> None:
         while self.writable and (lacking := self.cursor.next(self._log)) is not None:
-            if isinstance(lacking, Delta):
+            if not isinstance(lacking, Entry):
                 self._send_delta(lacking)
             elif lacking.is_event and lacking.type not in self.hidden:
                 self._send_entry(lacking)
@@ -115,8 +122,8 @@ class Reader:
     def _send_entry(self, entry: Entry) -> None:
         self._send(ConversationEvent(meta=EventMeta(seq=entry.seq), msg=Raw(entry.encoded)))
 
-    def _send_delta(self, delta: Delta) -> None:
-        self.pieces.append((delta.item.id, delta.offset, delta.text))
+    def _send_delta(self, delta: Delta | OutputDelta) -> None:
+        self.pieces.append((delta.item.id, delta.offset, _said(delta)))
         meta = EventMeta(item=delta.item.id, offset=delta.offset)
         self._send(ConversationEvent(meta=meta, msg=Raw(encode_delta(delta))))
 
@@ -125,12 +132,17 @@ class Reader:
         self.view.take(event)
 
 
+def _said(delta: Delta | OutputDelta) -> str | bytes:
+    return delta.text if isinstance(delta, Delta) else delta.data
+
+
 class Truth:
     """The view of somebody who sees the conversation itself: no log, no cursor, no client."""
 
     def __init__(self) -> None:
         self.events: dict[Seq, Any] = {}
         self.open: dict[str, str] = {}
+        self.output: dict[ItemId, bytes] = {}
         self.pieces: list[Piece] = []
         self._entries = 0
 
@@ -152,6 +164,10 @@ class Truth:
         self.open[kind.value] = self.open.get(kind.value, "") + delta.text
         self.pieces.append((delta.item.id, delta.offset, delta.text))
 
+    def say(self, delta: OutputDelta) -> None:
+        self.output[delta.item.id] = self.output.get(delta.item.id, b"") + delta.data
+        self.pieces.append((delta.item.id, delta.offset, delta.data))
+
 
 words = st.text(st.sampled_from('abé\U0001f600"\\\n'), max_size=4)
 
@@ -163,11 +179,13 @@ anything = st.one_of(
     words.map(agent_reasoning),
     words.map(agent_reasoning_raw_content),
     words.map(background_event),
-    words.map(error),
     words.map(task_complete),
 )
+"""But nothing that ends a turn while its command runs: that is `interrupt`."""
 
 rooms = st.one_of(st.integers(min_value=0, max_value=4), st.just(PLENTY))
+calls = st.sampled_from([CallId("c1"), CallId("c2")])
+sizes = st.one_of(*[st.integers(4, 40)] * 9, st.just(20_000))
 hidings = st.sampled_from([NOTHING_HIDDEN, FOR_FULL_VERSION_ONLY])
 
 
@@ -183,6 +201,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.always = Reader(self.log, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, room=PLENTY)
         self.present: list[Reader] = [self.always]
         self.pieces_before: dict[Reader, int] = {}
+        self.said = 0
 
     @rule(happened=st.lists(anything, min_size=1, max_size=3))
     def append(self, happened: list[Happened]) -> None:
@@ -197,6 +216,22 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.truth.extend(kind, delta)
         for reader in self.present:
             reader.extended(delta)
+
+    @rule(call=calls, stream=st.sampled_from(["stdout", "stderr"]), size=sizes)
+    def say(self, call: CallId, stream: OutputStream, size: int) -> None:
+        self.said += 1
+        for delta in self.log.extend_output(call, stream, b"%d " % self.said * (size // len(b"%d " % self.said))):
+            self.truth.say(delta)
+            for reader in self.present:
+                reader.extended(delta)
+
+    @rule(call=calls)
+    def end_command(self, call: CallId) -> None:
+        self.append([*self.log.kept_outputs(call), exec_command_end(call)])
+
+    @rule()
+    def interrupt(self) -> None:
+        self.append([*self.log.kept_outputs(), error("Turn interrupted"), turn_ended("interrupted")])
 
     @rule(target=readers, how=st.sampled_from(Join), hidden=hidings, room=rooms)
     def join(self, how: Join, hidden: frozenset[str], room: int) -> Reader:
@@ -225,9 +260,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.present.append(reader)
         self.pieces_before[reader] = len(self.truth.pieces)
         if reader.kept_up:
-            assert [piece for piece in reader.pieces_at_join if piece[2]] == [
-                (item, 0, text) for item, (_, text) in self.always.view.open.items()
-            ]
+            texts = [piece for piece in reader.pieces_at_join if piece[2] and isinstance(piece[2], str)]
+            assert texts == [(item, 0, text) for item, (_, text) in self.always.view.open.items()]
         return reader
 
     @invariant()
@@ -256,6 +290,20 @@ class AnyInterleaving(RuleBasedStateMachine):
             reader.make_room(PLENTY)
             assert reader.cursor.live
             self._sees_the_same(reader)
+            self._heard_the_same(reader)
+
+    def _heard_the_same(self, reader: Reader) -> None:
+        """Of each command the beginning and the end at least, and nothing that it did not say there."""
+        assert set(reader.view.output) == set(self.truth.output)
+        for item, whole in self.truth.output.items():
+            pieces = reader.view.output[item]
+            assert pieces == [(at, whole[at : at + len(piece)]) for at, piece in pieces]
+            gaps = [
+                (at + len(piece), then) for (at, piece), (then, _) in pairwise(pieces) if at + len(piece) < then
+            ]
+            assert len(gaps) <= 1
+            assert all(begin >= SHOWN_BYTES and end <= len(whole) - SHOWN_BYTES for begin, end in gaps)
+            assert (pieces[0][0], pieces[-1][0] + len(pieces[-1][1])) == (0, len(whole))
 
     def _sees_the_same(self, reader: Reader) -> None:
         shown = {seq: msg for seq, msg in self.always.view.events.items() if msg["type"] not in reader.hidden}

@@ -440,52 +440,121 @@ async def test_tools_of_later_versions_are_refused_by_a_plain_sentence(scripted_
         assert await client.everything() == before
 
 
-@pytest.mark.promises("refused.items", "refused.overrides", "refused.parent")
-@pytest.mark.parametrize("version", [PLAIN, FULL])
-async def test_items_and_overrides_of_later_versions_are_refused_by_a_plain_sentence(
-    scripted_model: ScriptedModel, version: str
-) -> None:
-    text = {"type": "text", "text": "go"}
-    items: list[dict[str, Any]] = [
-        {"type": "image", "image_url": "data:image/png;base64,AA=="},
-        {"type": "image", "file_id": "f", "detail": "low"},
-        {"type": "local_image", "path": "picture.png"},
-        {"type": "file", "file_url": "https://example.org/a.pdf"},
-        {"type": "file", "file_data": "AA==", "filename": "a.bin"},
-    ]
-    overrides: dict[str, Any] = {
-        "model": "other",
-        "cwd": ".",
-        "approval_policy": "never",
-        "sandbox": "read-only",
-        "config": {},
-        "profile": "p",
-        "base_instructions": "Be brief.",
-    }
-    async with caller(scripted_model, version) as client:
+@pytest.mark.promises("refused.filters")
+async def test_arguments_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
+    async with caller(scripted_model) as client:
         before = await client.everything()
+        later: dict[str, Any] = {"cwd": ".", "text": "x", "state": "idle", "archived": True}
 
-        async def told(**arguments: Any) -> Any:
-            given = {"conversation_id": client.conversation, "content": [text], **arguments}
-            return await client.call("conversationSendMessage", given)
-
-        def refused(what: str) -> dict[str, Any]:
-            return failure("conversationSendMessage", f"{what} is not supported yet")
-
-        for item in items:
-            assert await told(content=[item]) == refused(f"content[0] of type {item['type']}")
-            assert await told(content=[text, item, text]) == refused(f"content[1] of type {item['type']}")
-        for name, value in overrides.items():
-            assert await told(**{name: value}) == refused(f"{name} of a single message")
-        assert await told(parent_message_id=UNKNOWN, message_id=UNKNOWN) == refused("parent_message_id")
-        if version == FULL:
-            assert await told(parent_message_id=UNKNOWN) == refused("parent_message_id")
+        for name, value in later.items():
+            refused = failure("conversationsList", f"{name} of conversationsList is not supported yet")
+            assert await client.call("conversationsList", {name: value}) == refused
 
         assert await client.everything() == before
         assert scripted_model.requests == []
 
 
-@pytest.mark.promises("refused.parent")
+# --- messages that cannot be taken -------------------------------------------------------
+
+TEXT: Final = {"type": "text", "text": "go"}
+
+UNSENDABLE: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"type": "image"}, "an image has to have one of `image_url`, `file_id`"),
+    ({"type": "image", "image_url": None, "detail": "low"}, "an image has to have one of `image_url`, `file_id`"),
+    ({"type": "image", "image_url": ""}, "the `image_url` of an image is empty"),
+    (
+        {"type": "image", "image_url": "data:,", "file_id": "f"},
+        "an image cannot have `image_url` and `file_id` at once",
+    ),
+    ({"type": "image", "file_id": "f"}, "an image by file id cannot be sent over the chat API"),
+    ({"type": "file"}, "a file has to have one of `file_url`, `file_id`, `file_data`"),
+    ({"type": "file", "file_url": "https://example.org/a"}, "a file by address cannot be sent over the chat API"),
+    ({"type": "file", "file_data": "AA=="}, "a file with `file_data` has to have a `filename`"),
+    ({"type": "file", "file_data": "AA", "filename": "a"}, "the `file_data` of a file has to be base64"),
+]
+"""Items that fit their schema and cannot be given to the model all the same, and what is said of them."""
+
+UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"profile": "nope"}, "config profile `nope` not found"),
+    ({"config": {"model_provider": "nope"}}, "Model provider `nope` not found"),
+    ({"config": {"model": 5}}, "config argument: `model`: invalid type: integer `5`, expected a string"),
+    ({"config": {"a..b": 1}}, "config argument: `a..b`: not a key"),
+    ({"model": "other", "profile": "nope"}, "config profile `nope` not found"),
+]
+"""Overrides that come to nothing, and what is said of them."""
+
+
+async def told(client: Caller, **arguments: Any) -> Any:
+    """The result of sending a message."""
+    given = {"conversation_id": client.conversation, "content": [TEXT], **arguments}
+    return await client.call("conversationSendMessage", given)
+
+
+def not_taken(message: str) -> dict[str, Any]:
+    return failure("conversationSendMessage", message)
+
+
+@pytest.mark.promises("send.refused-items")
+@pytest.mark.parametrize("version", [PLAIN, FULL])
+async def test_an_item_that_cannot_be_given_to_the_model_is_named_by_its_place(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with caller(scripted_model, version) as client:
+        before = await client.everything()
+
+        for item, why in UNSENDABLE:
+            assert await told(client, content=[item]) == not_taken(f"content[0]: {why}")
+            assert await told(client, content=[TEXT, item, TEXT]) == not_taken(f"content[1]: {why}")
+        missing = {"type": "local_image", "path": "picture.png"}
+        why = "content[1]: picture.png: No such file or directory (os error 2)"
+        assert await told(client, content=[missing, missing]) == not_taken(why)
+
+        assert await client.everything() == before
+        assert scripted_model.requests == []
+
+
+@pytest.mark.promises("send.overrides")
+@pytest.mark.parametrize("version", [PLAIN, FULL])
+async def test_overrides_that_cannot_be_used_are_refused_and_change_nothing(
+    scripted_model: ScriptedModel, version: str
+) -> None:
+    async with caller(scripted_model, version) as client:
+        before = await client.everything()
+
+        for given, why in UNUSABLE:
+            assert await told(client, **given) == not_taken(why)
+
+        assert await client.everything() == before
+        assert scripted_model.requests == []
+
+
+@pytest.mark.promises("send.parent")
+async def test_a_parent_that_does_not_exist_is_refused(scripted_model: ScriptedModel) -> None:
+    for version, given in ((FULL, {}), (FULL, {"message_id": UNKNOWN}), (PLAIN, {"message_id": UNKNOWN})):
+        async with caller(scripted_model, version) as client:
+            before = await client.everything()
+
+            refused = await told(client, parent_message_id=UNKNOWN, **given)
+
+            assert refused == not_taken("Parent message does not exist")
+            assert await client.everything() == before
+    assert scripted_model.requests == []
+
+
+@pytest.mark.promises("send.refused-items", "send.overrides", "send.parent")
+async def test_the_id_of_a_message_that_was_refused_is_still_free(scripted_model: ScriptedModel) -> None:
+    scripted_model.says(HOLD)
+    async with caller(scripted_model) as client:
+        for given in ({"content": [{"type": "image"}]}, {"profile": "nope"}, {"parent_message_id": UNKNOWN}):
+            assert (await told(client, message_id=UNKNOWN, **given))["isError"] is True
+
+        accepted = await told(client, message_id=UNKNOWN)
+
+        assert accepted["structuredContent"] == {"status": "ok", "message_id": UNKNOWN}
+        await scripted_model.holding()
+
+
+@pytest.mark.promises("send.parent")
 async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: ScriptedModel) -> None:
     scripted_model.says(HOLD)
     async with caller(scripted_model, PLAIN) as client:
@@ -499,25 +568,6 @@ async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: S
 
         assert accepted["structuredContent"] == {"status": "ok"}
         await scripted_model.holding()
-
-
-@pytest.mark.promises("refused.plan", "refused.filters")
-async def test_arguments_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
-        before = await client.everything()
-        later: list[tuple[str, dict[str, Any], str]] = [
-            ("codex", {"prompt": "go", "include-plan-tool": True}, "include-plan-tool"),
-            ("conversationsList", {"cwd": "."}, "cwd of conversationsList"),
-            ("conversationsList", {"text": "x"}, "text of conversationsList"),
-            ("conversationsList", {"state": "idle"}, "state of conversationsList"),
-            ("conversationsList", {"archived": True}, "archived of conversationsList"),
-        ]
-
-        for tool, arguments, what in later:
-            assert await client.call(tool, arguments) == failure(tool, f"{what} is not supported yet")
-
-        assert await client.everything() == before
-        assert scripted_model.requests == []
 
 
 # --- while a turn runs -------------------------------------------------------------------
@@ -548,3 +598,18 @@ async def test_bad_calls_do_not_disturb_a_running_turn(scripted_model: ScriptedM
             {"type": "agent_message", "message": "onetwo"},
             {"type": "task_complete", "last_agent_message": "onetwo"},
         ]
+
+
+@pytest.mark.promises("send.parent")
+async def test_a_branch_cannot_begin_while_a_turn_runs(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("one", HOLD)
+    async with caller(scripted_model) as client:
+        first = (await told(client))["structuredContent"]["message_id"]
+        await scripted_model.holding()
+        before = await client.everything()
+
+        for parent in (first, client.conversation, UNKNOWN):
+            assert await told(client, parent_message_id=parent) == not_taken("A turn is running")
+
+        assert await client.everything() == before
+        scripted_model.release()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from kit.calls import (
     APIS,
     Assistant,
+    CallSent,
+    Output,
     User,
     answered,
     body,
@@ -25,13 +27,42 @@ from kit.calls import (
     without_message_ids,
 )
 from kit.events import agent_message, error, task_complete, task_started, user_message
+from kit.hands import offered
 from kit.json import as_json
-from kit.traces import SPENT, said, traces_for
-from parley.testing import HOLD, Failure, ParleyProcess, RawBody, RecordedRequest, Reply, Says, ScriptedModel
+from kit.model_peer import settings
+from kit.traces import SPENT, Trace, Turn, said, traces_for
+from parley.testing import HOLD, Call, Failure, ParleyProcess, RawBody, RecordedRequest, Reply, Says, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api
 from parley.wire.events import AgentMessageDelta
 from parley.wire.mcp import FULL_VERSION
+
+_UNREADABLE: Final = "failed to parse function arguments: "
+_ODD_CALLS: Final = (
+    (
+        Call("shell", "{not json", "c1"),
+        f"{_UNREADABLE}arguments cannot be read: JSON is malformed: object keys must be strings (byte 1)",
+    ),
+    (
+        Call("shell", '{"command": "echo hi"}', "c2"),
+        f'{_UNREADABLE}invalid type: string "echo hi", expected a sequence (command)',
+    ),
+    (Call("shell", "{}", "c3"), f"{_UNREADABLE}missing field `command`"),
+    (Call("no_such_tool", '{"a": 1}', "c4"), "unsupported call: no_such_tool"),
+    (Call("", "{}", "c5"), "unsupported call: "),
+    (Call('100% "odd"', "", "c6"), 'unsupported call: 100% "odd"'),
+)
+"""Calls of which nothing comes but what the model is told."""
+_ODD_OUTCOMES: Final = tuple(
+    item
+    for call, told in _ODD_CALLS
+    for item in (CallSent(str(call.call_id), call.name, str(call.arguments)), Output(str(call.call_id), told))
+)
+_BAD_TOOL_CALLS: Final = Trace(
+    replies=(*(Says((call,)) for call, _ in _ODD_CALLS), Says(("Done",))),
+    turns=(Turn("go", (*(SPENT for _ in _ODD_CALLS), *said("Done")), "Done"),),
+    requests=tuple((User("go"), *_ODD_OUTCOMES[: 2 * asked]) for asked in range(len(_ODD_CALLS) + 1)),
+)
 
 
 @pytest.mark.promises(
@@ -41,7 +72,7 @@ from parley.wire.mcp import FULL_VERSION
     "codex.answer-last",
     "reply.result",
     "turn.order",
-    "refused.calls",
+    "calls.unknown",
     "model.history",
     "model.cut-anywhere",
     "model.chat-ends",
@@ -49,9 +80,55 @@ from parley.wire.mcp import FULL_VERSION
 @pytest.mark.parametrize("api", APIS)
 async def test_runs_of_calls_read_word_for_word(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as wire:
-        for name, trace in traces_for(api, failing=False).items():
+        for name, trace in {**traces_for(api, failing=False), "bad_tool_calls": _BAD_TOOL_CALLS}.items():
             print(name)  # pytest shows the last one if it fails
             await trace.play(wire, api)
+
+
+@pytest.mark.promises("plan.update")
+@pytest.mark.parametrize("api", APIS)
+async def test_the_plan_tool_is_offered_to_the_model_where_the_call_includes_it(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        for request_id, wanted in ((1, True), (2, False)):
+            wire.codex(request_id, "go", **{"include-plan-tool": wanted})
+            await wire.answer(request_id)
+
+    def tools(*, with_plan: bool) -> list[Any]:
+        chosen = settings(approval_policy="never", sandbox_mode="danger-full-access", include_plan_tool=with_plan)
+        return offered(api, chosen)
+
+    assert [request.body for request in scripted_model.requests] == [
+        body(api, User("go"), cwd=wire.work, session=session, tools=tools(with_plan=wanted))
+        for session, wanted in zip(wire.sessions, (True, False), strict=True)
+    ]
+
+
+@pytest.mark.promises("shell.refused")
+async def test_a_command_that_would_need_a_sandbox_or_a_persons_yes_is_refused_to_the_model(
+    scripted_model: ScriptedModel,
+) -> None:
+    refusals = {
+        "read-only": "no sandbox is available on this system: sandboxes are not supported yet",
+        "workspace-write": "no sandbox is available on this system: sandboxes are not supported yet",
+        "danger-full-access": "the approval policy asks first, and approvals are not supported yet",
+    }
+    async with speaking(scripted_model) as wire:
+        for request_id, sandbox in enumerate(refusals, start=1):
+            scripted_model.says(Call("shell", {"command": ["touch", "made"]}, "c1"))
+            wire.codex(request_id, "go", **{"sandbox": sandbox, "approval-policy": "untrusted"})
+            events = events_in(await wire.answer(request_id))
+
+            turn = (task_started(), *shown("chat", *said("Done")), task_complete("Done"))
+            assert events[1:] == [as_json(event) for event in turn]
+        assert list(wire.work.iterdir()) == []
+
+    told = [request.body["messages"][-1] for request in scripted_model.requests[1::2]]
+    assert told == [
+        {"role": "tool", "tool_call_id": "c1", "content": f"exec command rejected: {why}"}
+        for why in refusals.values()
+    ]
 
 
 # --- ids ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kit.calls import APIS, AskedFor, Assistant, CallSent, Output, User, Wire, body, is_event, speaking
+from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.testing import HOLD, Call, Data, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api
@@ -174,7 +175,7 @@ async def test_items_that_only_the_responses_api_understands_go_back_as_they_cam
         "type": "local_shell_call",
         "id": "ls_1",
         "call_id": "c1",
-        "action": {"type": "exec", "command": ["ls"]},
+        "action": {"type": "exec", "command": ["no-such-program"], "env": {"A": "1"}},
     }
     items = [
         Data(json.dumps({"type": "response.output_item.done", "item": item})) for item in (thought, search, shell)
@@ -185,7 +186,8 @@ async def test_items_that_only_the_responses_api_understands_go_back_as_they_cam
         await wire.answer(1)
 
     expected = body("responses", User("go"), cwd=wire.work, session=wire.sessions[0])
-    output = {"type": "function_call_output", "call_id": "c1", "output": "unsupported call: local_shell"}
+    told = "execution error: No such file or directory (os error 2)"
+    output = {"type": "function_call_output", "call_id": "c1", "output": told}
     expected["input"] += [thought, search, shell, output]
     assert scripted_model.requests[1].body == expected
 
@@ -221,3 +223,66 @@ async def test_several_texts_of_a_message_are_one_message(scripted_model: Script
         parts = [{"type": "input_text", "text": text} for text in ("First text", "Second text")]
         expected["input"][-1]["content"] = parts
     assert _sent(scripted_model) == [expected]
+
+
+# --- what a message can change -------------------------------------------------------------
+
+FIRST, SECOND, THIRD = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2, 3))
+
+
+async def _say(wire: Wire, conversation: str, text: str, **more: object) -> None:
+    """Say something in a streamed conversation, and wait for the end of its turn."""
+    arguments = {"conversation_id": conversation, "content": [{"type": "text", "text": text}], **more}
+    wire.call(wire.calls_made + 1, "conversationSendMessage", arguments)
+    await wire.until(is_event("task_complete"))
+
+
+async def _streamed(wire: Wire) -> str:
+    """A new conversation with an open stream."""
+    wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
+    (created,) = await wire.answer(1)
+    conversation = str(created["result"]["structuredContent"]["conversation_id"])
+    wire.stream(2, conversation)
+    await wire.until(is_event("notifications/initial_state"))
+    return conversation
+
+
+@pytest.mark.promises("send.parent")
+@pytest.mark.parametrize("api", APIS)
+async def test_a_branch_goes_on_from_its_parent_and_sees_nothing_that_came_after(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        conversation = await _streamed(wire)
+        await _say(wire, conversation, "one", message_id=FIRST)
+        await _say(wire, conversation, "two", message_id=SECOND)
+        await _say(wire, conversation, "instead", message_id=THIRD, parent_message_id=FIRST)
+        await _say(wire, conversation, "anew", parent_message_id=conversation)
+
+    one = (User("one"), Assistant("Done"))
+    asked: list[tuple[AskedFor, ...]] = [one[:1], (*one, User("two")), (*one, User("instead")), (User("anew"),)]
+    assert _sent(scripted_model) == [body(api, *items, cwd=wire.work, session=conversation) for items in asked]
+
+
+@pytest.mark.promises("send.overrides", "send.parent")
+async def test_overrides_hold_from_their_message_on_and_a_branch_has_those_of_its_parent(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as wire:
+        conversation = await _streamed(wire)
+        await _say(wire, conversation, "one", message_id=FIRST)
+        await _say(wire, conversation, "two", model="other", base_instructions="Be brief.")
+        await _say(wire, conversation, "three")
+        await _say(wire, conversation, "instead", message_id=THIRD, parent_message_id=FIRST)
+
+    def asked(*items: AskedFor, model: str = MODEL, instructions: str = BASE_INSTRUCTIONS) -> object:
+        return body("chat", *items, cwd=wire.work, session=conversation, model=model, instructions=instructions)
+
+    done = Assistant("Done")
+    two = (User("one"), done, User("two"))
+    assert _sent(scripted_model) == [
+        asked(User("one")),
+        asked(*two, model="other", instructions="Be brief."),
+        asked(*two, done, User("three"), model="other", instructions="Be brief."),
+        asked(User("one"), done, User("instead")),
+    ]

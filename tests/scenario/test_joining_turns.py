@@ -69,7 +69,7 @@ async def read_turn(client: Speaker) -> list[Any]:
 # --- joining ---------------------------------------------------------------------------
 
 
-@pytest.mark.promises("send.joins", "refused.calls", "model.history")
+@pytest.mark.promises("send.joins", "calls.unknown", "model.history")
 @both_apis
 async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:

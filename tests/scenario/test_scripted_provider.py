@@ -5,7 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kit.calls import Wire, answered, configured, failed, interrupted, is_event, pairs, speaking, without_delays
+from kit.calls import (
+    Wire,
+    answered,
+    configured,
+    events_in,
+    failed,
+    interrupted,
+    is_event,
+    pairs,
+    speaking,
+    without_delays,
+)
 from kit.events import (
     agent_message,
     agent_reasoning,
@@ -15,6 +26,7 @@ from kit.events import (
     task_started,
     token_count,
 )
+from kit.json import as_json
 from parley.testing import ScriptedModel
 from parley.wire.events import AgentMessageDelta, AgentReasoningDelta, EventMsg
 
@@ -48,7 +60,7 @@ async def test_a_script_is_played_reply_by_reply_without_any_model(scripted_mode
             [
                 {"reasoning": "A listing will tell."},
                 {"text": "Let me look."},
-                {"call": {"name": "shell", "arguments": {"command": ["ls"]}}},
+                {"call": {"name": "look", "arguments": {"at": "."}}},
             ],
             [
                 {"text": "I see "},
@@ -85,6 +97,24 @@ async def test_a_script_is_played_reply_by_reply_without_any_model(scripted_mode
         *pairs(3, "3", task_started(), *looking, *seen, task_complete("I see a few files.")),
         answered(3, "I see a few files."),
     ]
+    assert scripted_model.requests == []
+
+
+async def test_a_call_in_a_script_is_really_made(scripted_model: ScriptedModel) -> None:
+    command = ["sh", "-c", "echo rehearsed > made.txt"]
+    async with speaking(scripted_model, config=_config()) as wire:
+        _write(
+            wire,
+            [{"call": {"name": "shell", "arguments": {"command": command}, "call_id": "c1"}}],
+            [{"text": "Made."}],
+        )
+        wire.codex(1, "go")
+        _, _, begun, ended, *rest = events_in(await wire.answer(1))
+
+        assert (wire.work / "made.txt").read_text() == "rehearsed\n"
+    assert (begun["type"], begun["call_id"], begun["command"]) == ("exec_command_begin", "c1", command)
+    assert (ended["type"], ended["call_id"], ended["exit_code"]) == ("exec_command_end", "c1", 0)
+    assert rest == [as_json(event) for event in (*_deltas("Made."), agent_message("Made."), task_complete("Made."))]
     assert scripted_model.requests == []
 
 

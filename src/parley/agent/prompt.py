@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from parley.agent.instructions import BASE_INSTRUCTIONS
+from parley.agent.instructions import instructions_for
 from parley.config.files import read_file
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
-from parley.ports.model import ModelRequest
+from parley.ports.model import ModelRequest, ToolSpec
 
 __all__ = ["environment_context", "request_for", "user_instructions"]
 
@@ -22,16 +22,17 @@ MAX_OWN_NOTES_BYTES: Final = 1024 * 1024
 _SEPARATOR: Final = "\n\n--- project-doc ---\n\n"
 
 
-def request_for(settings: Settings, history: Sequence[HistoryItem]) -> ModelRequest:
+def request_for(settings: Settings, history: Sequence[HistoryItem], tools: tuple[ToolSpec, ...]) -> ModelRequest:
     """The request for the next response. Notes are read anew: they may change while we talk."""
     context = [environment_context(settings)]
     if notes := user_instructions(settings):
         context.append(notes)
     instructions = settings.base_instructions
     return ModelRequest(
-        instructions=BASE_INSTRUCTIONS if instructions is None else instructions,
+        instructions=instructions_for(settings.model) if instructions is None else instructions,
         context=tuple(context),
         history=history,
+        tools=tools,
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from random import random
 from typing import assert_never
 
+from parley.agent.compaction import Meter, make_room
+from parley.agent.patience import ask_patiently
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
 from parley.conversation.log import Happened, ItemKind
@@ -37,14 +38,13 @@ from parley.ports.model import (
     ReasoningDone,
     ResponseDone,
     TextDelta,
-    backoff_seconds,
 )
+from parley.ports.tools import Hands
 from parley.ports.transcript import Transcript
 from parley.wire.events import (
     AgentMessage,
     AgentReasoning,
     AgentReasoningRawContent,
-    BackgroundEvent,
     ErrorEvent,
     TaskComplete,
     TokenCount,
@@ -54,16 +54,24 @@ from parley.wire.text import sayable
 __all__ = ["run_turn"]
 
 
-async def run_turn(transcript: Transcript, model: Model, settings: Settings, clock: Clock) -> TurnEnded:
+async def run_turn(
+    transcript: Transcript, model: Model, hands: Hands, settings: Settings, clock: Clock, meter: Meter
+) -> TurnEnded:
     """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended."""
     last_message: str | None = None
     while True:
         await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
-        await transcript.append(ModelAsked())
-        request = request_for(settings, transcript.history.items)
         response = _Response()
         try:
-            await _ask(transcript, model, request, response, settings, clock)
+            await make_room(transcript, model, hands.specs(), settings, clock, meter)
+            await transcript.append(ModelAsked())
+            request = request_for(settings, transcript.history.items, hands.specs())
+            await ask_patiently(
+                lambda: _listen(transcript, model, request, response, settings),  # noqa: B023 - awaited at once
+                model,
+                transcript,
+                clock,
+            )
         except ModelError as error:
             told = sayable(str(error))
             ended = TurnEnded(why="failed", message=told)
@@ -75,9 +83,11 @@ async def run_turn(transcript: Transcript, model: Model, settings: Settings, clo
         last_message = response.last_text or last_message
         await transcript.append(*(ModelSaid(item=item) for item in response.items))
         for call in response.calls:
-            await transcript.append(CallOutput(call_id=call.call_id, output=_run(call)))
+            output = sayable(await hands.run(call))
+            await transcript.append(CallOutput(call_id=call.call_id, output=output))
             await asyncio.sleep(0)  # there may be thousands
         if response.usage is not None:
+            meter.reported(request, response.usage)
             await transcript.append(response.usage)
         # Between this look and the append below nothing can join: a turn does not end while input waits.
         if not response.calls and not transcript.history.waiting:
@@ -85,10 +95,6 @@ async def run_turn(transcript: Transcript, model: Model, settings: Settings, clo
     ended = TurnEnded(why="done", message=last_message)
     await transcript.append(TaskComplete(last_agent_message=last_message), ended)
     return ended
-
-
-def _run(call: CallItem) -> str:
-    return f"unsupported call: {call.name}"
 
 
 class _Response:
@@ -108,34 +114,11 @@ class _Response:
         return texts[-1] if texts else None
 
 
-async def _ask(
-    transcript: Transcript,
-    model: Model,
-    request: ModelRequest,
-    response: _Response,
-    settings: Settings,
-    clock: Clock,
-) -> None:
-    """One response; asked for again while it breaks off and that is worth it."""
-    attempt = 0
-    while True:
-        try:
-            return await _listen(transcript, model, request, response, settings)
-        except ModelError as error:
-            if not error.worth_repeating or attempt >= model.max_retries:
-                raise
-            attempt += 1
-            response.items.clear()  # the next attempt begins anew
-            delay = backoff_seconds(attempt, random())
-            note = f"stream error: {error}; retrying {attempt}/{model.max_retries} in {_spoken(delay)}…"
-            await transcript.append(BackgroundEvent(message=sayable(note)))
-            await clock.sleep(delay)
-
-
 async def _listen(
     transcript: Transcript, model: Model, request: ModelRequest, response: _Response, settings: Settings
 ) -> None:
     """Pass on what the model says while it says it, and gather what it adds up to."""
+    response.items.clear()  # a repetition begins anew
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     async with aclosing(model.stream(request)) as batches:
         async for batch in batches:
@@ -191,8 +174,3 @@ def _left_unfinished(response: _Response, transcript: Transcript) -> list[Happen
         response.items.insert(next(calls, len(response.items)), MessageItem(text=text))
         seen.append(AgentMessage(message=text))
     return seen
-
-
-def _spoken(seconds: float) -> str:
-    """A delay as people read it: `187.5ms`, `1.6s`."""
-    return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"

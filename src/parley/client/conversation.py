@@ -32,6 +32,8 @@ T = TypeVar("T")
 class ReadEvent(NamedTuple):
     seq: Seq
     msg: Event
+    offset: int | None = None
+    """Of a piece of what a command said: where in its stream it begins, in bytes."""
 
 
 class Page(NamedTuple):
@@ -116,7 +118,10 @@ class Conversation:
             if value is not None
         }
         found = await self._call("conversationRead", ConversationReadResult, **arguments)
-        events = tuple(ReadEvent(one.seq, decode_event(one.msg)) for one in found.events)
+        events = tuple(
+            ReadEvent(one.seq, decode_event(one.msg), None if isinstance(one.offset, UnsetType) else one.offset)
+            for one in found.events
+        )
         return Page(events, found.open, found.seq, found.state)
 
     async def status(self) -> ConversationStatusResult:

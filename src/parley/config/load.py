@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from parley.config.files import read_file
 from parley.config.locate import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS, SETTINGS, Wrong, described, is_address, shortened
-from parley.config.types import Provider, Settings, Wanted, WorkspaceWrite
+from parley.config.types import Chosen, Provider, Settings, ShellEnvironment, ToolServer, Wanted, WorkspaceWrite
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
 
 __all__ = ["Loader"]
@@ -30,6 +30,11 @@ __all__ = ["Loader"]
 _REMEMBERED: Final = 64
 """How many combinations are kept to be shared: enough for the few that clients really use, while
 one that makes up a new one for each call costs a bounded amount of memory."""
+
+
+_T = TypeVar("_T")
+
+NAMED: Final = tuple(name for name in Wanted.__struct_fields__ if name not in ("config", "profile"))
 
 
 class Loader:
@@ -48,7 +53,7 @@ class Loader:
         self._server_dir = server_dir
         self._overrides = _checked("-c", map(_parse_override, overrides))
         self._file = _Source("config.toml", {})
-        self._made: dict[tuple[Wanted, bytes], Settings] = {}
+        self._made: dict[tuple[tuple[Wanted, ...], bytes], Settings] = {}
 
     @property
     def home(self) -> str:
@@ -66,55 +71,82 @@ class Loader:
             return _utf8(os.path.join(self._server_dir, user, ".parley"), source="HOME")
         raise BadSetting("neither PARLEY_HOME nor HOME is set, so there is no home directory")
 
-    def resolve(self, wanted: Wanted) -> Settings:
-        """Everything that is in force for a conversation that asks for `wanted`.
+    def choose(self, wanted: Wanted, before: Chosen | None = None) -> Chosen:
+        """What holds after a call that asks for `wanted`, on top of what was chosen before.
+
+        A conversation begins with the file as it is, and stays with that.
 
         Raises:
             BadSetting: a source cannot be read, or something in it does not fit.
             ProfileNotFound: no such profile.
             ProviderNotFound: no such provider.
         """
+        calls = before.calls if before is not None else ()
+        if calls and wanted == calls[-1]:
+            pass  # some clients send all of theirs with every message
+        elif calls and wanted.config is None and wanted.profile is None:
+            # Named arguments win over all else in their call: they can as well be part of the one before.
+            given = {name: value for name in NAMED if (value := getattr(wanted, name)) is not None}
+            calls = (*calls[:-1], replace(calls[-1], **given))
+        else:
+            calls = (*calls, wanted)
         home = self.home
-        self._read_file(os.path.join(home, "config.toml"))
-        argument = _checked("config argument", _parse_argument(wanted.config or {}))
-        key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
+        path = os.path.join(home, "config.toml")
+        # Its text tells whether it changed: times do not, when a program writes twice in one tick of the clock.
+        text = _read_config(path) if before is None else before.file
+        if text == self._file.text:
+            settings = self._resolve(home, calls)
+        elif before is None:
+            self._file = _parse_config(path, text)
+            self._made.clear()
+            settings = self._resolve(home, calls)
+        else:
+            settings = self._combine(home, _parse_config(path, text), calls, _arguments(calls))
+        return Chosen(calls, settings, text)
+
+    def _resolve(self, home: str, calls: Sequence[Wanted]) -> Settings:
+        """By the file as it is now; the same object for those that ask for the same."""
+        arguments = _arguments(calls)
+        key = (
+            tuple(replace(call, config=None) for call in calls),
+            msgspec.json.encode([argument.values for argument in arguments]),
+        )
         settings = self._made.get(key)
         if settings is None:
-            settings = self._combine(home, wanted, argument)
+            settings = self._combine(home, self._file, calls, arguments)
             # Instructions that came out of a file are not remembered: the file may change.
-            if settings.base_instructions is wanted.base_instructions:
+            if settings.base_instructions is _last(call.base_instructions for call in calls):
                 if len(self._made) >= _REMEMBERED:
                     self._made.clear()
                 self._made[key] = settings
         return settings
 
-    def _read_file(self, path: str) -> None:
-        """Take the file as it is now; one that is missing says nothing."""
-        # Its text tells whether it changed: times do not, when a program writes twice in one tick of the clock.
-        text = _read_config(path)
-        if text != self._file.text:
-            self._file = _parse_config(path, text)
-            self._made.clear()
-
-    def _combine(self, home: str, wanted: Wanted, argument: _Source) -> Settings:
-        sources = (self._file, self._overrides, argument)
+    def _combine(self, home: str, file: _Source, calls: Sequence[Wanted], arguments: Sequence[_Source]) -> Settings:
+        sources = (file, self._overrides, *arguments)
         values = _merge(DEFAULTS, into={})
-        for source in sources:
+        for source in (file, self._overrides):
             _merge(source.values, into=values)
 
-        profile = values.get("profile") if wanted.profile is None else wanted.profile
-        if profile is not None:
-            if profile not in values["profiles"]:
-                raise ProfileNotFound(profile)
-            values |= values["profiles"][profile]
-
-        named = _check_named_arguments(wanted)
-        cwd = _utf8(_absolute(named.pop("cwd", ""), self._server_dir), source="working directory")
-        values |= named
+        profile: str | None = values.get("profile")  # for the first call; later ones have to name theirs
+        instructions: str | None = None
+        for call, argument in zip(calls, arguments, strict=True):
+            said = dict(argument.values)
+            _merge(said, into=values)
+            if (profile := _last((profile, said.get("profile"), call.profile))) is not None:
+                if profile not in values["profiles"]:
+                    raise ProfileNotFound(profile)
+                said |= values["profiles"][profile]
+                values |= values["profiles"][profile]
+                profile = None
+            values |= _check_named_arguments(call)
+            if "experimental_instructions_file" in said:
+                instructions = None
+            if call.base_instructions is not None:
+                instructions = call.base_instructions
+        cwd = _utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
 
         if "experimental_resume" in values:
             raise _blame(sources, ("experimental_resume",), "experimental_resume is not supported yet")
-        instructions = wanted.base_instructions
         if instructions is None and "experimental_instructions_file" in values:
             instructions = _read_instructions(os.path.join(cwd, values["experimental_instructions_file"]))
 
@@ -135,7 +167,11 @@ class Loader:
             project_doc_max_bytes=values["project_doc_max_bytes"],
             notify=values["notify"],
             internal_originator=values["internal_originator"],
-            mcp_servers=tuple(values["mcp_servers"]),
+            mcp_servers=tuple(_tool_server(name, table, sources) for name, table in values["mcp_servers"].items()),
+            shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
+            key_variables=_key_variables(values),
+            model_context_window=values.get("model_context_window"),
+            include_plan_tool=_last(call.include_plan_tool for call in calls) or False,
         )
 
     def _provider(
@@ -170,6 +206,23 @@ class Loader:
         return provider
 
 
+def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
+    """Also those of providers that are not in use: the next conversation may use them."""
+    named = {"OPENAI_API_KEY"}
+    for provider in values["model_providers"].values():
+        named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
+    named |= {server.get("bearer_token_env_var", "") for server in values["mcp_servers"].values()}
+    return frozenset(named - {""})
+
+
+def _tool_server(name: str, table: Mapping[str, Any], sources: Sequence[_Source]) -> ToolServer:
+    server = ToolServer(**{"name": name, **table})
+    if bool(server.command) == bool(server.url):
+        detail = "a tool server has either a `command` or a `url`"
+        raise _blame(sources, ("mcp_servers", name), detail)
+    return server
+
+
 # --- sources -----------------------------------------------------------------------------
 
 
@@ -201,6 +254,10 @@ def _checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> _So
     return _Source(name, values, text)
 
 
+def _arguments(calls: Sequence[Wanted]) -> list[_Source]:
+    return [_checked("config argument", _parse_argument(call.config or {})) for call in calls]
+
+
 def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:
     """The named arguments that were given, by the key of the setting that each overrides."""
     given = {name: getattr(wanted, name) for name in NAMED_ARGUMENTS.fields}
@@ -211,6 +268,14 @@ def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:
     if "sandbox" in named:
         named["sandbox_mode"] = named.pop("sandbox")
     return named
+
+
+def _last(given: Iterable[_T | None]) -> _T | None:
+    """The newest word."""
+    found: _T | None = None
+    for one in given:
+        found = one if one is not None else found
+    return found
 
 
 def _merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from parley.config.locate import KeyPath
-from parley.config.types import ApprovalPolicy, Effort, SandboxMode, Summary, WireApi
+from parley.config.types import ApprovalPolicy, Effort, Inherit, SandboxMode, Summary, WireApi
 
 __all__ = [
     "DEFAULTS",
@@ -214,14 +214,14 @@ SETTINGS: Final = Table(
                     "command": _text,
                     "args": _sequence_of(_text),
                     "env": Named(_text),
-                    "url": _text,
+                    "url": _address,
                     "bearer_token_env_var": _text,
                 }
             )
         ),
         "shell_environment_policy": Table(
             {
-                "inherit": _one_of("safe", "all", "core", "none"),
+                "inherit": _one_of(*get_args(Inherit)),
                 "ignore_default_excludes": _flag,
                 "exclude": _sequence_of(_text),
                 "set": Named(_text),
@@ -274,6 +274,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "internal_originator": "codex_cli_rs",
     "profiles": {},
     "mcp_servers": {},
+    "shell_environment_policy": {},
     "model_providers": {},
 }
 

@@ -8,17 +8,22 @@ from msgspec import Struct
 
 __all__ = [
     "ApprovalPolicy",
+    "Chosen",
     "Effort",
+    "Inherit",
     "Provider",
     "SandboxMode",
     "Settings",
+    "ShellEnvironment",
     "Summary",
+    "ToolServer",
     "Wanted",
     "WireApi",
     "WorkspaceWrite",
 ]
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
 Effort = Literal["minimal", "low", "medium", "high", "none"]
@@ -60,6 +65,27 @@ class WorkspaceWrite(Struct, frozen=True, kw_only=True):
     exclude_slash_tmp: bool = False
 
 
+class ShellEnvironment(Struct, frozen=True, kw_only=True):
+    """`[shell_environment_policy]`: which of the server's variables commands are given."""
+
+    inherit: Inherit = "safe"
+    ignore_default_excludes: bool = False
+    exclude: tuple[str, ...] = ()
+    set: dict[str, str] = {}
+    include_only: tuple[str, ...] = ()
+
+
+class ToolServer(Struct, frozen=True, kw_only=True):
+    """`[mcp_servers.NAME]`: a program to start, or an address; one of the two is set."""
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    url: str | None = None
+    bearer_token_env_var: str | None = None
+
+
 class Wanted(Struct, frozen=True, kw_only=True):
     """What one call asks for on top of the files: the named arguments and `config`."""
 
@@ -69,6 +95,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     approval_policy: str | None = None
     sandbox: str | None = None
     base_instructions: str | None = None
+    include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
 
 
@@ -94,8 +121,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     notify: tuple[str, ...]
     """The program to run after each turn that completed; empty: none."""
     internal_originator: str
-    mcp_servers: tuple[str, ...]
-    """Names of `[mcp_servers.NAME]`."""
+    mcp_servers: tuple[ToolServer, ...]
+    shell_environment: ShellEnvironment
+    key_variables: frozenset[str]
+    """The variables that hold keys of any provider or tool server that is configured: for the server alone."""
+    model_context_window: int | None
+    """In tokens; None: what is known of the model."""
+    include_plan_tool: bool
 
     @property
     def network_access(self) -> bool:
@@ -103,3 +135,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.sandbox_mode == "workspace-write":
             return self.workspace_write.network_access
         return self.sandbox_mode == "danger-full-access"
+
+
+class Chosen(Struct, frozen=True):
+    """What was asked for, call by call, and what that comes to: a later call wins over an earlier one."""
+
+    calls: tuple[Wanted, ...]
+    settings: Settings
+    file: str
+    """The text of config.toml as it was for the first of these calls: what comes later does not change it."""

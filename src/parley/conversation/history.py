@@ -4,6 +4,10 @@ The rules (docs/protocol.md, history): input first; then the items of each respo
 they came, each call directly followed by its one output; input that came while the model was
 answering stands behind the outputs of that response, once. Whatever becomes of a turn, no input
 is taken back.
+
+A message that names an earlier one as its parent begins a branch: the model sees what it saw at
+the end of that message's turn, and nothing that came after. A summary stands in place of what it
+sums up, from the turn on in which it was made.
 """
 
 from __future__ import annotations
@@ -11,13 +15,23 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from parley.conversation.log import Happened
-from parley.conversation.records import CallItem, CallOutput, ModelAsked, ModelItem, ModelSaid, TurnEnded
+from parley.conversation.records import (
+    CallItem,
+    CallOutput,
+    HistoryCompacted,
+    InputRead,
+    ModelAsked,
+    ModelItem,
+    ModelSaid,
+    TurnEnded,
+    TurnStarted,
+)
 from parley.wire.events import UserMessage
-from parley.wire.ids import CallId
-from parley.wire.items import InputItem
+from parley.wire.ids import CallId, MessageId
+from parley.wire.items import InputItem, TextItem
 
 __all__ = ["ABORTED", "History", "HistoryItem", "OutputItem", "UserItem"]
 
@@ -41,38 +55,74 @@ class OutputItem(Struct, frozen=True):
 HistoryItem = UserItem | ModelItem | OutputItem
 
 
+class _Turn:
+    """One turn's part of the history, and the turn it follows: branches share what is behind them."""
+
+    __slots__ = ("before", "cuts", "places")
+
+    def __init__(self, before: _Turn | None) -> None:
+        self.before = before
+        self.places: list[HistoryItem | None] = []
+        """Every call keeps the place behind it free for its output."""
+        self.cuts: list[int] = []
+        """Places where everything before is complete: no call stands there without its output."""
+
+
 class History:
     """The fold."""
 
-    __slots__ = ("_places", "_unanswered", "waiting")
+    __slots__ = ("_turn", "_turns", "_unanswered", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[UserItem] = []
         """Input the model has not been sent."""
-        self._places: list[HistoryItem | None] = []
-        """Every call keeps the place behind it free for its output."""
+        self._turn = _Turn(None)
+        self._turns: dict[MessageId, _Turn] = {}
+        """The turn that took each message."""
         self._unanswered: dict[CallId, deque[int]] = {}
-        """Where the outputs that are still missing belong. A model may use an id twice."""
+        """Where in the turn the outputs that are still missing belong. A model may use an id twice."""
 
     @property
     def items(self) -> list[HistoryItem]:
-        """What the next request sends."""
-        return [item for item in self._places if item is not None]
+        """What the next request sends, without what is waiting."""
+        return [item for turn in self._branch() for item in turn.places if item is not None]
+
+    @property
+    def cuts(self) -> list[int]:
+        """How many items may be replaced by a summary: numbers of items with nothing left open behind them."""
+        found: list[int] = []
+        begin = 0
+        for turn in self._branch():
+            found += (begin + cut for cut in turn.cuts)
+            begin += len(turn.places)
+        return found
 
     def apply(self, happened: Happened) -> None:
         """Take in one entry; most do not concern the model."""
         match happened:
-            case UserMessage(content=content):
+            case TurnStarted():
+                self._turn = _Turn(self._turn)
+            case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
+                if parent is not UNSET:  # one that is no message is the conversation itself: nothing is before it
+                    self._turn.before = self._turns.get(parent)
+                self._turns[message_id] = self._turn
                 self.waiting.append(UserItem(content))
+            case InputRead(content=content, message_id=None):
+                self.waiting.append(UserItem(content))
+            case InputRead(content=content):
+                self.waiting[-1] = UserItem(content)
             case ModelSaid(item=item):
-                self._places.append(item)
+                self._turn.places.append(item)
                 if isinstance(item, CallItem):
-                    self._unanswered.setdefault(item.call_id, deque()).append(len(self._places))
-                    self._places.append(None)
+                    self._unanswered.setdefault(item.call_id, deque()).append(len(self._turn.places))
+                    self._turn.places.append(None)
             case CallOutput(call_id=call_id, output=output):
                 self._answer(call_id, output)
+            case HistoryCompacted(summary=summary, replaced=replaced):
+                self._compact(summary, replaced)
             case ModelAsked() | TurnEnded():
-                self._places += self.waiting
+                self._turn.cuts.append(len(self._turn.places))
+                self._turn.places += self.waiting
                 self.waiting.clear()
             case _:
                 pass
@@ -83,10 +133,27 @@ class History:
         places = ((place, call_id) for call_id, places in self._unanswered.items() for place in places)
         return tuple(call_id for _, call_id in sorted(places))
 
+    def _branch(self) -> list[_Turn]:
+        """The turns that the model sees, the first one first."""
+        turns: list[_Turn] = []
+        turn: _Turn | None = self._turn
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.before
+        return turns[::-1]
+
+    def _compact(self, summary: str, replaced: int) -> None:
+        """What came before this turn stays as it is, for branches that begin there."""
+        compacted = self._turn
+        kept, cuts = self.items[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
+        compacted.places = [UserItem((TextItem(text=summary),)), *kept]
+        compacted.cuts = cuts
+        compacted.before = None
+
     def _answer(self, call_id: CallId, output: str) -> None:
         places = self._unanswered.get(call_id)
         if not places:
             raise ValueError(f"no open call {call_id!r}")
-        self._places[places.popleft()] = OutputItem(call_id, output)
+        self._turn.places[places.popleft()] = OutputItem(call_id, output)
         if not places:
             del self._unanswered[call_id]

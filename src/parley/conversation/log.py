@@ -7,18 +7,22 @@ An *entry* has a position and is there to stay. An *open item* is a text that is
 written: a delta extends it and has no position; it stands behind the last entry. The item ends
 with the event that supersedes it (`ENDS`), or is void with an event after which nothing can be
 going on (`VOIDS`). Both are read off the events themselves, so that whoever sees the events
-knows it too.
+knows it too. What a command says is an open item as well, one for each stream; it ends with the
+record of what is kept of it, which stands right in front of the event that ends the command.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-from parley.conversation.records import Record, record_type
+from parley.conversation.output import CHUNK_BYTES, OutputDelta, StreamItem, encode_output_delta
+from parley.conversation.records import CommandOutput, Record, record_type
 from parley.wire.events import (
     AgentMessage,
     AgentMessageDelta,
@@ -30,13 +34,26 @@ from parley.wire.events import (
     ErrorEvent,
     EventBase,
     EventMsg,
+    OutputStream,
     TaskComplete,
     event_type,
 )
-from parley.wire.ids import START, ItemId, Seq
+from parley.wire.ids import START, CallId, ItemId, Seq
 from parley.wire.jsonrpc import encode
 
-__all__ = ["ENDS", "VOIDS", "Cursor", "Delta", "Entry", "Happened", "ItemKind", "Log", "OpenItem", "encode_delta"]
+__all__ = [
+    "ENDS",
+    "VOIDS",
+    "Cursor",
+    "Delta",
+    "Entry",
+    "Happened",
+    "ItemKind",
+    "Log",
+    "OpenItem",
+    "encode_delta",
+    "output_of",
+]
 
 Happened = EventMsg | Record
 """What can be appended."""
@@ -60,6 +77,8 @@ ENDS: Final = {
 VOIDS: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
 """Events of a retry, a failure, an interrupt, an end: what is open then was never said."""
 
+_OUTPUT: Final = record_type(CommandOutput)
+
 _DELTA_PREFIX: Final = {
     kind.value: b'{"type":"%b","delta":' % kind.value.encode()  # every text delta has this shape
     for kind in ItemKind
@@ -75,6 +94,11 @@ class Entry(Struct, frozen=True, gc=False):
     type: str
     is_event: bool
     encoded: bytes
+
+    @property
+    def is_output(self) -> bool:
+        """A record that clients see all the same, as the deltas it was made of."""
+        return self.type == _OUTPUT
 
 
 class OpenItem:
@@ -108,19 +132,33 @@ class Delta(Struct, frozen=True, gc=False):
     text: str
 
 
-def encode_delta(delta: Delta) -> bytes:
+def encode_delta(delta: Delta | OutputDelta) -> bytes:
     """The delta as the event that clients read."""
+    if isinstance(delta, OutputDelta):
+        return encode_output_delta(delta)
     return b"%b%b}" % (_DELTA_PREFIX[delta.item.type], encode(delta.text))
+
+
+_output_decoder: Final = msgspec.json.Decoder(CommandOutput)
+
+
+def output_of(entry: Entry) -> list[StreamItem]:
+    """What a record of output (`Entry.is_output`) holds."""
+    record = _output_decoder.decode(entry.encoded)
+    return [StreamItem.ended(record.call_id, kept) for kept in record.streams]
 
 
 class Log:
     """Entries by position, and the open items behind the last of them."""
 
-    __slots__ = ("_items_opened", "entries", "open")
+    __slots__ = ("_items_opened", "entries", "open", "outputs")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.open: dict[ItemKind, OpenItem] = {}
+        """Texts."""
+        self.outputs: dict[tuple[CallId, OutputStream], StreamItem] = {}
+        """What the commands that run have said."""
         self._items_opened = 0
 
     @property
@@ -136,6 +174,11 @@ class Log:
             kind = event_type(one) if isinstance(one, EventBase) else record_type(one)
             added.append(Entry(Seq(seq), at, kind, is_event, encode(one)))
         self.entries += added
+        if self.outputs:
+            for one in happened:
+                if isinstance(one, CommandOutput):
+                    for kept in one.streams:
+                        self.outputs.pop((one.call_id, kept.stream), None)
         for entry in added if self.open else ():
             if entry.is_event and entry.type in VOIDS:
                 self.open.clear()
@@ -147,21 +190,53 @@ class Log:
         """Grow the open item of this kind, opening it first if there is none."""
         item = self.open.get(kind)
         if item is None:
-            self._items_opened += 1
-            item = self.open[kind] = OpenItem(ItemId(f"i{self._items_opened}"), kind)
+            item = self.open[kind] = OpenItem(self._next_item(), kind)
         delta = Delta(item, item.length, text)
         item.extend(text)
         return delta
 
+    def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> Iterator[OutputDelta]:
+        """Grow what a command has said, piece by piece; each delta is passed on before the next is made."""
+        item = self.outputs.get((call_id, stream))
+        if item is None:
+            item = self.outputs[call_id, stream] = StreamItem(self._next_item(), call_id, stream)
+        for at in range(0, len(data), CHUNK_BYTES):
+            yield item.extend(data[at : at + CHUNK_BYTES])
+
+    def kept_outputs(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
+        """The records that end the open output of one command, or of all."""
+        for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
+            streams = tuple(item.kept() for (owner, _), item in self.outputs.items() if owner == call)
+            yield CommandOutput(call_id=call, streams=streams)
+
+    def _next_item(self) -> ItemId:
+        self._items_opened += 1
+        return ItemId(f"i{self._items_opened}")
+
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """The events behind a position, in order, without those of the hidden types."""
+        """What clients see behind a position, in order, without events of the hidden types."""
         for entry in self.entries[after:] if after else self.entries:
-            if entry.is_event and entry.type not in hidden:
+            if entry.is_event:
+                if entry.type not in hidden:
+                    yield entry
+            elif entry.type == _OUTPUT:
                 yield entry
 
-    def open_deltas(self) -> list[Delta]:
-        """What is still being said, each item whole, as one delta each."""
-        return [Delta(item, 0, item.text()) for item in self.open.values() if item.length]
+    def open_deltas(self) -> list[Delta | OutputDelta]:
+        """What is still being said: each text whole, of each output its beginning and its end."""
+        deltas: list[Delta | OutputDelta] = [
+            Delta(item, 0, item.text()) for item in self.open.values() if item.length
+        ]
+        for output in self.outputs.values():
+            deltas += output.shown()
+        return deltas
+
+    def open_lengths(self) -> dict[ItemId, int]:
+        """How far each open item has come."""
+        lengths = {item.id: item.length for item in self.open.values()}
+        for output in self.outputs.values():
+            lengths[output.id] = output.length
+        return lengths
 
 
 class Cursor:
@@ -173,12 +248,16 @@ class Cursor:
     to it at once.
     """
 
-    __slots__ = ("_offsets", "live", "seq")
+    __slots__ = ("_lacking", "_offsets", "_saw_output_until", "live", "seq")
 
     def __init__(self, after: Seq = START) -> None:
         self.seq = after
         self.live = False
         self._offsets: dict[ItemId, int] = {}
+        self._saw_output_until = after
+        """The output in records up to here was passed on while it was said."""
+        self._lacking: deque[OutputDelta] = deque()
+        """What it has still to be given of the output in the last record it passed."""
 
     @classmethod
     def at_end_of(cls, log: Log) -> Cursor:
@@ -191,28 +270,38 @@ class Cursor:
         """Entries from `first` on are new. Had it all before; has the open items still."""
         if self.live:
             self.seq, self.live = Seq(first - 1), False
-            self._offsets = {item.id: item.length for item in log.open.values()}
+            self._offsets = log.open_lengths()
+            self._saw_output_until = log.last
 
-    def missed(self, log: Log, delta: Delta) -> None:
+    def missed(self, log: Log, delta: Delta | OutputDelta) -> None:
         """The newest delta was not passed on. Had all before it."""
         if self.live:
             self.seq, self.live = log.last, False
-            self._offsets = {item.id: item.length for item in log.open.values()}
+            self._offsets = log.open_lengths()
             self._offsets[delta.item.id] = delta.offset
 
-    def next(self, log: Log) -> Entry | Delta | None:
+    def next(self, log: Log) -> Entry | Delta | OutputDelta | None:
         """The next thing this reader lacks; entries first, then open items. None: it has all, and is live."""
         if self.live:
             return None
+        if self._lacking:
+            return self._lacking.popleft()
         if self.seq < len(log.entries):
             entry = log.entries[self.seq]
             self.seq = entry.seq
+            if entry.is_output and entry.seq > self._saw_output_until:
+                for ended in output_of(entry):
+                    self._lacking.extend(ended.pieces(self._offsets.get(ended.id, 0)))
             return entry
         for item in log.open.values():
             offset = self._offsets.get(item.id, 0)
             if offset < item.length:
                 self._offsets[item.id] = item.length
                 return Delta(item, offset, item.text()[offset:])
+        for output in log.outputs.values():
+            for piece in output.pieces(self._offsets.get(output.id, 0)):
+                self._offsets[output.id] = piece.offset + len(piece.data)
+                return piece
         self._offsets.clear()
         self.live = True
         return None

@@ -10,12 +10,17 @@ from typing import Final, Literal, get_args
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from parley.wire.ids import CallId, EventId
+from parley.wire.events import OutputStream
+from parley.wire.ids import CallId, EventId, ItemId, MessageId
+from parley.wire.items import InputItem
 
 __all__ = [
     "RECORD_TYPES",
     "CallItem",
     "CallOutput",
+    "CommandOutput",
+    "HistoryCompacted",
+    "InputRead",
     "MessageItem",
     "ModelAsked",
     "ModelItem",
@@ -24,6 +29,7 @@ __all__ = [
     "Record",
     "RecordBase",
     "SettingsChosen",
+    "StreamOutput",
     "TurnEnded",
     "TurnStarted",
     "Why",
@@ -101,6 +107,44 @@ class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
     output: str
 
 
+class StreamOutput(Struct, frozen=True, kw_only=True):
+    """What is kept of one stream of a command: all of it, or its beginning and its end."""
+
+    item: ItemId
+    stream: OutputStream
+    head: bytes
+    tail: bytes
+    """What follows the head, or, where `size` exceeds both, the last that was said."""
+    size: int
+    """How many bytes there were."""
+    lines: int
+    """How many line feeds there were."""
+
+
+class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
+    """What a command said; ends its open items."""
+
+    call_id: CallId
+    streams: tuple[StreamOutput, ...]
+    """Those that said something."""
+
+
+class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
+    """What the model is given of files that were named: with `message_id` in place of that message's
+    content, without it as further input."""
+
+    content: tuple[InputItem, ...]
+    message_id: MessageId | None = None
+
+
+class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
+    """From here on a summary stands in place of the first items of the history."""
+
+    summary: str
+    replaced: int
+    """How many items."""
+
+
 class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     """The one way a turn ends."""
 
@@ -109,7 +153,17 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     """The last text of the assistant, or why there is none."""
 
 
-Record = SettingsChosen | TurnStarted | ModelAsked | ModelSaid | CallOutput | TurnEnded
+Record = (
+    SettingsChosen
+    | TurnStarted
+    | ModelAsked
+    | ModelSaid
+    | CallOutput
+    | CommandOutput
+    | InputRead
+    | HistoryCompacted
+    | TurnEnded
+)
 
 
 def record_type(record: RecordBase | type[RecordBase]) -> str:

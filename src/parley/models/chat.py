@@ -17,7 +17,7 @@ from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import StreamDisconnected
-from parley.models.content import texts_of
+from parley.models.content import file_data_url, left_out, refusal
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
 from parley.models.payloads import read_payload
@@ -37,6 +37,7 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId
+from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, flaw_of, text_of
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ChatDecoder", "ChatModel", "encode_chat"]
@@ -57,6 +58,15 @@ class ChatModel:
         body = encode_chat(request, model=self._model, stream_usage=self._stream_usage)
         return self._endpoint.stream(body, ChatDecoder(stream_usage=self._stream_usage))
 
+    def cannot_carry(self, item: InputItem) -> str | None:
+        if flaw := flaw_of(item):
+            return flaw
+        match item:
+            case ImageItem(file_id=str()) | FileItem(file_url=str()):
+                return refusal(item, api="chat")
+            case _:
+                return None
+
 
 # --- the request -----------------------------------------------------------------------
 
@@ -71,8 +81,9 @@ def encode_chat(request: ModelRequest, *, model: str, stream_usage: bool) -> byt
             *_messages(request.history),
         ],
         "stream": True,
-        "tools": [_tool(tool) for tool in request.tools],
     }
+    if request.tools:  # providers refuse an empty list
+        body["tools"] = [_tool(tool) for tool in request.tools]
     if stream_usage:
         body["stream_options"] = {"include_usage": True}
     return encode(body)
@@ -82,7 +93,7 @@ def _messages(history: Sequence[HistoryItem]) -> Iterator[dict[str, Any]]:
     for item in history:
         match item:
             case UserItem():
-                yield {"role": "user", "content": "".join(texts_of(item))}
+                yield {"role": "user", "content": _content(item.content)}
             case MessageItem(text=text):
                 yield {"role": "assistant", "content": text}
             case CallItem(call_id=call_id, name=name, arguments=arguments):
@@ -95,6 +106,29 @@ def _messages(history: Sequence[HistoryItem]) -> Iterator[dict[str, Any]]:
                 pass  # the thoughts of another API
             case _:
                 assert_never(item)
+
+
+def _content(content: tuple[InputItem, ...]) -> str | list[dict[str, Any]]:
+    """Texts alone are one text, which every provider takes; parts are for what is more."""
+    if all(isinstance(item, TextItem) for item in content):
+        return text_of(content)
+    return [_part(item) for item in content]
+
+
+def _part(item: InputItem) -> dict[str, Any]:
+    match item:
+        case TextItem(text=text):
+            return {"type": "text", "text": text}
+        case ImageItem(image_url=str(url), detail=str(detail)):
+            return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
+        case ImageItem(image_url=str(url)):
+            return {"type": "image_url", "image_url": {"url": url}}
+        case FileItem(file_data=str(data), filename=str(filename)):
+            return {"type": "file", "file": {"file_data": file_data_url(data, filename), "filename": filename}}
+        case FileItem(file_id=str(file_id)):
+            return {"type": "file", "file": {"file_id": file_id}}
+        case _:
+            return {"type": "text", "text": left_out(item, api="chat")}
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

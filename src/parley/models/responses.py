@@ -17,7 +17,7 @@ from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import StreamDisconnected
-from parley.models.content import texts_of
+from parley.models.content import file_data_url, left_out
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
 from parley.models.payloads import read_payload
@@ -39,6 +39,7 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId, ConversationId
+from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, flaw_of
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ResponsesDecoder", "ResponsesModel", "encode_responses"]
@@ -77,6 +78,9 @@ class ResponsesModel:
         body = encode_responses(request, self._settings, self._conversation)
         return self._endpoint.stream(body, ResponsesDecoder())
 
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return flaw_of(item)
+
 
 # --- the request -----------------------------------------------------------------------
 
@@ -89,7 +93,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
         {
             "model": settings.model,
             "instructions": request.instructions,
-            "input": [*(_said_by_user([text]) for text in request.context), *_items(request.history)],
+            "input": [*map(_context, request.context), *_items(request.history)],
             "tools": [_tool(tool, settings.model) for tool in request.tools],
             "tool_choice": "auto",
             "parallel_tool_calls": False,
@@ -125,16 +129,41 @@ def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
     }
 
 
-def _said_by_user(texts: Sequence[str]) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text} for text in texts]
-    return {"type": "message", "id": None, "role": "user", "content": content}
+def _context(text: str) -> dict[str, Any]:
+    return _said_by_user((TextItem(text=text),))
+
+
+def _said_by_user(content: tuple[InputItem, ...]) -> dict[str, Any]:
+    return {"type": "message", "id": None, "role": "user", "content": [_part(item) for item in content]}
+
+
+def _part(item: InputItem) -> dict[str, Any]:
+    match item:
+        case TextItem(text=text):
+            return {"type": "input_text", "text": text}
+        case ImageItem(image_url=str(url)):
+            return {"type": "input_image", "image_url": url, **_detail(item)}
+        case ImageItem(file_id=str(file_id)):
+            return {"type": "input_image", "file_id": file_id, **_detail(item)}
+        case FileItem(file_data=str(data), filename=str(filename)):
+            return {"type": "input_file", "file_data": file_data_url(data, filename), "filename": filename}
+        case FileItem(file_url=str(url)):
+            return {"type": "input_file", "file_url": url}
+        case FileItem(file_id=str(file_id)):
+            return {"type": "input_file", "file_id": file_id}
+        case _:
+            return {"type": "input_text", "text": left_out(item, api="responses")}
+
+
+def _detail(item: ImageItem) -> dict[str, str]:
+    return {"detail": item.detail} if item.detail else {}
 
 
 def _items(history: Sequence[HistoryItem]) -> Iterator[dict[str, Any] | Raw]:
     for item in history:
         match item:
             case UserItem():
-                yield _said_by_user(texts_of(item))
+                yield _said_by_user(item.content)
             case MessageItem(text=text, id=item_id):
                 content = [{"type": "output_text", "text": text}]
                 yield {"type": "message", "id": item_id, "role": "assistant", "content": content}

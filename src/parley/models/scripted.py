@@ -33,6 +33,7 @@ from parley.ports.model import (
 )
 from parley.wire.events import TokenCount
 from parley.wire.ids import CallId, ConversationId
+from parley.wire.items import InputItem, flaw_of
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ScriptedModel"]
@@ -98,6 +99,9 @@ class ScriptedModel:
         if text:
             yield [MessageDone(MessageItem(text=text))]
         yield [ResponseDone(usage)]
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return flaw_of(item)
 
     async def _pause(self, milliseconds: int) -> None:
         if milliseconds:

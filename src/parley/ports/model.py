@@ -16,6 +16,7 @@ from parley.conversation.history import HistoryItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.wire.events import TokenCount
 from parley.wire.ids import ConversationId
+from parley.wire.items import InputItem
 
 __all__ = [
     "CallDone",
@@ -128,6 +129,13 @@ class Model(Protocol):
 
         Raises:
             ModelError: there is no response, or it broke off; what was yielded is void.
+        """
+        ...
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        """Why this item of a message cannot be sent to the model: a sentence that names it. None: it can.
+
+        For messages that are still to be taken. What a history holds all the same is replaced by words.
         """
         ...
 

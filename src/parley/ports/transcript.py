@@ -6,6 +6,9 @@ from typing import Protocol
 
 from parley.conversation.history import History
 from parley.conversation.log import Happened, ItemKind
+from parley.conversation.records import CommandOutput
+from parley.wire.events import OutputStream
+from parley.wire.ids import CallId
 
 __all__ = ["Transcript"]
 
@@ -25,4 +28,15 @@ class Transcript(Protocol):
 
     def unfinished(self, kind: ItemKind) -> str:
         """What was shown of an item that no event has ended; empty when there is none."""
+        ...
+
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        """Show more of what a command says. Its head and tail are kept; see `kept_output`."""
+        ...
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        """The record to append right in front of the event that ends the command or patch.
+
+        None when nothing was said: then there is nothing to append.
+        """
         ...

@@ -12,20 +12,41 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from msgspec import UNSET
+
+from parley.agent.attachments import read_content
+from parley.agent.compaction import Meter
 from parley.agent.notify import run_notify_program
+from parley.agent.policy import decide
 from parley.agent.turn import run_turn
-from parley.config.types import Settings
+from parley.config.types import Chosen, Settings
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import Happened, ItemKind, Log, encode_delta
-from parley.conversation.records import CallOutput, SettingsChosen, TurnEnded, TurnStarted, Why
+from parley.conversation.records import (
+    CallOutput,
+    CommandOutput,
+    InputRead,
+    SettingsChosen,
+    TurnEnded,
+    TurnStarted,
+    Why,
+)
 from parley.conversation.state import Phase, State
-from parley.errors import MessageIdTaken, ShuttingDown, UnknownConversation
+from parley.errors import (
+    CannotCarry,
+    MessageIdTaken,
+    ParentUnknown,
+    ShuttingDown,
+    TurnIsRunning,
+    UnknownConversation,
+)
 from parley.ports.clock import Clock
 from parley.ports.model import Model, OpenModel
+from parley.ports.tools import Action, Desk, Tools, Verdict
 from parley.runtime.readers import Reader
-from parley.wire.events import ErrorEvent, TaskComplete, TaskStarted, UserMessage
-from parley.wire.ids import ConversationId, EventId, MessageId, Seq
-from parley.wire.items import InputItem, text_of
+from parley.wire.events import ErrorEvent, OutputStream, TaskComplete, TaskStarted, UserMessage
+from parley.wire.ids import CallId, ConversationId, EventId, MessageId, Seq
+from parley.wire.items import InputItem, TextItem, text_of
 from parley.wire.text import sayable
 
 __all__ = ["Accepted", "Conversation", "Conversations", "Turn"]
@@ -40,8 +61,10 @@ STOPPED: Final = "Turn interrupted: the server was stopped"
 class Turn:
     """A turn that runs."""
 
-    def __init__(self, event_id: EventId, work: asyncio.Task[TurnEnded]) -> None:
+    def __init__(self, event_id: EventId, settings: Settings, work: asyncio.Task[TurnEnded]) -> None:
         self.event_id = event_id
+        self.settings = settings
+        """What it began with; overrides that join it are for the next one."""
         self.work = work
         self.inputs: dict[MessageId, str] = {}
         """What the user said in it."""
@@ -65,26 +88,40 @@ class Conversation:
     def __init__(
         self,
         conversation_id: ConversationId,
-        settings: Settings,
+        chosen: Chosen,
         *,
         clock: Clock,
         open_model: OpenModel,
+        tools: Tools,
         closing: asyncio.Event,
     ) -> None:
         self.id = conversation_id
-        self.settings = settings
+        self.chosen = chosen
+        """What holds for the next turn."""
         self.log = Log()
         self.state = State()
         self.history = History()
-        self._clock, self._open_model, self._closing = clock, open_model, closing
+        self._clock, self._open_model, self._tools, self._closing = clock, open_model, tools, closing
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._model: Model | None = None
+        self._first_chosen = chosen
+        self._chosen_at: dict[MessageId, Chosen] = {}
+        """What holds behind each message."""
+        self._model: tuple[Settings, Model] | None = None
+        self._meter = Meter()
+        self._told_of: set[str] = set()
+        """The failures of tool servers that the log has."""
+        self._starting: asyncio.Task[None] | None = None
         self._turn: Turn | None = None
         self._over: asyncio.Task[None] | None = None
         self._taking = asyncio.Lock()
         """Messages are taken in the order in which they came, also where one has to wait."""
-        self._write((SettingsChosen(model=settings.model, cwd=settings.cwd),))
+        self._write((_settings_chosen(chosen),))
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force for the next turn."""
+        return self.chosen.settings
 
     # --- reading -----------------------------------------------------------------------
 
@@ -114,6 +151,16 @@ class Conversation:
     async def append(self, *happened: Happened) -> None:
         if happened:
             self._show(self._write(happened))
+
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        for delta in self.log.extend_output(call_id, stream, data):
+            if self._readers:
+                encoded = encode_delta(delta)
+                for reader in self._readers:
+                    reader.delta(delta, encoded)
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        return next(self.log.kept_outputs(call_id), None)
 
     def unfinished(self, kind: ItemKind) -> str:
         item = self.log.open.get(kind)
@@ -161,40 +208,96 @@ class Conversation:
         content: tuple[InputItem, ...],
         *,
         message_id: MessageId | None = None,
+        parent_id: MessageId | None = None,
         event_id: EventId | None = None,
+        choose: Callable[[Chosen], Chosen] | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:
         """Take a message: it starts a turn, or joins the one that runs.
 
-        `accepted` is called when the message is written down and before any reader sees it.
+        With `parent_id` it begins a branch behind that message; `choose` makes the settings that hold
+        from this message on. `accepted` is called when the message is written down and before any
+        reader sees it.
 
         Raises:
-            MessageIdTaken: the id stands for another message; nothing was changed.
-            ShuttingDown: the server ends; nothing was changed.
+            MessageIdTaken: the id stands for another message.
+            ParentUnknown: no message has the id of the parent.
+            TurnIsRunning: a branch can begin only while none runs.
+            CannotCarry: an item of the message cannot be given to the model.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server ends.
+        In every case nothing was changed.
         """
+        message_id = message_id or MessageId(str(uuid4()))
         async with self._taking:
             while (turn := self.turn) is not None and turn.cut_short and self._over is not None:
                 await asyncio.wait({self._over})  # what is said behind an interrupt is not part of it
-        message_id = message_id or MessageId(str(uuid4()))
-        if message_id in self.state.messages:
-            if self.state.messages[message_id] != content:
-                raise MessageIdTaken(message_id)
-            took_it = turn is not None and message_id in turn.inputs
-            accepted(Accepted(message_id, turn if took_it else None, first=self.log.last))
+            if self._is_repeated(message_id, content, accepted):
+                return
+            before = self._chosen_behind(parent_id)
+            chosen = choose(before) if choose is not None else before
+            read = await read_content(content, chosen.settings)
+            turn = self.turn  # it may be over by now, or another may have begun
+            if turn is not None and parent_id is not None:
+                raise TurnIsRunning
+            # As it was sent, so that the places are the sender's; what was read from disk can be carried by all.
+            self._refuse_what_cannot_be_carried(content, turn.settings if turn is not None else chosen.settings)
+            if self._closing.is_set():
+                raise ShuttingDown
+            said = UserMessage(
+                message_id=message_id, parent_message_id=UNSET if parent_id is None else parent_id, content=content
+            )
+            entries: list[Happened] = [said]
+            if read is not content:
+                entries.append(InputRead(content=read, message_id=message_id))
+            if chosen.settings is not self.settings:
+                entries.append(_settings_chosen(chosen))
+            if turn is not None:
+                first = self._write(tuple(entries))
+            else:
+                started = TurnStarted(event_id=self.state.next_event_id(event_id))
+                first = self._write((started, TaskStarted(), *entries))
+                turn = self._turn = Turn(
+                    started.event_id, chosen.settings, asyncio.create_task(self._work(chosen.settings))
+                )
+                self._over = asyncio.create_task(self._see_to_the_end_of(turn))
+            self.chosen = self._chosen_at[message_id] = chosen
+            turn.inputs[message_id] = text_of(content)
+            accepted(Accepted(message_id, turn, first))
+            self._show(first)
+
+    def _is_repeated(
+        self, message_id: MessageId, content: tuple[InputItem, ...], accepted: Callable[[Accepted], None]
+    ) -> bool:
+        """Whether the message was taken before; it is then answered like the first time."""
+        if message_id not in self.state.messages:
+            return False
+        if self.state.messages[message_id] != content:
+            raise MessageIdTaken(message_id)
+        turn = self.turn
+        took_it = turn is not None and message_id in turn.inputs
+        accepted(Accepted(message_id, turn if took_it else None, first=self.log.last))
+        return True
+
+    def _chosen_behind(self, parent_id: MessageId | None) -> Chosen:
+        """The settings in force at a message, or now."""
+        if parent_id is None:
+            return self.chosen
+        if self.turn is not None:
+            raise TurnIsRunning
+        if parent_id == MessageId(self.id):  # the conversation itself: before the first message
+            return self._first_chosen
+        if parent_id not in self._chosen_at:
+            raise ParentUnknown(parent_id)
+        return self._chosen_at[parent_id]
+
+    def _refuse_what_cannot_be_carried(self, content: tuple[InputItem, ...], settings: Settings) -> None:
+        if all(isinstance(item, TextItem) for item in content):
             return
-        if self._closing.is_set():
-            raise ShuttingDown
-        said = UserMessage(message_id=message_id, content=content)
-        if turn is not None:
-            first = self._write((said,))
-        else:
-            started = TurnStarted(event_id=self.state.next_event_id(event_id))
-            first = self._write((started, TaskStarted(), said))
-            turn = self._turn = Turn(started.event_id, asyncio.create_task(self._work()))
-            self._over = asyncio.create_task(self._see_to_the_end_of(turn))
-        turn.inputs[message_id] = text_of(content)
-        accepted(Accepted(message_id, turn, first))
-        self._show(first)
+        model = self._model_for(settings)
+        for place, item in enumerate(content):
+            if why := model.cannot_carry(item):
+                raise CannotCarry(place, why)
 
     def interrupt(self, turn: Turn | None = None, *, why: Why = "interrupted") -> None:
         """Cut the running turn short, if there is one; if `turn` is given, only that one."""
@@ -207,13 +310,49 @@ class Conversation:
         """End the running turn because the server ends; return when its end is written down."""
         self.interrupt(why="stopped")
         self._wake()
+        self.stop_waiting_for_tool_servers()
+        await self.tool_servers_started()
         if self._over is not None:
             await asyncio.wait({self._over})
 
-    async def _work(self) -> TurnEnded:
-        if self._model is None:
-            self._model = self._open_model(self.settings, self.id)
-        return await run_turn(self, self._model, self.settings, self._clock)
+    async def start_tool_servers(self, settings: Settings | None = None) -> None:
+        """Have the tool servers started, and say which cannot be: each failure once."""
+        for failure in await self._tools.start_servers(settings or self.settings):
+            if failure not in self._told_of:
+                self._told_of.add(failure)
+                await self.append(ErrorEvent(message=sayable(failure)))
+
+    def begin_starting_tool_servers(self) -> None:
+        """The same, while others go on."""
+        if self.settings.mcp_servers:
+            self._starting = asyncio.create_task(self.start_tool_servers())
+
+    async def tool_servers_started(self) -> None:
+        """Return when what was begun there is done, or nobody wants to wait for it any more."""
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+
+    def stop_waiting_for_tool_servers(self) -> None:
+        """They go on starting; what fails is said when the next turn begins."""
+        if self._starting is not None:
+            self._starting.cancel()
+
+    def _model_for(self, settings: Settings) -> Model:
+        if self._model is None or self._model[0] is not settings:
+            self._model = settings, self._open_model(settings, self.id)
+        return self._model[1]
+
+    async def _work(self, settings: Settings) -> TurnEnded:
+        await self.tool_servers_started()  # so that what is said of them cannot come in the middle of a sentence
+        if settings.mcp_servers:
+            await self.start_tool_servers(settings)
+
+        async def permit(action: Action) -> Verdict:
+            return decide(action, settings)
+
+        desk = Desk(settings=settings, transcript=self, permit=permit)
+        async with self._tools.open(desk) as hands:
+            return await run_turn(self, self._model_for(settings), hands, settings, self._clock, self._meter)
 
     async def _see_to_the_end_of(self, turn: Turn) -> None:
         """Every turn ends exactly once, and the log says how, whatever happened to the work."""
@@ -221,42 +360,48 @@ class Conversation:
         if turn.work.cancelled():
             why = turn.cut_short or "stopped"
             message = INTERRUPTED if why == "interrupted" else STOPPED
-            await self.append(
-                *self._aborted_calls(), ErrorEvent(message=message), TurnEnded(why=why, message=message)
-            )
+            await self.append(*self._left_open(), ErrorEvent(message=message), TurnEnded(why=why, message=message))
         elif (bug := turn.work.exception()) is not None:
             log.error("turn of %s failed", self.id, exc_info=bug)
             message = sayable(f"internal error: {type(bug).__name__}: {bug}")
             await self.append(
-                *self._aborted_calls(),
+                *self._left_open(),
                 ErrorEvent(message=message),
                 TaskComplete(last_agent_message=None),
                 TurnEnded(why="failed", message=message),
             )
-        elif (ended := turn.work.result()).why == "done" and self.settings.notify:
-            run_notify_program(self.settings.notify, turn.event_id, tuple(turn.inputs.values()), ended)
+        elif (ended := turn.work.result()).why == "done" and turn.settings.notify:
+            run_notify_program(turn.settings.notify, turn.event_id, tuple(turn.inputs.values()), ended)
 
-    def _aborted_calls(self) -> Iterator[CallOutput]:
-        return (CallOutput(call_id=call_id, output=ABORTED) for call_id in self.history.unanswered)
+    def _left_open(self) -> Iterator[CommandOutput | CallOutput]:
+        """What a turn that was cut short leaves to be said: what its command said, and that calls did not end."""
+        yield from self.log.kept_outputs()
+        for call_id in self.history.unanswered:
+            yield CallOutput(call_id=call_id, output=ABORTED)
+
+
+def _settings_chosen(chosen: Chosen) -> SettingsChosen:
+    return SettingsChosen(model=chosen.settings.model, cwd=chosen.settings.cwd)
 
 
 class Conversations:
     """All conversations of this process."""
 
-    def __init__(self, *, clock: Clock, open_model: OpenModel) -> None:
-        self._clock, self._open_model = clock, open_model
+    def __init__(self, *, clock: Clock, open_model: OpenModel, tools: Tools) -> None:
+        self._clock, self._open_model, self._tools = clock, open_model, tools
         self._by_id: dict[ConversationId, Conversation] = {}
         self._closing = asyncio.Event()
 
-    def create(self, settings: Settings) -> Conversation:
+    def create(self, chosen: Chosen) -> Conversation:
         """Open a new conversation."""
         if self._closing.is_set():
             raise ShuttingDown
         conversation = Conversation(
             ConversationId(str(uuid4())),
-            settings,
+            chosen,
             clock=self._clock,
             open_model=self._open_model,
+            tools=self._tools,
             closing=self._closing,
         )
         self._by_id[conversation.id] = conversation

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from parley.conversation.log import Cursor, Delta, Entry, Log, encode_delta
+from parley.conversation.output import OutputDelta
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
 
@@ -30,8 +31,8 @@ class Voice(Protocol):
         """One event that has a position."""
         ...
 
-    def delta(self, delta: Delta, encoded: bytes) -> bytes:
-        """One piece of a text still being written, and its encoded event."""
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
+        """One piece of what is still being said, and its encoded event."""
         ...
 
 
@@ -59,7 +60,7 @@ class Reader:
         """Say nothing more."""
         self._closed = True
 
-    def delta(self, delta: Delta, encoded: bytes) -> None:
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
         """The log's newest delta; the hot path."""
         cursor = self._cursor
         if cursor.live:
@@ -85,7 +86,7 @@ class Reader:
             step = self._cursor.next(self._log)
             if step is None:
                 return
-            if isinstance(step, Delta):
+            if not isinstance(step, Entry):
                 out.send(voice.delta(step, encode_delta(step)))
                 continue
             if step.is_event and step.type not in voice.hidden:

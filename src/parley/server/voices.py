@@ -7,9 +7,10 @@ tests hold the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from parley.conversation.log import Delta, Entry, encode_delta
+from parley.conversation.log import Delta, Entry, encode_delta, output_of
+from parley.conversation.output import OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
@@ -45,28 +46,32 @@ class StreamVoice:
             return b'%b,"seq":%d},"msg":%b}}' % (head, entry.seq, entry.encoded)
         return b"%b%b}}" % (head, entry.encoded)
 
-    def delta(self, delta: Delta, encoded: bytes) -> bytes:
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
         item = delta.item
         head = self._heads.get(item.type) or self._head(item.type)
         if self._event_meta:
             return b'%b,"item":"%b","offset":%d},"msg":%b}}' % (head, item.id.encode(), delta.offset, encoded)
         return b"%b%b}}" % (head, encoded)
 
-    def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta], last: Seq) -> bytes:
+    def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
         """All that happened, as one notification."""
         if self._event_meta:
-            events = [b'{"_meta":{"seq":%d},"msg":%b}' % (entry.seq, entry.encoded) for entry in entries]
-            events += [
-                b'{"_meta":{"item":"%b","offset":%d},"msg":%b}'
-                % (delta.item.id.encode(), delta.offset, encode_delta(delta))
-                for delta in open_deltas
+            events = [
+                b'{"_meta":{"seq":%d},"msg":%b}' % (entry.seq, entry.encoded)
+                if entry.is_event
+                else b",".join(map(_with_place, _shown(entry)))
+                for entry in entries
             ]
-            meta, body = b'%b,"seq":%d' % (self._conversation, last), b",".join(events)
+            events += map(_with_place, open_deltas)
+            meta = b'%b,"seq":%d' % (self._conversation, last)
         else:
-            msgs = [entry.encoded for entry in entries]
-            msgs += [encode_delta(delta) for delta in open_deltas]
-            body = b'{"msg":%b}' % b'},{"msg":'.join(msgs) if msgs else b""
+            events = [
+                b'{"msg":%b}' % entry.encoded if entry.is_event else b",".join(map(_without_place, _shown(entry)))
+                for entry in entries
+            ]
+            events += map(_without_place, open_deltas)
             meta = self._conversation
+        body = b",".join(events)
         return b'{"jsonrpc":"2.0","method":"%b","params":{"_meta":{%b},"initial_state":{"events":[%b]}}}' % (
             InitialState.METHOD.encode(),
             meta,
@@ -83,6 +88,24 @@ class StreamVoice:
             meta = b'"msg":'
         head = self._heads[event] = b'{"jsonrpc":"2.0","method":"%b","params":{%b' % (event.encode(), meta)
         return head
+
+
+def _shown(entry: Entry) -> Iterator[OutputDelta]:
+    """What a snapshot has of the output of a command that ended."""
+    for stream in output_of(entry):
+        yield from stream.shown()
+
+
+def _with_place(delta: Delta | OutputDelta) -> bytes:
+    return b'{"_meta":{"item":"%b","offset":%d},"msg":%b}' % (
+        delta.item.id.encode(),
+        delta.offset,
+        encode_delta(delta),
+    )
+
+
+def _without_place(delta: Delta | OutputDelta) -> bytes:
+    return b'{"msg":%b}' % encode_delta(delta)
 
 
 class CodexVoice:
@@ -102,7 +125,7 @@ class CodexVoice:
     def entry(self, entry: Entry) -> bytes:
         return self.event(entry.type, entry.encoded)
 
-    def delta(self, delta: Delta, encoded: bytes) -> bytes:
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
         return self.event(delta.item.type, encoded)
 
     def event(self, event: str, encoded: bytes) -> bytes:

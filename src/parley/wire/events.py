@@ -44,7 +44,13 @@ __all__ = [
     "McpToolCallBegin",
     "McpToolCallEnd",
     "OtherChange",
+    "OutputStream",
     "ParsedCommand",
+    "ParsedListFiles",
+    "ParsedPlain",
+    "ParsedRead",
+    "ParsedSearch",
+    "ParsedWithTargets",
     "PatchApplyBegin",
     "PatchApplyEnd",
     "PlanStep",
@@ -160,47 +166,50 @@ class AgentReasoningRawContentDelta(EventBase, frozen=True, kw_only=True, tag="a
 # --- commands ------------------------------------------------------------------------
 
 
+OutputStream = Literal["stdout", "stderr"]
+
+
 class Duration(Struct, frozen=True, kw_only=True):
     secs: int
     nanos: int
 
 
-class _Read(Struct, frozen=True, kw_only=True):
+class ParsedRead(Struct, frozen=True, kw_only=True):
     cmd: tuple[str, ...]
     name: str
 
 
-class _ListFiles(Struct, frozen=True, kw_only=True):
+class ParsedListFiles(Struct, frozen=True, kw_only=True):
     cmd: tuple[str, ...]
     path: str | None
 
 
-class _Search(Struct, frozen=True, kw_only=True):
+class ParsedSearch(Struct, frozen=True, kw_only=True):
     cmd: tuple[str, ...]
     query: str | None
     path: str | None
 
 
-class _WithTargets(Struct, frozen=True, kw_only=True):
+class ParsedWithTargets(Struct, frozen=True, kw_only=True):
     cmd: tuple[str, ...]
     tool: str | None
     targets: tuple[str, ...] | None
 
 
-class _Plain(Struct, frozen=True, kw_only=True):
+class ParsedPlain(Struct, frozen=True, kw_only=True):
     cmd: tuple[str, ...]
 
 
 class ParsedCommand(Struct, frozen=True, kw_only=True, rename="pascal"):
     """What a command seems to do, for display only: exactly one of these is set."""
 
-    read: _Read | UnsetType = UNSET
-    list_files: _ListFiles | UnsetType = UNSET
-    search: _Search | UnsetType = UNSET
-    format: _WithTargets | UnsetType = UNSET
-    test: _Plain | UnsetType = UNSET
-    lint: _WithTargets | UnsetType = UNSET
-    unknown: _Plain | UnsetType = UNSET
+    read: ParsedRead | UnsetType = UNSET
+    list_files: ParsedListFiles | UnsetType = UNSET
+    search: ParsedSearch | UnsetType = UNSET
+    format: ParsedWithTargets | UnsetType = UNSET
+    test: ParsedPlain | UnsetType = UNSET
+    lint: ParsedWithTargets | UnsetType = UNSET
+    unknown: ParsedPlain | UnsetType = UNSET
 
 
 class ExecCommandBegin(EventBase, frozen=True, kw_only=True, tag="exec_command_begin"):
@@ -216,7 +225,7 @@ class ExecCommandOutputDelta(EventBase, frozen=True, kw_only=True, tag="exec_com
     """Output as it was read, at most 8192 bytes."""
 
     call_id: CallId
-    stream: Literal["stdout", "stderr"]
+    stream: OutputStream
     chunk: tuple[int, ...]
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from parley.wire.events import OutputStream
 from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.items import InputItem
 
@@ -208,16 +209,27 @@ class ConversationReadArguments(Struct, frozen=True, kw_only=True):
 
 
 class PositionedEvent(Struct, frozen=True, kw_only=True):
+    """An event, or a piece of what a command said: such pieces share the position of their record."""
+
     seq: Seq
+    item: ItemId | UnsetType = UNSET
+    """Of a piece: the stream it belongs to."""
+    offset: int | UnsetType = UNSET
+    """Of a piece: where in the stream it begins, in bytes; a jump is output that was not kept."""
     msg: Raw
 
 
 class OpenText(Struct, frozen=True, kw_only=True):
-    """A text still being written."""
+    """A text still being written, or what a running command has said so far."""
 
     item: ItemId
     type: str
     text: str
+    """Of a command: what is kept of it, without the middle where that is gone."""
+    call_id: CallId | UnsetType = UNSET
+    """Of a command."""
+    stream: OutputStream | UnsetType = UNSET
+    """Of a command."""
 
 
 class ConversationReadResult(Struct, frozen=True, kw_only=True):

@@ -18,23 +18,29 @@ from kit.events import (
 )
 from kit.model_peer import settings
 from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
+from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.conversation.history import History, HistoryItem, UserItem
 from parley.conversation.log import Happened, ItemKind, Log
+from parley.conversation.records import CallItem, CommandOutput, TurnEnded
 from parley.errors import ModelError, StreamDisconnected, UnexpectedStatus
+from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
     Chunk,
     MessageDone,
+    Model,
     ModelRequest,
     RawReasoningDelta,
     ReasoningDelta,
     ReasoningDone,
     ResponseDone,
     TextDelta,
+    ToolSpec,
 )
-from parley.wire.events import BackgroundEvent
-from parley.wire.items import TextItem
+from parley.wire.events import BackgroundEvent, OutputStream
+from parley.wire.ids import CallId
+from parley.wire.items import InputItem, TextItem
 
 SETTINGS = settings(project_doc_max_bytes=0)
 
@@ -62,6 +68,13 @@ class Notebook:
     def extend(self, kind: ItemKind, text: str) -> None:
         self.log.extend(kind, text)
 
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        for _ in self.log.extend_output(call_id, stream, data):
+            pass
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        return next(self.log.kept_outputs(call_id), None)
+
     def unfinished(self, kind: ItemKind) -> str:
         item = self.log.open.get(kind)
         return item.text() if item else ""
@@ -85,6 +98,9 @@ class Replies:
         self.closed = 0
         self._replies = list(replies)
 
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return None
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         self.histories.append(tuple(request.history))
         try:
@@ -101,6 +117,16 @@ class Replies:
             self.closed += 1
 
 
+class NoTools:
+    """Hands that can do nothing."""
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+    async def run(self, call: CallItem) -> str:
+        return f"unsupported call: {call.name}"
+
+
 class Pauses:
     """A clock on which every pause is over at once, and written down."""
 
@@ -112,6 +138,10 @@ class Pauses:
 
     async def sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)
+
+
+async def turn_of(notebook: Notebook, model: Model, clock: Clock) -> TurnEnded:
+    return await run_turn(notebook, model, NoTools(), SETTINGS, clock, Meter())
 
 
 def says(text: str) -> list[Sequence[Chunk]]:
@@ -129,7 +159,7 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
         ],
         says("Bye"),
     )
-    await run_turn(notebook, model, SETTINGS, Pauses())
+    await turn_of(notebook, model, Pauses())
 
     assert notebook.turn == [
         model_asked(),
@@ -151,7 +181,7 @@ async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
     notebook, clock = Notebook(), Pauses()
     broken: list[Step] = [[TextDelta("par")], StreamDisconnected("gone")]
     model = Replies(*([broken] * 5), says("whole"), max_retries=5)
-    await run_turn(notebook, model, SETTINGS, clock)
+    await turn_of(notebook, model, clock)
 
     for number, seconds in enumerate(clock.seconds):
         assert 0.18 * 2**number <= seconds <= 0.22 * 2**number
@@ -175,7 +205,7 @@ async def test_every_request_of_a_turn_has_its_own_retries() -> None:
     model = Replies(
         lost, [[CallDone(call("c1")), DONE]], lost, [[CallDone(call("c2")), DONE]], lost, says("Bye"), max_retries=1
     )
-    await run_turn(notebook, model, SETTINGS, clock)
+    await turn_of(notebook, model, clock)
 
     assert notebook.turn[-1] == turn_ended("done", "Bye")
     assert len(clock.seconds) == 3
@@ -185,7 +215,7 @@ async def test_every_request_of_a_turn_has_its_own_retries() -> None:
 async def test_what_repeating_cannot_change_is_not_repeated() -> None:
     notebook, clock = Notebook(), Pauses()
     model = Replies([UnexpectedStatus(400, "Bad Request", "no")], max_retries=5)
-    await run_turn(notebook, model, SETTINGS, clock)
+    await turn_of(notebook, model, clock)
 
     told = "unexpected status 400 Bad Request: no"
     assert notebook.turn == [model_asked(), error(told), task_complete(), turn_ended("failed", told)]
@@ -198,7 +228,7 @@ async def test_a_broken_reply_leaves_no_item_behind() -> None:
         [ReasoningDelta("hm"), TextDelta("par"), CallDone(call("c1")), MessageDone(message("part"))],
         StreamDisconnected("gone"),
     ]
-    await run_turn(notebook, Replies(broken, says("whole"), max_retries=1), SETTINGS, Pauses())
+    await turn_of(notebook, Replies(broken, says("whole"), max_retries=1), Pauses())
 
     assert [one for one in notebook.turn if not isinstance(one, BackgroundEvent)] == [
         model_asked(),
@@ -218,7 +248,7 @@ async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answ
     last: list[Step] = [*says("Bye")]
     last.insert(at, lambda: notebook.write(user_message("wait", message_id="m2")))
     model = Replies(last, says("Well?"))
-    await run_turn(notebook, model, SETTINGS, Pauses())
+    await turn_of(notebook, model, Pauses())
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
@@ -228,7 +258,7 @@ async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answ
 
 async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
     notebook = Notebook()
-    await run_turn(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), SETTINGS, Pauses())
+    await turn_of(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
 
     assert notebook.turn == [
         model_asked(),
@@ -242,7 +272,7 @@ async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
 async def test_raw_thoughts_that_are_not_wanted_open_nothing() -> None:
     notebook = Notebook()
     thinks: list[Step] = [[RawReasoningDelta("psst")], [ReasoningDone(summaries=(), raw=("psst",)), DONE]]
-    await run_turn(notebook, Replies(thinks), SETTINGS, Pauses())
+    await turn_of(notebook, Replies(thinks), Pauses())
 
     assert notebook.turn == [model_asked(), task_complete(), turn_ended("done")]
     assert notebook.log.open == {}
@@ -252,7 +282,7 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
     notebook, reached = Notebook(), asyncio.Event()
     held: list[Step] = [[TextDelta("par")], reached.set, asyncio.Event()]
     model = Replies(held, max_retries=5)
-    turn = asyncio.create_task(run_turn(notebook, model, SETTINGS, Pauses()))
+    turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
     async with asyncio.timeout(10):
         await reached.wait()
         turn.cancel()
@@ -268,7 +298,7 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
     careless: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("I "), TextDelta("look."), CallDone(call("c1")), DONE],
     ]
-    await run_turn(notebook, Replies(careless, says("Done")), SETTINGS, Pauses())
+    await turn_of(notebook, Replies(careless, says("Done")), Pauses())
 
     assert notebook.turn == [
         model_asked(),

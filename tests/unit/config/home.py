@@ -32,7 +32,7 @@ class Home:
     def resolve(
         self, wanted: Wanted = _NOTHING_SPECIAL, *overrides: str, environ: dict[str, str] | None = None
     ) -> Settings:
-        return self.loader(*overrides, environ=environ).resolve(wanted)
+        return self.loader(*overrides, environ=environ).choose(wanted).settings
 
     def refusal(self, wanted: Wanted = _NOTHING_SPECIAL, *overrides: str) -> str:
         """What is said when this cannot be resolved; the path of the file is shown as `FILE`."""

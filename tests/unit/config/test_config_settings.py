@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.config.types import Provider, Settings, Wanted, WorkspaceWrite
+from parley.config.types import Provider, Settings, ShellEnvironment, ToolServer, Wanted, WorkspaceWrite
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
 from unit.config.home import SERVER_DIR, Home
 
@@ -42,6 +42,10 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         notify=(),
         internal_originator="codex_cli_rs",
         mcp_servers=(),
+        shell_environment=ShellEnvironment(),
+        key_variables=frozenset({"OPENAI_API_KEY"}),
+        model_context_window=None,
+        include_plan_tool=False,
     )
 
 
@@ -148,7 +152,20 @@ def test_a_file_may_set_everything(home: Home) -> None:
         project_doc_max_bytes=0,
         notify=("notify-send", "Parley"),
         internal_originator="ours",
-        mcp_servers=("docs", "web"),
+        mcp_servers=(
+            ToolServer(name="docs", command="docs-server", args=("--fast",), env={"A": "b"}),
+            ToolServer(name="web", url="http://localhost:2/mcp", bearer_token_env_var="WEB_TOKEN"),
+        ),
+        shell_environment=ShellEnvironment(
+            inherit="core",
+            ignore_default_excludes=True,
+            exclude=("AWS_*",),
+            set={"CI": "1"},
+            include_only=("PATH",),
+        ),
+        key_variables=frozenset({"OPENAI_API_KEY", "P_KEY", "D", "WEB_TOKEN"}),
+        model_context_window=1000,
+        include_plan_tool=False,
     )
 
 
@@ -209,9 +226,9 @@ def test_what_one_call_sets_does_not_reach_the_next(home: Home) -> None:
     home.write('model_provider = "x"\n[model_providers.x]\nbase_url = "http://x"\nhttp_headers = { a = "file" }')
     loader = home.loader()
 
-    loader.resolve(Wanted(config={"model_providers.x.http_headers.a": "call"}))
+    loader.choose(Wanted(config={"model_providers.x.http_headers.a": "call"}))
 
-    assert loader.resolve(Wanted()).provider.http_headers == {"a": "file"}
+    assert loader.choose(Wanted()).settings.provider.http_headers == {"a": "file"}
 
 
 def test_null_in_config_says_the_same_as_leaving_the_key_out(home: Home) -> None:
@@ -430,10 +447,10 @@ def test_instructions_are_read_from_the_file_in_the_working_directory_each_time(
     loader = home.loader()
 
     rules.write_text("\n  Be terse. \n")
-    first = loader.resolve(wanted).base_instructions
+    first = loader.choose(wanted).settings.base_instructions
     rules.write_text("Be kind.")
 
-    assert (first, loader.resolve(wanted).base_instructions) == ("Be terse.", "Be kind.")
+    assert (first, loader.choose(wanted).settings.base_instructions) == ("Be terse.", "Be kind.")
 
 
 def test_instructions_given_with_the_call_win_and_the_file_is_not_read(home: Home) -> None:

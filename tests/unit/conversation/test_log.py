@@ -19,6 +19,7 @@ from kit.events import (
 from kit.logs import AT, log_of
 from kit.records import turn_ended, turn_started
 from parley.conversation.log import ENDS, VOIDS, Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta
+from parley.conversation.output import OutputDelta
 from parley.wire.events import EventMsg
 from parley.wire.ids import START, Seq
 
@@ -27,12 +28,16 @@ def said(log: Log, cursor: Cursor) -> list[str]:
     """All that the reader lacks: an entry by its type, a delta as `item@offset:text`."""
     told: list[str] = []
     while (thing := cursor.next(log)) is not None:
-        told.append(thing.type if isinstance(thing, Entry) else f"{thing.item.id}@{thing.offset}:{thing.text}")
+        told.append(thing.type if isinstance(thing, Entry) else f"{thing.item.id}@{thing.offset}:{words_of(thing)}")
     return told
 
 
 def open_text(log: Log) -> dict[str, str]:
-    return {delta.item.id: delta.text for delta in log.open_deltas()}
+    return {delta.item.id: words_of(delta) for delta in log.open_deltas()}
+
+
+def words_of(delta: Delta | OutputDelta) -> str:
+    return delta.text if isinstance(delta, Delta) else delta.data.decode()
 
 
 # --- entries ---------------------------------------------------------------------------
@@ -292,4 +297,4 @@ def test_an_append_that_cannot_be_written_down_changes_nothing() -> None:
         log.append([agent_message("Hello"), error("half a \ud800 pair")], at=AT)
 
     assert [entry.type for entry in log.entries] == ["task_started"]
-    assert [delta.text for delta in log.open_deltas()] == ["Hel"]
+    assert [words_of(delta) for delta in log.open_deltas()] == ["Hel"]

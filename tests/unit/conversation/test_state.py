@@ -19,6 +19,9 @@ from kit.logs import state_of
 from kit.records import (
     call,
     call_output,
+    command_output,
+    history_compacted,
+    input_read,
     model_asked,
     model_said,
     settings_chosen,
@@ -40,6 +43,9 @@ RECORDS: dict[type[Record], Record] = {
         model_asked(),
         model_said(call("c1")),
         call_output("c1", "ok"),
+        command_output("c1", b"ok"),
+        input_read(),
+        history_compacted(),
         turn_ended(),
     )
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from parley.config.types import Settings
-from parley.errors import NotSupportedYet
 from parley.server.historyfile import history_file
 from parley.server.opening import open_conversation
 from parley.server.toolcall import ToolCall
@@ -16,11 +15,12 @@ __all__ = ["codex"]
 
 
 async def codex(call: ToolCall, args: CodexArguments) -> None:
-    if args.include_plan_tool:
-        raise NotSupportedYet("include-plan-tool")
-    conversation = await open_conversation(call.host, args)
+    conversation = open_conversation(call.host, args)
     turn = TurnCall(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
+    conversation.begin_starting_tool_servers()
+    call.call.on_cancel(conversation.stop_waiting_for_tool_servers)  # the turn then ends where it begins
+    await conversation.tool_servers_started()  # what fails is told before the turn begins
     await turn.run_first(args.prompt)
 
 

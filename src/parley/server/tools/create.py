@@ -11,5 +11,6 @@ __all__ = ["create"]
 
 
 async def create(call: ToolCall, args: ConversationCreateArguments) -> CallToolResult:
-    conversation = await open_conversation(call.host, args)
+    conversation = open_conversation(call.host, args)
+    conversation.begin_starting_tool_servers()
     return typed_result(ConversationCreated(conversation_id=conversation.id, model=conversation.settings.model))

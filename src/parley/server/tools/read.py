@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from msgspec import Raw
 
-from parley.conversation.log import Entry
+from parley.conversation.log import Entry, Log, encode_delta, output_of
 from parley.errors import PositionBeyondEnd
 from parley.server.toolcall import ToolCall
 from parley.server.voices import hidden_events
@@ -43,13 +44,34 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
             # Nothing new is an answer too; but the answer goes up to the end of the log, and something
             # may have been appended in the moment in which the time was over.
             found = newer()
-    page, more = found[:limit], len(found) > limit
+    events: list[PositionedEvent] = []
+    page = 0
+    while page < len(found) and len(events) < limit:  # what a command said counts by the piece
+        events += _events(found[page])
+        page += 1
+    more = page < len(found)
     result = ConversationReadResult(
-        events=tuple(PositionedEvent(seq=entry.seq, msg=Raw(entry.encoded)) for entry in page),
-        open=()
-        if more
-        else tuple(OpenText(item=item.id, type=item.type, text=item.text()) for item in log.open.values()),
-        seq=page[-1].seq if more else log.last,
+        events=tuple(events),
+        open=() if more else tuple(_open(log)),
+        seq=found[page - 1].seq if more else log.last,
         state=conversation.state.phase.value,
     )
     return typed_result(result)
+
+
+def _events(entry: Entry) -> Iterator[PositionedEvent]:
+    if entry.is_event:
+        yield PositionedEvent(seq=entry.seq, msg=Raw(entry.encoded))
+        return
+    for stream in output_of(entry):
+        for piece in stream.pieces():
+            said = Raw(encode_delta(piece))
+            yield PositionedEvent(seq=entry.seq, item=stream.id, offset=piece.offset, msg=said)
+
+
+def _open(log: Log) -> Iterator[OpenText]:
+    for item in log.open.values():
+        yield OpenText(item=item.id, type=item.type, text=item.text())
+    for output in log.outputs.values():
+        text = b"".join(piece.data for piece in output.pieces()).decode("utf-8", "replace")
+        yield OpenText(item=output.id, type=output.type, text=text, call_id=output.call_id, stream=output.stream)

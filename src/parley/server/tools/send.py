@@ -6,11 +6,11 @@ from typing import Final
 
 from msgspec import UNSET
 
-from parley.errors import NoContent, NotSupportedYet
+from parley.config.types import Chosen, Wanted
+from parley.errors import NoContent
 from parley.runtime.conversations import Accepted, Conversation
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
-from parley.wire.items import TextItem
 from parley.wire.mcp import typed_result
 from parley.wire.tools import MessageAccepted, SendMessageArguments
 
@@ -23,7 +23,10 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     if not args.content:
         raise NoContent
     conversation = call.conversation(args.conversation_id)
-    _refuse_what_is_not_there_yet(call, args, conversation)
+    overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
+
+    def choose(before: Chosen) -> Chosen:
+        return call.host.loader.choose(overrides, before)
 
     def accepted(message: Accepted) -> None:
         # The answer leaves before the turn's first event: a client that sends and then waits for
@@ -34,20 +37,21 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
             turn.work.add_done_callback(lambda _: call.call.finished())
 
     message_id = MessageId(str(args.message_id)) if args.message_id else None
-    await conversation.submit(args.content, message_id=message_id, accepted=accepted)
+    await conversation.submit(
+        args.content,
+        message_id=message_id,
+        parent_id=_parent(call, args, conversation),
+        choose=None if overrides == Wanted() else choose,
+        accepted=accepted,
+    )
 
 
-def _refuse_what_is_not_there_yet(call: ToolCall, args: SendMessageArguments, conversation: Conversation) -> None:
-    for place, item in enumerate(args.content):
-        if not isinstance(item, TextItem):
-            raise NotSupportedYet(f"content[{place}] of type {item.__struct_config__.tag}")
-    for name in _OVERRIDES:
-        if getattr(args, name) is not None:
-            raise NotSupportedYet(f"{name} of a single message")
-    if args.parent_message_id is not None:
-        # Older clients cannot know the ids of messages: what they give as parent is ignored, as
-        # it always was (docs/protocol.md#sending).
-        parent = str(args.parent_message_id)
-        unknown = parent != conversation.id and MessageId(parent) not in conversation.state.messages
-        if call.session.full or args.message_id is not None or not unknown:
-            raise NotSupportedYet("parent_message_id")
+def _parent(call: ToolCall, args: SendMessageArguments, conversation: Conversation) -> MessageId | None:
+    if args.parent_message_id is None:
+        return None
+    parent = MessageId(str(args.parent_message_id))
+    # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
+    # always was (docs/protocol.md#sending).
+    old = not call.session.full and args.message_id is None
+    known = parent == MessageId(conversation.id) or parent in conversation.state.messages
+    return None if old and not known else parent

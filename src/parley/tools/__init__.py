@@ -1,0 +1,109 @@
+"""What the model can do: one module for each tool.
+
+Importing this package costs nothing: what a tool needs is loaded when a turn first has tools.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from parley.errors import ToolError
+
+if TYPE_CHECKING:
+    from parley.config.types import Settings
+    from parley.conversation.records import CallItem
+    from parley.ports.commands import Commands
+    from parley.ports.model import ToolSpec
+    from parley.ports.tools import Desk, Hands
+    from parley.tools.commands.executor import Executor
+    from parley.tools.servers.calls import ServerTools
+    from parley.tools.servers.pool import ServerPool
+    from parley.tools.tool import Tool
+
+__all__ = ["AgentTools", "TurnHands", "own_tools"]
+
+log = logging.getLogger(__name__)
+
+
+class AgentTools:
+    """All tools of this process."""
+
+    def __init__(self, *, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._commands: Executor | None = None
+        self._servers: ServerPool | None = None
+
+    @asynccontextmanager
+    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+        async with AsyncExitStack() as stack:
+            servers: ServerTools | None = None
+            if desk.settings.mcp_servers:
+                from parley.tools.servers.calls import ServerTools
+
+                lease = await stack.enter_async_context(self._pool().lease(desk.settings.mcp_servers))
+                servers = ServerTools(desk, lease)
+            yield TurnHands(own_tools(desk, self._executor(), self._environ), servers)
+
+    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+        if not settings.mcp_servers:
+            return ()
+        return await self._pool().start(settings.mcp_servers)
+
+    async def close(self) -> None:
+        if self._servers is not None:
+            await self._servers.close()
+        if self._commands is not None:
+            await self._commands.close()
+
+    def _executor(self) -> Executor:
+        from parley.tools.commands.executor import Executor
+
+        if self._commands is None:
+            self._commands = Executor()
+        return self._commands
+
+    def _pool(self) -> ServerPool:
+        from parley.tools.servers.pool import ServerPool
+
+        if self._servers is None:
+            self._servers = ServerPool(environ=self._environ)
+        return self._servers
+
+
+def own_tools(desk: Desk, commands: Commands, environ: Mapping[str, str]) -> tuple[Tool, ...]:
+    """All but those of tool servers, in the order in which they are offered."""
+    from parley.tools.apply_patch import Patches
+    from parley.tools.shell import Shell
+    from parley.tools.update_plan import UpdatePlan
+    from parley.tools.view_image import ViewImage
+
+    patches = Patches(desk)
+    return Shell(desk, commands, patches, environ), patches, UpdatePlan(desk), ViewImage(desk)
+
+
+class TurnHands:
+    """The tools of one turn."""
+
+    def __init__(self, own: tuple[Tool, ...], servers: ServerTools | None) -> None:
+        self._own, self._servers = own, servers
+        self._by_name = {name: tool for tool in own for name in tool.names}
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        own = tuple(spec for tool in self._own if (spec := tool.spec()) is not None)
+        return own if self._servers is None else own + self._servers.specs()
+
+    async def run(self, call: CallItem) -> str:
+        try:
+            if (tool := self._by_name.get(call.name)) is not None:
+                return await tool.run(call)
+            if self._servers is not None and self._servers.handles(call.name):
+                return await self._servers.run(call)
+        except ToolError as error:
+            return str(error)
+        except Exception as bug:
+            log.exception("the tool %s failed", call.name)
+            return f"internal error: {type(bug).__name__}"
+        return f"unsupported call: {call.name}"

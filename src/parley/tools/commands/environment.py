@@ -1,0 +1,265 @@
+"""The environment of commands: which of the server's variables they are given (docs/config.md).
+
+Names decide, and for proxies whether a password stands in the address. No other value is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import Final, assert_never
+
+from parley.config.types import ShellEnvironment
+
+__all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment"]
+
+CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
+"""What `inherit = "core"` starts from."""
+
+PROXIES: Final = ("ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+
+SAFE: Final[Mapping[str, tuple[str, ...]]] = {
+    "core": CORE,
+    "locale": (
+        "LANG",
+        "LANGUAGE",
+        "LC_ADDRESS",
+        "LC_ALL",
+        "LC_COLLATE",
+        "LC_CTYPE",
+        "LC_IDENTIFICATION",
+        "LC_MEASUREMENT",
+        "LC_MESSAGES",
+        "LC_MONETARY",
+        "LC_NAME",
+        "LC_NUMERIC",
+        "LC_PAPER",
+        "LC_TELEPHONE",
+        "LC_TIME",
+        "TZ",
+    ),
+    "terminal": (
+        "CI",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "COLORTERM",
+        "COLUMNS",
+        "FORCE_COLOR",
+        "LINES",
+        "NO_COLOR",
+        "TERM",
+    ),
+    "proxies": (*PROXIES, *(name.lower() for name in PROXIES)),
+    "certificates": (
+        "CURL_CA_BUNDLE",
+        "NIX_SSL_CERT_FILE",
+        "NODE_EXTRA_CA_CERTS",
+        "REQUESTS_CA_BUNDLE",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+    ),
+    "directories": (
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_DIRS",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_DIRS",
+        "XDG_DATA_HOME",
+        "XDG_STATE_HOME",
+    ),
+    "compilers": (
+        "AR",
+        "CC",
+        "CFLAGS",
+        "CMAKE_PREFIX_PATH",
+        "CPPFLAGS",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CXX",
+        "CXXFLAGS",
+        "LDFLAGS",
+        "PKG_CONFIG_PATH",
+    ),
+    "toolchains": (
+        "ANDROID_HOME",
+        "ANDROID_NDK_HOME",
+        "ANDROID_SDK_ROOT",
+        "ANT_HOME",
+        "ASDF_DATA_DIR",
+        "ASDF_DIR",
+        "BUNDLE_PATH",
+        "BUN_INSTALL",
+        "CARGO_HOME",
+        "CARGO_TARGET_DIR",
+        "COMPOSER_HOME",
+        "CONDA_DEFAULT_ENV",
+        "CONDA_PREFIX",
+        "COREPACK_HOME",
+        "DENO_DIR",
+        "DOTNET_ROOT",
+        "FLUTTER_ROOT",
+        "FNM_DIR",
+        "GEM_HOME",
+        "GEM_PATH",
+        "GOBIN",
+        "GOCACHE",
+        "GOMODCACHE",
+        "GOPATH",
+        "GOROOT",
+        "GRADLE_HOME",
+        "GRADLE_USER_HOME",
+        "HOMEBREW_CELLAR",
+        "HOMEBREW_PREFIX",
+        "HOMEBREW_REPOSITORY",
+        "JAVA_HOME",
+        "JULIA_DEPOT_PATH",
+        "M2_HOME",
+        "MAVEN_HOME",
+        "MISE_DATA_DIR",
+        "NIX_PATH",
+        "NIX_PROFILES",
+        "NVM_BIN",
+        "NVM_DIR",
+        "OPAMROOT",
+        "OPAM_SWITCH_PREFIX",
+        "PIP_CACHE_DIR",
+        "PIPX_HOME",
+        "PNPM_HOME",
+        "POETRY_HOME",
+        "PYENV_ROOT",
+        "RBENV_ROOT",
+        "RUSTUP_HOME",
+        "RUSTUP_TOOLCHAIN",
+        "SDKMAN_DIR",
+        "STACK_ROOT",
+        "UV_CACHE_DIR",
+        "VIRTUAL_ENV",
+        "VOLTA_HOME",
+    ),
+}
+"""What `inherit = "safe"` starts from, by what the variables are for."""
+
+SECRETS: Final = (
+    "*KEY*",
+    "*SECRET*",
+    "*TOKEN*",
+    "*PASSWORD*",
+    "*PASSWD*",
+    "*PASSPHRASE*",
+    "*CREDENTIAL*",
+    "*AUTH*",
+    "*COOKIE*",
+    "*PRIVATE*",
+    "*BEARER*",
+    "*DSN*",
+    "*JWT*",
+    "*WEBHOOK*",
+    "*CONNECTION_STRING*",
+    "*_PAT",
+    "*_PASS",
+    "*_PWD",
+    "*DATABASE_URL",
+    "*DB_URL",
+    "*MONGO*_UR?",
+    "*POSTGRES*_UR?",
+    "*REDIS*_URL",
+    "*AMQP*_URL",
+    "KRB5CCNAME",
+)
+"""Names behind which secrets are kept. They do not pass unless `ignore_default_excludes` says so."""
+
+NEVER: Final = (
+    # what shells run or take over when they start
+    "BASHOPTS",
+    "BASH_ENV",
+    "BASH_FUNC_*",
+    "ENV",
+    "IFS",
+    "PROMPT_COMMAND",
+    "PS4",
+    "SHELLOPTS",
+    "ZDOTDIR",
+    # what the loader loads
+    "DYLD_*",
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "LD_*",
+    # what interpreters load
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "PERL5*",
+    "PERLLIB",
+    "PYTHON*",
+    "RUBYLIB",
+    "RUBYOPT",
+    # what other programs run, and where they look for their settings
+    "GIT_*",
+    "LESSCLOSE",
+    "LESSOPEN",
+    "MANPAGER",
+    "PAGER",
+    "RIPGREP_CONFIG_PATH",
+)
+"""Names by which one program makes another run something. They do not pass at all; the user may set them."""
+
+
+def command_environment(
+    environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
+) -> dict[str, str]:
+    """All variables of a command: what it may have of `environ`, where no `keys` pass, and what the user sets."""
+    environ = {name: value for name, value in environ.items() if name not in keys}
+    hidden = (*NEVER, *policy.exclude)
+    if not policy.ignore_default_excludes:
+        hidden = (*hidden, *SECRETS)
+        environ = {name: value for name, value in environ.items() if not _is_proxy_with_password(name, value)}
+    start = _start(environ, policy)
+    env = {name: value for name, value in start.items() if not _matches(name, hidden)} | policy.set
+    if policy.include_only:
+        env = {name: value for name, value in env.items() if _matches(name, policy.include_only)}
+    if not network:
+        env["CODEX_SANDBOX_NETWORK_DISABLED"] = "1"
+    return env
+
+
+def _start(environ: Mapping[str, str], policy: ShellEnvironment) -> Mapping[str, str]:
+    match policy.inherit:
+        case "safe":
+            return _only(environ, (name for group in SAFE.values() for name in group))
+        case "all":
+            return environ
+        case "core":
+            return _only(environ, CORE)
+        case "none":
+            return {}
+        case unknown:
+            assert_never(unknown)
+
+
+def _only(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _is_proxy_with_password(name: str, value: str) -> bool:
+    return name.upper() in PROXIES and "@" in value
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether one of the patterns is the whole name, in any case; `*` is any text, `?` any character."""
+    return _compiled(patterns).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=64)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(_as_expression(pattern) for pattern in patterns), re.IGNORECASE | re.DOTALL)
+
+
+def _as_expression(pattern: str) -> str:
+    """The pattern, so that the time for a name grows with its length alone: what stands between two
+    stars is taken where it is first found, and never looked for again."""
+    first, *rest = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
+    if not rest:
+        return first
+    return first + "".join(f"(?>.*?{part})" for part in rest[:-1] if part) + f".*{rest[-1]}"

@@ -1,0 +1,74 @@
+"""How much of a command's output is shown: to the model, and in the event that ends the command.
+
+Knows bytes and lines, and not what they mean.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final
+
+from parley.conversation.records import StreamOutput
+
+__all__ = ["MAX_BYTES", "MAX_CHARACTERS_IN_EVENT", "MAX_LINES", "for_end_event", "for_model"]
+
+MAX_BYTES: Final = 10240
+MAX_LINES: Final = 256
+MAX_CHARACTERS_IN_EVENT: Final = 5120
+
+
+def for_model(output: StreamOutput) -> str:
+    """What one stream said, as the model reads it (docs/protocol.md, output for the model).
+
+    What exceeds `MAX_BYTES` or `MAX_LINES` is cut in the middle: beginnings say what ran, ends how
+    it went. A line between the halves counts what is missing.
+    """
+    head, tail = output.head, output.tail
+    if output.size == len(head) + len(tail):
+        head = tail = head + tail
+    if output.size <= MAX_BYTES and _line_count(output, tail) <= MAX_LINES:
+        return head.decode(errors="replace")
+    beginning = _first_lines(head[: MAX_BYTES // 2], MAX_LINES // 2)
+    # Not final: a character that the cut left unfinished is not decoded, and counts as missing.
+    before, used = codecs.utf_8_decode(beginning, "replace", False)
+    end = _last_lines(_from_a_character(tail[-(MAX_BYTES // 2) :]), MAX_LINES // 2)
+    lines = output.lines - beginning.count(b"\n", 0, used) - end.count(b"\n")
+    between = "" if not before or before.endswith("\n") else "\n"
+    marker = f"[... {lines} lines, {output.size - used - len(end)} bytes truncated ...]\n"
+    return before + between + marker + end.decode(errors="replace")
+
+
+def for_end_event(text: str) -> str:
+    """As much of a text as the end event has."""
+    return text[:MAX_CHARACTERS_IN_EVENT]
+
+
+def _line_count(output: StreamOutput, end: bytes) -> int:
+    """Lines as a person counts them: the last one need not end."""
+    return output.lines + (not end.endswith(b"\n") and output.size > 0)
+
+
+def _first_lines(data: bytes, count: int) -> bytes:
+    place = 0
+    for _ in range(count):
+        place = data.find(b"\n", place) + 1
+        if not place:
+            return data
+    return data[:place]
+
+
+def _last_lines(data: bytes, count: int) -> bytes:
+    place = len(data) - data.endswith(b"\n")
+    for _ in range(count):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return data
+    return data[place + 1 :]
+
+
+def _from_a_character(data: bytes) -> bytes:
+    """The data without the rest of a character that began before it: three bytes at most."""
+    for place, byte in enumerate(data[:3]):
+        if byte & 0xC0 != 0x80:
+            return data[place:]
+    return data[3:]

@@ -1,0 +1,348 @@
+"""What a command seems to do, for display (docs/protocol.md, `parsed_cmd`).
+
+Nobody decides by this what may run: a command that wants to look harmless can. Never fails, and
+never reads a file; the names of programs are taken for what they usually are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from parley.wire.events import (
+    ParsedCommand,
+    ParsedListFiles,
+    ParsedPlain,
+    ParsedRead,
+    ParsedSearch,
+    ParsedWithTargets,
+)
+
+__all__ = ["LONGEST_SCRIPT", "parse"]
+
+LONGEST_SCRIPT: Final = 8 * 1024
+"""In characters. A longer one is shown as it is: nobody reads thousands of summaries."""
+
+Words = tuple[str, ...]
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
+    """One summary for each command in it worth showing; none for `true`."""
+    command = tuple(argv)
+    match command:
+        case ("bash", "-lc" | "-c", script) if len(script) > LONGEST_SCRIPT:
+            return (_unknown(command),)
+        case ("bash", "-lc" | "-c" as flag, script):
+            lexed = _words(script)
+            words = tuple(word.meant for word in lexed)
+            commands = _plain_commands(script) if flag == "-lc" else _split(lexed)
+            return _summaries(commands, words) if commands else (_unknown(words),)
+        case _:
+            return _summaries([command], command)
+
+
+def _summaries(commands: list[Words], words: Words) -> tuple[ParsedCommand, ...]:
+    commands = [command for command in commands if command != ("true",)]
+    shown = [command for command in commands if not _only_formats(command)]
+    if commands and not shown:
+        return (_unknown(words),)
+    return tuple(map(_summary, shown))
+
+
+# --- scripts as words --------------------------------------------------------------------
+
+_CONNECTORS: Final = frozenset({"&&", "||", ";", "|"})
+
+_NEVER_PLAIN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_PLAIN_TOKEN: Final = re.compile(
+    r"""[ \t]*+(?:
+        (?P<word>(?:[A-Za-z0-9_./,:+@%=-]++|'[^']*+'|"[^"$`\\!]*+")++)
+      | (?P<operator>&&|\|\||[;|\n])
+      | (?P<end>\Z))""",
+    re.VERBOSE,
+)
+_RESERVED: Final = _set("case coproc do done elif else esac fi for function if in select then time until while")
+
+
+def _plain_commands(script: str) -> list[Words] | None:
+    """The commands of a script that is only plain words and connectors; None for any other.
+
+    Plain is what every shell reads alike: no expansion, no redirection, no assignment, no escape.
+    """
+    if _NEVER_PLAIN.search(script):
+        return None
+    commands: list[Words] = []
+    words: list[str] = []
+    place, one_must_follow = 0, False
+    while token := _PLAIN_TOKEN.match(script, place):
+        place = token.end()
+        if token["word"] is not None:
+            words.append(_without_quotes(token["word"]))
+            continue
+        if words:
+            if not _is_plain_command(words):
+                return None
+            commands.append(tuple(words))
+            words, one_must_follow = [], token["operator"] in ("&&", "||", "|")
+        elif token["operator"] not in (None, "\n"):
+            return None
+        if token["operator"] is None:
+            return None if one_must_follow else commands
+    return None
+
+
+def _is_plain_command(words: list[str]) -> bool:
+    first = words[0]
+    return "=" not in first and first not in _RESERVED and not any(word.startswith("=") for word in words)
+
+
+_BLANKS: Final = re.compile(r"(?:[ \t\n]|\\\n)*+")
+_WORD: Final = re.compile(r"""(?:[^ \t\n'"\\]++|'[^']*+'|"(?:[^"\\]++|\\.)*+"|\\.)++(?![^ \t\n])""", re.DOTALL)
+_QUOTED: Final = re.compile(r"""'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\(.)""", re.DOTALL)
+_ESCAPED: Final = re.compile(r'\\(?:\n|([$`"\\]))')
+
+
+class _Word(NamedTuple):
+    written: str
+    meant: str
+
+
+def _words(script: str) -> list[_Word]:
+    """The words of any script, quotes understood and nothing else; cut at blanks where a quote stays open."""
+    words: list[_Word] = []
+    place = _end_of_blanks(script, 0)
+    while place < len(script):
+        word = _WORD.match(script, place)
+        if word is None:
+            return [_Word(piece, piece) for piece in script.split()]
+        words.append(_Word(word[0], _without_quotes(word[0])))
+        place = _end_of_blanks(script, word.end())
+    return words
+
+
+def _end_of_blanks(script: str, place: int) -> int:
+    blanks = _BLANKS.match(script, place)
+    return blanks.end() if blanks else place
+
+
+def _split(words: list[_Word]) -> list[Words]:
+    """The words between connectors that stand by themselves."""
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word.written in _CONNECTORS:
+            commands.append([])
+        else:
+            commands[-1].append(word.meant)
+    return [tuple(command) for command in commands if command]
+
+
+def _without_quotes(word: str) -> str:
+    return _QUOTED.sub(_meaning, word)
+
+
+def _meaning(quoted: re.Match[str]) -> str:
+    literal, expanded, escaped = quoted.groups()
+    if literal is not None:
+        return str(literal)
+    if expanded is not None:
+        return _ESCAPED.sub(lambda escape: escape[1] or "", expanded)
+    return "" if escaped == "\n" else str(escaped)
+
+
+# --- what a command does -----------------------------------------------------------------
+
+_FILTERS: Final = _set("column cut sort tr uniq wc")
+_RANGE: Final = re.compile(r"\d+(?:,\d+)?p")
+
+
+def _only_formats(command: Words) -> bool:
+    """Whether it only gives another form to what the commands around it say."""
+    match command:
+        case ("head" | "tail",) | ("head" | "tail", _):
+            return not _operands(command[1:])
+        case ("sed", "-n", lines):
+            return _RANGE.fullmatch(lines) is not None
+        case (program, *_):
+            return program in _FILTERS
+        case _:
+            return False
+
+
+def _summary(command: Words) -> ParsedCommand:
+    match command:
+        case ("cat" | "bat" | "less" | "more" | "nl" | "head" | "tail" as program, *rest):
+            return _read(command, _operands(rest, _TAKE_VALUES[program]))
+        case ("sed", "-n", lines, path) if _RANGE.fullmatch(lines):
+            return _read(command, [path])
+        case ("ls" | "eza" | "tree" as program, *rest):
+            return _list_files(command, _operands(rest, _TAKE_VALUES[program]))
+        case ("git", "ls-files", *rest):
+            return _list_files(command, _operands(rest))
+        case ("find", *rest):
+            return _find(command, rest)
+        case ("rg" | "grep" | "egrep" | "fgrep" | "ag" | "ack", *rest) | ("git", "grep", *rest):
+            return _search(command, rest)
+        case ("fd", *rest) if operands := _operands(rest, _TAKE_VALUES["fd"]):
+            return _found(command, operands[0], operands[1:])
+        case ("fd", *_):
+            return _list_files(command, [])
+        case _:
+            return _tool(command)
+
+
+def _read(command: Words, paths: list[str]) -> ParsedCommand:
+    if len(paths) != 1:
+        return _unknown(command)
+    return ParsedCommand(read=ParsedRead(cmd=command, name=_short(paths[0])))
+
+
+def _list_files(command: Words, paths: list[str]) -> ParsedCommand:
+    return ParsedCommand(list_files=ParsedListFiles(cmd=command, path=_first(paths)))
+
+
+def _found(command: Words, query: str | None, paths: list[str]) -> ParsedCommand:
+    return ParsedCommand(search=ParsedSearch(cmd=command, query=query, path=_first(paths)))
+
+
+def _search(command: Words, rest: Sequence[str]) -> ParsedCommand:
+    operands = _operands(rest, _RG_VALUES if command[0] == "rg" else _GREP_VALUES)
+    if "--files" in rest:
+        return _found(command, None, operands)
+    if query := _value_of(rest, _PATTERN):
+        return _found(command, query, operands)
+    return _found(command, operands[0] if operands else None, operands[1:])
+
+
+_FIND_BY_NAME: Final = _set("-iname -ipath -iregex -name -path -regex -wholename")
+_FIND_ACTS: Final = _set("-delete -exec -execdir -fls -fprint -fprint0 -fprintf -ok -okdir")
+
+
+def _find(command: Words, rest: Sequence[str]) -> ParsedCommand:
+    if not _FIND_ACTS.isdisjoint(rest):
+        return _unknown(command)
+    paths: list[str] = []
+    for word in rest:
+        if word.startswith(("-", "(", "!")):
+            break
+        paths.append(word)
+    if query := _value_of(rest, _FIND_BY_NAME):
+        return _found(command, query, paths)
+    return _list_files(command, paths)
+
+
+_Kind = Literal["format", "lint", "test"]
+
+_NAMES: Final[Mapping[_Kind, str]] = {
+    "format": "black; cargo fmt; clang-format; go fmt; gofmt; isort; prettier; ruff format; rustfmt; shfmt",
+    "lint": "cargo clippy; eslint; flake8; go vet; golangci-lint run; mypy; pylint; pyright; ruff check",
+    "test": "bun test; cargo nextest; cargo test; ctest; dotnet test; go test; gradle test; jest; make test; "
+    "mocha; mvn test; nox; npm run test; npm test; phpunit; pnpm run test; pnpm test; py.test; pytest; rspec; "
+    "tox; unittest; vitest; yarn run test; yarn test",
+}
+_TOOLS: Final[Mapping[Words, _Kind]] = {
+    tuple(name.split()): kind for kind, names in _NAMES.items() for name in names.split("; ")
+}
+_RUNNERS: Final = (
+    ("bundle", "exec"),
+    ("bunx",),
+    ("npx",),
+    ("pnpm", "exec"),
+    ("poetry", "run"),
+    ("python", "-m"),
+    ("python3", "-m"),
+    ("uv", "run"),
+    ("uvx",),
+)
+
+
+def _tool(command: Words) -> ParsedCommand:
+    words = command
+    for _ in range(2):  # `uv run python -m pytest`
+        runner = next((runner for runner in _RUNNERS if words[: len(runner)] == runner), ())
+        words = words[len(runner) :]
+    name = next((words[:length] for length in (3, 2, 1) if words[:length] in _TOOLS), None)
+    if name is None:
+        return _unknown(command)
+    targets = tuple(_operands(words[len(name) :], _TARGET_VALUES, up_to_dashes=True)) or None
+    found = ParsedWithTargets(cmd=command, tool=" ".join(name), targets=targets)
+    match _TOOLS[name]:
+        case "format":
+            return ParsedCommand(format=found)
+        case "lint":
+            return ParsedCommand(lint=found)
+        case "test":
+            return ParsedCommand(test=ParsedPlain(cmd=command))
+
+
+def _unknown(words: Words) -> ParsedCommand:
+    return ParsedCommand(unknown=ParsedPlain(cmd=words))
+
+
+# --- options and paths -------------------------------------------------------------------
+
+_TAKE_VALUES: Final[Mapping[str, frozenset[str]]] = {
+    "bat": _set("-H -l -r --highlight-line --language --line-range --style --theme"),
+    "cat": frozenset(),
+    "eza": _set("-I -L -s --ignore-glob --level --sort"),
+    "fd": _set("-E -S -d -e -t --exclude --extension --max-depth --size --type"),
+    "head": _set("-c -n --bytes --lines"),
+    "less": frozenset(),
+    "ls": _set("-I -T -w --hide --ignore --tabsize --width"),
+    "more": _set("-n"),
+    "nl": _set("-b -d -f -h -i -l -n -s -v -w"),
+    "tail": _set("-c -n -s --bytes --lines --pid --sleep-interval"),
+    "tree": _set("-I -L -P"),
+}
+"""The options whose value is the next word."""
+
+_PATTERN: Final = _set("-e --regexp")
+_GREP_VALUES: Final = _PATTERN | _set(
+    "-A -B -C -D -d -f -m --after-context --before-context --context --exclude --exclude-dir --file --include "
+    "--max-count"
+)
+_RG_VALUES: Final = _PATTERN | _set(
+    "-A -B -C -E -M -T -d -f -g -j -m -r -t --after-context --before-context --color --context --encoding --file "
+    "--glob --iglob --max-columns --max-count --max-depth --replace --sort --threads --type --type-not"
+)
+_TARGET_VALUES: Final = _set(
+    "-c -f -l --config --config-file --edition --ext --format --ignore --line-length --max-warnings --select"
+)
+_NOT_TELLING: Final = frozenset({"src", "build", "dist", "node_modules"})
+
+
+def _operands(
+    words: Sequence[str], take_values: frozenset[str] = frozenset(), *, up_to_dashes: bool = False
+) -> list[str]:
+    """The words that are neither options nor values of options; `-`, standard input, is none."""
+    operands: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            if not up_to_dashes:
+                operands += rest
+            break
+        if word in take_values:
+            next(rest, None)
+        elif not word.startswith("-"):
+            operands.append(word)
+    return operands
+
+
+def _value_of(words: Sequence[str], options: frozenset[str]) -> str | None:
+    rest = iter(words)
+    return next((next(rest, None) for word in rest if word in options), None)
+
+
+def _first(paths: list[str]) -> str | None:
+    return _short(paths[0]) if paths else None
+
+
+def _short(path: str) -> str:
+    """The part of a path that tells most: the last one that is not called like a thousand others."""
+    parts = path.split("/")
+    return next((part for part in reversed(parts) if part and part not in _NOT_TELLING), path)

@@ -1,0 +1,401 @@
+"""Writing what a plan says: all of it, or nothing.
+
+New contents are written to files of their own beside the old ones; then everything is compared
+once more with what was planned; then names change, one by one, and back again if one of them
+cannot. A process that is killed in between leaves every file whole, old or new.
+
+Works by the descriptors of directories, so that nothing is written anywhere else than where it
+was looked at. Does not judge: what must not be touched was refused by `plan`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from msgspec import Struct
+
+from parley.errors import PatchRefused
+from parley.tools.patch.folders import Folders, os_detail, read_regular
+from parley.tools.patch.plan import MAX_FILE_BYTES, Change
+
+__all__ = ["System", "commit"]
+
+_ONE_AT_A_TIME: Final = threading.Lock()
+
+_CHANGED: Final = "changed meanwhile"
+
+_CANNOT_LINK: Final = frozenset(
+    {errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV}
+)
+"""The file system has no hard links, or not for this file."""
+
+_SYNCED_FILES: Final = 64
+"""Up to so many replaced files are waited for until they are on the disk, each some milliseconds.
+More than that are left to the system, like the files of any checkout."""
+
+_GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
+"""Lost by a file that is written, as the system itself sees to for files written in place."""
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class System:
+    """The calls that change names in a directory."""
+
+    def link(self, name: str, other: str, *, folder: int) -> None:
+        """A second name; fails if it is taken."""
+        os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+
+    def rename(self, name: str, other: str, *, folder: int) -> None:
+        """Another name, in place of whatever had it."""
+        os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def unlink(self, name: str, *, folder: int) -> None:
+        os.unlink(name, dir_fd=folder)
+
+    def rmdir(self, name: str, *, folder: int) -> None:
+        os.rmdir(name, dir_fd=folder)
+
+
+def commit(changes: Sequence[Change], *, system: System | None = None) -> None:
+    """Make these changes; one commit at a time in this process.
+
+    Raises:
+        PatchRefused: one of them cannot be made, or a file is not what it was; nothing was changed.
+    """
+    with _ONE_AT_A_TIME, Folders() as folders:
+        work = _Commit(folders, System() if system is None else system)
+        try:
+            work.run(changes)
+        except BaseException as error:
+            stuck = work.take_back()
+            if stuck:
+                raise PatchRefused(f"{error}; {'; '.join(stuck)}") from error
+            raise
+        work.sweep()
+
+
+# --- what is to be done ------------------------------------------------------------------
+
+
+class _Place(Struct, frozen=True):
+    """A name in a directory."""
+
+    folder: str
+    name: str
+
+    @classmethod
+    def of(cls, path: str) -> _Place:
+        folder, _, name = path.rpartition("/")
+        return cls(folder, name)
+
+    def beside(self) -> _Place:
+        """A name in the same directory that nobody has."""
+        return _Place(self.folder, f".parley-patch-{os.urandom(8).hex()}")
+
+
+class _Write(Struct, frozen=True):
+    """A file gets this content."""
+
+    written: str
+    place: _Place
+    like: _Place | None
+    """The file whose owner and attributes it has."""
+    before: bytes | None
+    after: bytes
+    mode: int | None
+    mode_before: int | None
+
+    @property
+    def failure(self) -> str:
+        return f"Failed to write file {self.written}"
+
+
+class _Removal(Struct, frozen=True):
+    """A file goes."""
+
+    written: str
+    place: _Place
+    before: bytes
+
+    @property
+    def failure(self) -> str:
+        return f"Failed to delete file {self.written}"
+
+
+def _steps(changes: Sequence[Change]) -> tuple[list[_Write], list[_Removal]]:
+    writes: list[_Write] = []
+    removals: list[_Removal] = []
+    for change in changes:
+        place = _Place.of(change.path)
+        is_other = change.before != change.after or change.given_up_mode is not None
+        if change.after is not None and (change.move_to or is_other):
+            like = None if change.before is None else place
+            target, before = (_Place.of(change.move_to), None) if change.move_to else (place, change.before)
+            mode_before = None if before is None else change.mode_before
+            writes.append(_Write(change.written, target, like, before, change.after, change.mode, mode_before))
+        if change.before is not None and (change.move_to or change.after is None):
+            removals.append(_Removal(change.written, place, change.before))
+    return writes, removals
+
+
+class _Attributes(Struct, frozen=True):
+    """What a file has besides content and permissions."""
+
+    owner: tuple[int, int]
+    extended: dict[str, bytes]
+
+
+_Identity = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change: the same file with the same content."""
+
+
+class _Undo(Struct, frozen=True):
+    """How one name gets back what it stood for."""
+
+    step: Callable[[], None]
+    written: str
+    old: _Place | None
+    """Where its old content is meanwhile."""
+
+
+# --- doing it ----------------------------------------------------------------------------
+
+
+class _Commit:
+    def __init__(self, folders: Folders, system: System) -> None:
+        self._folders, self._system = folders, system
+        self._made: list[str] = []
+        """New directories, outer before inner."""
+        self._leftovers: dict[_Place, None] = {}
+        """Files of ours that nobody needs in the end."""
+        self._undo: list[_Undo] = []
+        self._compared: dict[_Place, _Identity] = {}
+
+    def run(self, changes: Sequence[Change]) -> None:
+        writes, removals = _steps(changes)
+        replaced = sum(write.before is not None for write in writes)
+        prepared: list[_Place] = []
+        for write in writes:
+            with _told_as(write.failure):
+                prepared.append(self._prepare(write, to_disk=replaced <= _SYNCED_FILES))
+        steps: list[_Write | _Removal] = [*writes, *removals]
+        for step in steps:
+            with _told_as(step.failure):
+                self._compare(step)
+        # What is moved is there twice for a moment, and never nowhere.
+        for write, new in zip(writes, prepared, strict=True):
+            with _told_as(write.failure):
+                if write.before is None:
+                    self._add(write, new)
+                else:
+                    self._replace(write, new)
+        for removal in removals:
+            with _told_as(removal.failure):
+                self._remove(removal)
+
+    def take_back(self) -> list[str]:
+        """Undo what was done; a sentence for each file that could not be restored."""
+        stuck: list[str] = []
+        for undo in reversed(self._undo):
+            try:
+                undo.step()
+            except OSError as error:
+                where = ""
+                if undo.old is not None:
+                    self._leftovers.pop(undo.old, None)
+                    where = f", its old content is in {undo.old.folder}/{undo.old.name}"
+                stuck.append(f"{undo.written} could not be restored: {os_detail(error)}{where}")
+        self.sweep()
+        for path in reversed(self._made):
+            place = _Place.of(path)
+            with suppress(OSError):  # somebody else put something there meanwhile
+                self._system.rmdir(place.name, folder=self._folders.open(place.folder))
+        return stuck
+
+    def sweep(self) -> None:
+        """Remove files of ours that are no longer needed."""
+        for place in self._leftovers:
+            with suppress(OSError):  # gone already; and a backup too many is no reason to fail
+                self._system.unlink(place.name, folder=self._folders.open(place.folder))
+
+    # --- before any name changes ---------------------------------------------------------
+
+    def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
+        """Write the new content beside its place."""
+        attributes = self._attributes(write.like) if write.like else None
+        folder = self._folders.make(write.place.folder, made=self._made.append)
+        new = write.place.beside()
+        # Where a file is replaced, its old content must not be lost with the power.
+        self._create(new, folder, write.after, write.mode, attributes, to_disk=to_disk and write.before is not None)
+        return new
+
+    def _create(
+        self,
+        place: _Place,
+        folder: int,
+        content: bytes,
+        mode: int | None,
+        attributes: _Attributes | None,
+        *,
+        to_disk: bool,
+    ) -> None:
+        descriptor = os.open(place.name, _NEW, 0o666 if mode is None else 0o600, dir_fd=folder)
+        self._leftovers[place] = None
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if attributes is not None:
+                _give_owner(descriptor, attributes.owner)
+            if mode is not None:
+                os.fchmod(descriptor, mode & ~_GIVES_RIGHTS)
+            for name, value in attributes.extended.items() if attributes else ():
+                with suppress(OSError):  # not every name can be set by everybody
+                    os.setxattr(descriptor, name, value)
+            if to_disk:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _attributes(self, place: _Place) -> _Attributes:
+        folder = self._folders.open(place.folder)
+        descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(descriptor)
+            return _Attributes((found.st_uid, found.st_gid), _extended(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def _compare(self, step: _Write | _Removal) -> None:
+        """See that a file is still what was planned with."""
+        if step.before is None:
+            return
+        folder, name = self._folders.open(step.place.folder), step.place.name
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        mode = step.mode_before if isinstance(step, _Write) else None
+        if mode is not None and mode != stat.S_IMODE(found.st_mode):
+            raise PatchRefused(f"{step.failure}: {_CHANGED}")
+        if read_regular(folder, name, at_most=MAX_FILE_BYTES) != step.before:
+            raise PatchRefused(f"{step.failure}: {_CHANGED}")
+        self._compared[step.place] = _identity(found)
+
+    # --- names change --------------------------------------------------------------------
+
+    def _replace(self, write: _Write, new: _Place) -> None:
+        old = self._back_up(write)
+        place = write.place
+        folder = self._folders.open(place.folder)
+        self._system.rename(new.name, place.name, folder=folder)
+        self._leftovers.pop(new)
+
+        def restore() -> None:
+            self._system.rename(old.name, place.name, folder=self._folders.open(place.folder))
+            self._leftovers.pop(old)
+
+        self._undo.append(_Undo(restore, write.written, old))
+
+    def _back_up(self, write: _Write) -> _Place:
+        """A second name for what is to be replaced, or a copy of it."""
+        old = write.place.beside()
+        folder = self._folders.open(write.place.folder)
+        try:
+            self._system.link(write.place.name, old.name, folder=folder)
+            self._leftovers[old] = None
+            known_as = old.name
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            attributes = self._attributes(write.place)
+            self._create(old, folder, write.before or b"", write.mode_before, attributes, to_disk=False)
+            known_as = write.place.name
+        found = os.stat(known_as, dir_fd=folder, follow_symlinks=False)
+        if _identity(found) != self._compared[write.place]:
+            raise PatchRefused(f"{write.failure}: {_CHANGED}")
+        return old
+
+    def _add(self, write: _Write, new: _Place) -> None:
+        place = write.place
+        folder = self._folders.open(place.folder)
+        ours = os.stat(new.name, dir_fd=folder, follow_symlinks=False).st_ino
+        self._give_name(new, place)
+
+        def remove() -> None:
+            folder = self._folders.open(place.folder)
+            if os.stat(place.name, dir_fd=folder, follow_symlinks=False).st_ino == ours:
+                self._system.unlink(place.name, folder=folder)
+
+        self._undo.append(_Undo(remove, write.written, None))
+
+    def _remove(self, removal: _Removal) -> None:
+        place, old = removal.place, removal.place.beside()
+        folder = self._folders.open(place.folder)
+        self._system.rename(place.name, old.name, folder=folder)
+        self._leftovers[old] = None
+        self._undo.append(_Undo(lambda: self._give_name(old, place), removal.written, old))
+        found = os.stat(old.name, dir_fd=folder, follow_symlinks=False)
+        if _identity(found) != self._compared[place]:
+            raise PatchRefused(f"{removal.failure}: {_CHANGED}")
+
+    def _give_name(self, place: _Place, wanted: _Place) -> None:
+        """Name a file of ours, unless there is one of that name."""
+        folder = self._folders.open(wanted.folder)
+        try:
+            self._system.link(place.name, wanted.name, folder=folder)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            if _is_there(wanted.name, folder):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            self._system.rename(place.name, wanted.name, folder=folder)
+            self._leftovers.pop(place)
+
+
+@contextmanager
+def _told_as(failure: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PatchRefused(f"{failure}: {os_detail(error)}") from error
+
+
+def _identity(found: os.stat_result) -> _Identity:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _give_owner(descriptor: int, owner: tuple[int, int]) -> None:
+    """As far as we may: only root can give a file away, and only to its own groups can anybody else."""
+    found = os.fstat(descriptor)
+    if owner == (found.st_uid, found.st_gid):
+        return
+    try:
+        os.fchown(descriptor, *owner)
+    except OSError:
+        with suppress(OSError):
+            os.fchown(descriptor, -1, owner[1])
+
+
+def _extended(descriptor: int) -> dict[str, bytes]:
+    """Extended attributes, access lists among them; not the rights that a changed program must lose."""
+    if sys.platform != "linux":
+        return {}
+    try:
+        names = [name for name in os.listxattr(descriptor) if name != "security.capability"]
+        return {name: os.getxattr(descriptor, name) for name in names}
+    except OSError:
+        return {}

@@ -1,0 +1,522 @@
+"""Two versions of a file as the hunks of a unified diff, written as git writes them.
+
+Knows lines of bytes, and how much work comparing them may cost. Does not know files, names or
+modes; `turndiff.py` does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
+
+__all__ = ["STEPS", "Effort", "unified_diff"]
+
+STEPS: Final = 3_000_000
+"""What one diff may cost: about a second, and far more than an ordinary edit needs."""
+
+STEPS_PER_LINE: Final = 2
+"""Splitting off a line and numbering it takes about as long as two steps."""
+
+LINES_AROUND: Final = 1_000
+"""How far a change may slide into the lines that both versions begin and end with."""
+
+NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
+
+
+class Effort:
+    """What comparing may still cost. A step is one look at a line, or at a stretch of 64 equal ones."""
+
+    __slots__ = ("cut", "left")
+
+    def __init__(self, steps: int = STEPS) -> None:
+        self.left = steps
+        self.cut = False
+        """Lines are shown as replaced although some of them may be common to both versions."""
+
+
+def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
+    """The hunks that turn `before` into `after`, without file headers; empty if they are the same.
+
+    No shorter diff exists, unless the effort was cut. Git can apply it in either case, as long as
+    both versions are UTF-8: other bytes are replaced in the text.
+    """
+    if before == after:
+        return ""
+    effort = Effort() if effort is None else effort
+    region = _differing(before, after, around=LINES_AROUND + context)
+    cost = STEPS_PER_LINE * (_count(region.before) + _count(region.after))
+    if cost < effort.left:
+        effort.left -= cost
+        hunks = list(_compared(region, context=context, effort=effort))
+    else:
+        effort.cut = True
+        hunks = [_replaced(region, context=context)]
+    return b"".join(hunks).decode(errors="replace")
+
+
+# --- lines, and what is the same at both ends ------------------------------------------------
+
+
+class _Region(NamedTuple):
+    """The lines that differ, and as many of the same ones around them as a diff can need."""
+
+    skipped: int
+    """How many lines stand before `lead`."""
+    lead: bytes
+    before: bytes
+    after: bytes
+    tail: bytes
+
+
+def _differing(before: bytes, after: bytes, *, around: int) -> _Region:
+    shorter = min(len(before), len(after))
+    start = before.rfind(b"\n", 0, _same_after(before, 0, after, 0, shorter)) + 1
+
+    same = _same_before(before, len(before), after, len(after), shorter - start)
+    end = len(before) - same
+    new_end = len(after) - same
+    if not (_begins_line(before, end, start) and _begins_line(after, new_end, start)):
+        skipped = _skip(before, end, lines=1) - end
+        end, new_end = end + skipped, new_end + skipped
+
+    lead = start
+    for _ in range(around):
+        if lead == 0:
+            break
+        lead = before.rfind(b"\n", 0, lead - 1) + 1
+    return _Region(
+        skipped=before.count(b"\n", 0, lead),
+        lead=before[lead:start],
+        before=before[start:end],
+        after=after[start:new_end],
+        tail=before[end : _skip(before, end, lines=around)],
+    )
+
+
+def _begins_line(text: bytes, at: int, start: int) -> bool:
+    """Whether a line begins here, where one is known to begin at the start."""
+    return at == start or text[at - 1 : at] == b"\n"
+
+
+def _skip(text: bytes, at: int, *, lines: int) -> int:
+    """Where the text goes on behind this many lines."""
+    for _ in range(lines):
+        newline = text.find(b"\n", at)
+        if newline < 0:
+            return len(text)
+        at = newline + 1
+    return at
+
+
+def _count(text: bytes) -> int:
+    """How many lines these are; the last one may lack its newline."""
+    return text.count(b"\n") + (text[-1:] not in (b"", b"\n"))
+
+
+def _split(text: bytes) -> list[bytes]:
+    """The lines without their newlines. A last one that has none gets one, to differ from its like."""
+    lines = text.split(b"\n")
+    if last := lines.pop():
+        lines.append(last + b"\n")
+    return lines
+
+
+def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
+    """How many bytes behind these two places are the same, up to a limit."""
+    return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
+
+
+def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
+    """How many bytes in front of these two places are the same, up to a limit."""
+    return _extent(limit, lambda low, high: one[at - high : at - low] == other[there - high : there - low])
+
+
+def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
+    """How far things are the same: in strides that grow, and in halves once one goes too far."""
+    reached, stride = 0, 64
+    ahead = min(stride, limit)
+    while reached < ahead and same(reached, ahead):
+        stride = min(2 * stride, 1 << 16)
+        reached, ahead = ahead, min(ahead + stride, limit)
+    while ahead - reached > 1:
+        middle = (reached + ahead) // 2
+        if same(reached, middle):
+            reached = middle
+        else:
+            ahead = middle
+    return reached
+
+
+# --- hunks -----------------------------------------------------------------------------------
+
+
+class _Change(NamedTuple):
+    """Lines `at` to `end` become lines `new_at` to `new_end`, counted from the beginning of the lead."""
+
+    at: int
+    end: int
+    new_at: int
+    new_end: int
+
+
+class _Block(NamedTuple):
+    """Whole lines that are shown with the same sign."""
+
+    sign: bytes
+    lines: int
+    text: bytes
+
+
+def _replaced(region: _Region, *, context: int) -> bytes:
+    hidden = _skip(region.lead, 0, lines=max(_count(region.lead) - context, 0))
+    lead, tail = region.lead[hidden:], region.tail[: _skip(region.tail, 0, lines=context)]
+    at = region.skipped + _count(region.lead[:hidden])
+    blocks = ((b" ", lead), (b"-", region.before), (b"+", region.after), (b" ", tail))
+    return _hunk([_Block(sign, _count(text), text) for sign, text in blocks if text], at=at, new_at=at)
+
+
+def _compared(region: _Region, *, context: int, effort: Effort) -> Iterator[bytes]:
+    old, new = region.lead + region.before + region.tail, region.lead + region.after + region.tail
+    lines, new_lines = _split(old), _split(new)
+    offsets = [0, *accumulate(len(line) + 1 for line in lines)]
+    new_offsets = [0, *accumulate(len(line) + 1 for line in new_lines)]
+
+    def block(sign: bytes, start: int, end: int) -> _Block:
+        text = new[new_offsets[start] : new_offsets[end]] if sign == b"+" else old[offsets[start] : offsets[end]]
+        return _Block(sign, end - start, text)
+
+    for changes in _near_each_other(_changes(lines, new_lines, region, effort), context=context):
+        start = max(changes[0].at - context, 0)
+        end = min(changes[-1].end + context, len(lines))
+        blocks: list[_Block] = []
+        shown = start
+        for change in changes:
+            blocks.append(block(b" ", shown, change.at))
+            blocks.append(block(b"-", change.at, change.end))
+            blocks.append(block(b"+", change.new_at, change.new_end))
+            shown = change.end
+        blocks.append(block(b" ", shown, end))
+        new_start = changes[0].new_at - (changes[0].at - start)
+        yield _hunk(
+            [block for block in blocks if block.lines],
+            at=region.skipped + start,
+            new_at=region.skipped + new_start,
+        )
+
+
+def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_Change]]:
+    """The changes in groups whose context lines touch."""
+    together = changes[:1]
+    for earlier, later in pairwise(changes):
+        if later.at - earlier.end > 2 * context:
+            yield together
+            together = []
+        together.append(later)
+    yield together
+
+
+def _hunk(blocks: list[_Block], *, at: int, new_at: int) -> bytes:
+    """One hunk; so many lines stand before it in the old and in the new version."""
+    lines = sum(block.lines for block in blocks if block.sign != b"+")
+    new_lines = sum(block.lines for block in blocks if block.sign != b"-")
+    header = b"@@ -%s +%s @@\n" % (_range(at, lines), _range(new_at, new_lines))
+    return header + b"".join(_signed(block.sign, block.text) for block in blocks)
+
+
+def _range(at: int, lines: int) -> bytes:
+    if lines == 1:
+        return b"%d" % (at + 1)
+    return b"%d,%d" % (at + 1 if lines else at, lines)
+
+
+def _signed(sign: bytes, text: bytes) -> bytes:
+    whole = text.endswith(b"\n")
+    body = text[:-1] if whole else text
+    return sign + body.replace(b"\n", b"\n" + sign) + (b"\n" if whole else NO_NEWLINE)
+
+
+# --- which lines change ----------------------------------------------------------------------
+
+
+def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort: Effort) -> list[_Change]:
+    numbers: defaultdict[bytes, int] = defaultdict()
+    numbers.default_factory = numbers.__len__
+    old = [numbers[line] for line in lines]
+    new = [numbers[line] for line in new_lines]
+
+    lead, tail = _count(region.lead), _count(region.tail)
+    shared = set(old) & set(new)
+    removed, added = _uncommon(old[lead : len(old) - tail], new[lead : len(new) - tail], shared, effort)
+
+    # What lies further away is context for a change that slid all the way.
+    hidden, hidden_behind = max(lead - LINES_AROUND, 0), max(tail - LINES_AROUND, 0)
+    old, new = old[hidden : len(old) - hidden_behind], new[hidden : len(new) - hidden_behind]
+    runs, new_runs = _runs(removed, lead - hidden), _runs(added, lead - hidden)
+    runs = _slid(old, runs, new_runs, effort)
+    new_runs = _slid(new, new_runs, runs, effort)
+
+    changes: list[_Change] = []
+    shift = new_shift = hidden
+    for kept in sorted(runs.keys() | new_runs.keys()):
+        at, new_at = kept + shift, kept + new_shift
+        shift += runs.get(kept, 0)
+        new_shift += new_runs.get(kept, 0)
+        changes.append(_Change(at, kept + shift, new_at, kept + new_shift))
+    return changes
+
+
+Runs = dict[int, int]
+"""The changed lines of one version: how many there are behind so many lines that stay."""
+
+
+def _runs(changed: bytearray, kept: int) -> Runs:
+    runs: Runs = {}
+    at, end = changed.find(1), 0
+    while at >= 0:
+        kept += at - end
+        end = changed.find(0, at)
+        if end < 0:
+            end = len(changed)
+        runs[kept] = end - at
+        at = changed.find(1, end)
+    return runs
+
+
+def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
+    """The same changes, each moved to where a reader expects it.
+
+    A run can move over a line that equals the line at its other end. Runs that meet become one.
+    Each ends as far down as it goes, or beside the last run of the other version on its way.
+    """
+    slid: Runs = {}
+    ahead = dict(runs)
+    settled = 0
+    for first in runs:
+        if first not in ahead:
+            continue
+        kept, size = first, ahead.pop(first)
+        start = kept + settled
+        grown = True
+        while grown and effort.left > 0:
+            size_before = size
+            while kept and lines[start - 1] == lines[start + size - 1] and effort.left > 0:
+                kept -= 1
+                met = slid.pop(kept, 0)
+                start -= 1 + met
+                size += met
+                effort.left -= 1
+            top = kept
+            beside = kept if kept in others else None
+            while start + size < len(lines) and lines[start] == lines[start + size] and effort.left > 0:
+                kept += 1
+                start += 1
+                size += ahead.pop(kept, 0)
+                if kept in others:
+                    beside = kept
+                effort.left -= 1
+            grown = size != size_before
+            if not grown and kept != top and beside is not None:
+                start -= kept - beside
+                kept = beside
+        slid[kept] = size
+        settled = start + size - kept
+    return slid
+
+
+def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) -> tuple[bytearray, bytearray]:
+    """Flags for the lines of the one and of the other that are not common to both.
+
+    A line that the other version has nowhere needs no search: without those, most edits leave
+    nothing to search for.
+    """
+    places = [at for at, line in enumerate(old) if line in shared]
+    new_places = [at for at, line in enumerate(new) if line in shared]
+    search = _Search([old[at] for at in places], [new[at] for at in new_places], effort)
+    search.run()
+
+    removed, added = bytearray(b"\1") * len(old), bytearray(b"\1") * len(new)
+    for at, flag in zip(places, search.removed, strict=True):
+        removed[at] = flag
+    for at, flag in zip(new_places, search.added, strict=True):
+        added[at] = flag
+    return removed, added
+
+
+class _Box(NamedTuple):
+    """A part of both sequences that is still to be compared."""
+
+    start: int
+    end: int
+    new_start: int
+    new_end: int
+
+
+class _Point(NamedTuple):
+    at: int
+    new_at: int
+
+
+class _Search:
+    """A shortest edit script by Myers' method in linear space (Algorithmica 1, 1986).
+
+    Paths are followed from both corners of a box. Where they meet, the box falls into two.
+    """
+
+    def __init__(self, old: list[int], new: list[int], effort: Effort) -> None:
+        self.removed, self.added = bytearray(len(old)), bytearray(len(new))
+        self._effort = effort
+        self._head = _Front(old, new, effort, from_end=False)
+        self._tail = _Front(old[::-1], new[::-1], effort, from_end=True)
+
+    def run(self) -> None:
+        boxes = [_Box(0, len(self.removed), 0, len(self.added))]
+        while boxes:
+            box = self._trimmed(boxes.pop())
+            if box.start == box.end or box.new_start == box.new_end:
+                self._mark(box)
+            elif self._effort.left <= 0:
+                self._effort.cut = True
+                self._mark(box)
+            else:
+                boxes.extend(self._parts(box))
+
+    def _mark(self, box: _Box) -> None:
+        self.removed[box.start : box.end] = b"\1" * (box.end - box.start)
+        self.added[box.new_start : box.new_end] = b"\1" * (box.new_end - box.new_start)
+
+    def _trimmed(self, box: _Box) -> _Box:
+        start, end, new_start, new_end = box
+        same = self._head.same(start, new_start, min(end - start, new_end - new_start))
+        start, new_start = start + same, new_start + same
+        there = self._mirrored(_Point(end, new_end))
+        same = self._tail.same(*there, min(end - start, new_end - new_start))
+        return _Box(start, end - same, new_start, new_end - same)
+
+    def _mirrored(self, point: _Point) -> _Point:
+        """The same point, counted from the other end of the sequences."""
+        return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
+
+    def _parts(self, box: _Box) -> tuple[_Box, _Box]:
+        """The box up to where the paths meet, and from there.
+
+        If they do not meet for half of what effort is left, the other half suffices for what the paths
+        have crossed on either side; what lies between is marked as changed.
+        """
+        head, tail, effort = self._head, self._tail, self._effort
+        first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)
+        head.enter(first, last)
+        tail.enter(self._mirrored(last), self._mirrored(first))
+        head_meets = (box.end - box.start + box.new_end - box.new_start) % 2 == 1
+        stop = effort.left // 2
+        while effort.left > stop:
+            met = head.advance(tail if head_meets else None, stop)
+            if met is None and effort.left > stop:
+                met = tail.advance(None if head_meets else head, stop)
+                met = met and self._mirrored(met)
+            if met is not None:
+                return _Box(box.start, met.at, box.new_start, met.new_at), _Box(
+                    met.at, box.end, met.new_at, box.new_end
+                )
+
+        effort.cut = True
+        from_first, from_last = head.furthest(), self._mirrored(tail.furthest())
+        if from_first.at > from_last.at or from_first.new_at > from_last.new_at:
+            from_last = last
+        self._mark(_Box(from_first.at, from_last.at, from_first.new_at, from_last.new_at))
+        return (
+            _Box(box.start, from_first.at, box.new_start, from_first.new_at),
+            _Box(from_last.at, box.end, from_last.new_at, box.new_end),
+        )
+
+
+class _Front:
+    """How far paths from one corner of a box have come, on each diagonal.
+
+    A diagonal has one number for all its points: the place in the old sequence less the place in the
+    new one, and a constant that keeps it positive.
+    """
+
+    def __init__(self, old: list[int], new: list[int], effort: Effort, *, from_end: bool) -> None:
+        self._old, self._new, self._effort = old, new, effort
+        # The same bytes for the same lines, so that long stretches are compared at once.
+        self._packed, self._new_packed = array("I", old).tobytes(), array("I", new).tobytes()
+        self._width = array("I").itemsize
+        self._zero = len(new) + 1
+        self._reached = [0] * (len(old) + len(new) + 3)
+        """The place in the old sequence."""
+        self._upwards = from_end
+        self._first = self._last = _Point(0, 0)
+        self._low = self._high = 0
+
+    def enter(self, first: _Point, last: _Point) -> None:
+        """Start anew, at the first point of the box that ends with the last."""
+        self._first, self._last = first, last
+        self._low = self._high = middle = first.at - first.new_at + self._zero
+        self._reached[middle - 1 : middle + 2] = -1, first.at, -1
+
+    def same(self, at: int, new_at: int, limit: int) -> int:
+        """How many lines from here on are the same."""
+        old, new, same = self._old, self._new, 0
+        while same < limit and old[at + same] == new[new_at + same]:
+            same += 1
+            if same == 8:
+                here, there, size = (count * self._width for count in (at, new_at, limit))
+                same = _same_after(self._packed, here, self._new_packed, there, size) // self._width
+                break
+        self._effort.left -= 1 + (same >> 6)
+        return same
+
+    def advance(self, other: _Front | None, stop: int) -> _Point | None:
+        """Take every path over one more change, and then as far as lines are the same.
+
+        Returns where a path meets one of the `other` front, if that is looked for. Breaks off as soon
+        as only `stop` is left of the effort.
+        """
+        old, new, zero, reached, effort = self._old, self._new, self._zero, self._reached, self._effort
+        end, new_end = self._last
+        self._widen()
+        low, high = self._low, self._high
+        effort.left -= (high - low) // 2 + 1
+        for k in range(low, high + 1, 2) if self._upwards else range(high, low - 1, -2):
+            before, behind = reached[k - 1], reached[k + 1]
+            at = before + 1 if before >= behind else behind
+            new_at = at - k + zero
+            if at < end and new_at < new_end and old[at] == new[new_at]:
+                at += self.same(at, new_at, min(end - at, new_end - new_at))
+            reached[k] = at
+            if other is not None and other.has_passed(k, at):
+                return _Point(at, at - k + zero)
+            if effort.left <= stop:
+                break
+        return None
+
+    def _widen(self) -> None:
+        """Take in the diagonals on both sides; at the edges of the box, only every other turn."""
+        if self._low > self._first.at - self._last.new_at + self._zero:
+            self._low -= 1
+            self._reached[self._low - 1] = -1
+        else:
+            self._low += 1
+        if self._high < self._last.at - self._first.new_at + self._zero:
+            self._high += 1
+            self._reached[self._high + 1] = -1
+        else:
+            self._high -= 1
+
+    def has_passed(self, k: int, at: int) -> bool:
+        """Whether this front, seen from the other end, has come to this place on its diagonal."""
+        k = len(self._reached) - 1 - k
+        return self._low <= k <= self._high and self._reached[k] >= len(self._old) - at
+
+    def furthest(self) -> _Point:
+        """The point within the box that leaves the least to be compared."""
+        first, last = self._first, self._last
+        points = [first]
+        for k in range(self._low, self._high + 1):
+            at, new_at = self._reached[k], self._reached[k] - k + self._zero
+            if first.at <= at <= last.at and first.new_at <= new_at <= last.new_at:
+                points.append(_Point(at, new_at))
+        return max(points, key=sum)

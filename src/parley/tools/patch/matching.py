@@ -1,0 +1,328 @@
+"""Where in a file the chunks of a patch belong, and the file with them in place.
+
+A chunk's old lines are searched from the end of the chunk before, at four levels: as they are,
+without blanks behind, without blanks around, with typographic characters made plain. What a
+level finds anywhere behind wins over what a later level finds nearby.
+
+Unchanged lines stay as the file has them, whatever the patch made of their blanks. Knows text;
+does not know where it comes from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from json import dumps
+from typing import Final
+
+from msgspec import Struct
+
+from parley.errors import PatchRefused
+from parley.tools.patch.grammar import Chunk, Line
+
+__all__ = ["SECONDS", "Patience", "Text", "apply_chunks"]
+
+SECONDS: Final = 5.0
+"""For all of one patch; ample for the largest that the limits allow and that anybody means."""
+
+_BOM: Final = "\ufeff"
+
+_BLOCK: Final = 4096
+"""Lines between two looks at the clock."""
+
+
+class Patience:
+    """Counts the steps of matching, and ends it when it takes too long."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.steps = 0
+        self._ends_at = time.monotonic() + seconds
+
+    def spend(self, steps: int) -> None:
+        """
+        Raises:
+            PatchRefused: the time is over.
+        """
+        self.steps += steps
+        if time.monotonic() > self._ends_at:
+            raise PatchRefused("error: the patch takes too long to match; make it smaller")
+
+
+# --- a file as lines ---------------------------------------------------------------------
+
+
+class Text(Struct, frozen=True):
+    """The bytes of a file as lines, each with the carriage return that it ends with.
+
+    Every file can be read like this, and gives the same bytes back.
+    """
+
+    lines: list[str]
+    has_bom: bool
+    open_end: str | None
+    """The last line as it is in a file that does not end with a line feed. In `lines` it has the
+    line end of the one before, as if there were more to come."""
+
+    @classmethod
+    def of(cls, content: bytes) -> Text:
+        text = content.decode("utf-8", "surrogateescape")
+        has_bom = text.startswith(_BOM)
+        lines = text.removeprefix(_BOM).split("\n")
+        last = lines.pop()
+        if not last:
+            return cls(lines, has_bom, None)
+        lines.append(last + _return_of(lines[-1] if lines else ""))
+        return cls(lines, has_bom, last)
+
+    def with_lines(self, lines: list[str]) -> bytes:
+        """The bytes of the same file with other lines."""
+        text = "\n".join(lines)
+        if lines and self.open_end is None:
+            text += "\n"
+        elif lines and self.open_end is not None:
+            is_the_old_one = lines[-1] == self.lines[-1]
+            last = self.open_end if is_the_old_one else lines[-1].removesuffix("\r")
+            text = text[: len(text) - len(lines[-1])] + last
+        return f"{_BOM if self.has_bom else ''}{text}".encode("utf-8", "surrogateescape")
+
+
+def _return_of(line: str) -> str:
+    """The carriage return that a line ends with, or nothing."""
+    return "\r" if line.endswith("\r") else ""
+
+
+# --- the four levels ---------------------------------------------------------------------
+
+_PLAIN: Final = str.maketrans(
+    dict.fromkeys("‐‑‒–—―−", "-")
+    | dict.fromkeys("‘’‚‛", "'")
+    | dict.fromkeys("“”„‟", '"')
+    | dict.fromkeys("\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " ")
+)
+
+
+def _as_it_is(line: str) -> str:
+    return line.removesuffix("\r")
+
+
+def _made_plain(line: str) -> str:
+    return line.removeprefix(_BOM).strip().translate(_PLAIN)
+
+
+_LEVELS: Final[tuple[Callable[[str], str], ...]] = (_as_it_is, str.rstrip, str.strip, _made_plain)
+
+_Run = tuple[str, ...]
+"""Lines wanted next to each other."""
+
+
+class _Level:
+    """Finds runs of lines at one level.
+
+    All runs are known beforehand. One pass over the file, with the automaton of Aho and Corasick,
+    tells where each of them stands last; so a search that would fail costs nothing, and one that
+    succeeds ends where the next begins. However many chunks there are, the steps grow with the
+    lines of file and patch together.
+    """
+
+    def __init__(
+        self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], patience: Patience
+    ) -> None:
+        self._key, self._patience = key, patience
+        patience.spend(len(lines))
+        self._lines = [key(line) for line in lines]
+        self._next: list[dict[str, int]] = [{}]
+        self._ends = {run: self._add(run) for run in runs}
+        self._last = self._where_last()
+
+    def find(self, run: _Run, start: int) -> int | None:
+        """The first place from `start` on where the run stands."""
+        if self._last[self._ends[run]] - len(run) < start:
+            return None
+        wanted = [self._key(line) for line in run]
+        shorter = _borders(wanted)
+        fits, steps = 0, len(wanted)
+        for at in range(start, len(self._lines)):
+            line = self._lines[at]
+            while fits and wanted[fits] != line:
+                fits = shorter[fits - 1]
+                steps += 1
+            fits += wanted[fits] == line
+            steps += 1
+            if fits == len(wanted):
+                self._patience.spend(steps)
+                return at + 1 - fits
+        raise AssertionError("the automaton saw a run that is not there")
+
+    def stands_at(self, run: _Run, at: int) -> bool:
+        self._patience.spend(len(run))
+        return self._lines[at : at + len(run)] == [self._key(line) for line in run]
+
+    def _add(self, run: _Run) -> int:
+        """The state in which the run has just been seen."""
+        state = 0
+        for line in run:
+            known = self._next[state]
+            state = known.setdefault(self._key(line), len(self._next))
+            if state == len(self._next):
+                self._next.append({})
+        self._patience.spend(len(run))
+        return state
+
+    def _where_last(self) -> list[int]:
+        """For each state, behind which line it was reached last; 0: never."""
+        following = self._next
+        fallback, order, steps = [0] * len(following), list(following[0].values()), len(following)
+        for state in order:
+            for line, child in following[state].items():
+                order.append(child)  # breadth first: the list is its own queue
+                back = fallback[state]
+                while back and line not in following[back]:
+                    back = fallback[back]
+                    steps += 1
+                fallback[child] = following[back].get(line, 0)
+        self._patience.spend(steps)
+        last = [0] * len(following)
+        state = 0
+        for block in range(0, len(self._lines), _BLOCK):
+            steps = 0
+            for at, line in enumerate(self._lines[block : block + _BLOCK], start=block + 1):
+                while state and line not in following[state]:
+                    state = fallback[state]
+                    steps += 1
+                state = following[state].get(line, 0)
+                last[state] = at
+                steps += 1
+            self._patience.spend(steps)
+        for state in reversed(order):
+            back = fallback[state]
+            last[back] = max(last[back], last[state])
+        return last
+
+
+def _borders(wanted: list[str]) -> list[int]:
+    """For each prefix, the length of its longest proper prefix that is also its suffix."""
+    borders = [0] * len(wanted)
+    length = 0
+    for at in range(1, len(wanted)):
+        while length and wanted[at] != wanted[length]:
+            length = borders[length - 1]
+        length += wanted[at] == wanted[length]
+        borders[at] = length
+    return borders
+
+
+class _Search:
+    """Finds the places of one file's chunks, each level made when it is first needed."""
+
+    def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, patience: Patience) -> None:
+        self._lines, self._path, self._patience = text.lines, path, patience
+        self._levels: list[_Level] = []
+        self._runs: set[_Run] = set()
+        for chunk in chunks:
+            self._runs.update((context,) for context in chunk.contexts)
+            self._runs.update(filter(None, map(_old, _readings(chunk))))
+
+    def behind_contexts(self, chunk: Chunk, start: int) -> int:
+        """Where the search for a chunk begins."""
+        for context in chunk.contexts:
+            at = self._find((context,), start)
+            if at is None:
+                raise PatchRefused(f"error: Failed to find context '{context}' in {self._path}")
+            start = at + 1
+        return start
+
+    def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
+        """Where the old lines of a chunk stand, and its lines as they have to be read for that."""
+        for lines in _readings(chunk):
+            old = _old(lines)
+            at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
+            if at is not None:
+                return at, lines
+        expected = dumps(_old(chunk.lines), ensure_ascii=False)
+        raise PatchRefused(f"error: Failed to find expected lines {expected} in {self._path}")
+
+    def _find(self, run: _Run, start: int) -> int | None:
+        found = (level.find(run, start) for level in self._every_level())
+        return next((at for at in found if at is not None), None)
+
+    def _at_end(self, run: _Run, start: int) -> int | None:
+        at = len(self._lines) - len(run)
+        if at < start or not any(level.stands_at(run, at) for level in self._every_level()):
+            return None
+        return at
+
+    def _every_level(self) -> Iterator[_Level]:
+        for number, key in enumerate(_LEVELS):
+            if number == len(self._levels):
+                self._levels.append(_Level(key, self._lines, self._runs, self._patience))
+            yield self._levels[number]
+
+
+def _old(lines: Sequence[Line]) -> _Run:
+    return tuple(text for mark, text in lines if mark != "+")
+
+
+def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
+    """A chunk with the empty lines at its end, and without them."""
+    yield chunk.lines
+    if chunk.blanks:
+        yield chunk.lines[: -chunk.blanks]
+
+
+# --- putting chunks in place -------------------------------------------------------------
+
+
+def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, patience: Patience) -> bytes:
+    """The file with all chunks in place.
+
+    Raises:
+        PatchRefused: a chunk has no place, or it takes too long to find.
+    """
+    if not chunks:
+        return content
+    text = Text.of(content)
+    patience.spend(len(text.lines))
+    search = _Search(text, chunks, path=path, patience=patience)
+    lines: list[str] = []
+    appended: list[str] = []
+    copied = start = 0
+    for chunk in chunks:
+        start = search.behind_contexts(chunk, start)
+        *_, shortest = _readings(chunk)
+        if all(mark == "+" for mark, _ in shortest):
+            appended += _with_ends([added for _, added in shortest], text.lines[-1:])
+            continue
+        at, found = search.place(chunk, start)
+        lines += text.lines[copied:at]
+        new, copied = _replaced(found, text.lines, at)
+        first = next((mark for mark, _ in found if mark != "-"), None)
+        if text.has_bom and not lines and first == "+":
+            new[0] = new[0].removeprefix(_BOM)
+        lines += new
+        start = copied
+    return text.with_lines(lines + text.lines[copied:] + appended)
+
+
+def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
+    """What stands in the file in place of the old lines from `at` on, and where those end."""
+    new: list[str] = []
+    for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):
+        run = list(group)
+        if is_kept:
+            new += old[at : at + len(run)]
+            at += len(run)
+            continue
+        added = [text for mark, text in run if mark == "+"]
+        removed = old[at : at + len(run) - len(added)]
+        at += len(removed)
+        new += _with_ends(added, removed or old[at - 1 : at] or old[at : at + 1])
+    return new, at
+
+
+def _with_ends(added: list[str], like: list[str]) -> list[str]:
+    """Added lines with the line ends of these, one by one; the last counts for all that follow."""
+    if not like:
+        return added
+    ends = [_return_of(line) for line in like]
+    return [line + ends[min(number, len(ends) - 1)] for number, line in enumerate(added)]

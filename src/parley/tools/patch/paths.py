@@ -1,0 +1,99 @@
+"""Which file a patch means by a path, and which names it must never touch.
+
+Works on names alone; what stands there on disk is for `folders` and `plan` to find out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from json import dumps
+from typing import Final
+
+from parley.errors import PatchRefused
+from parley.wire.text import sayable
+
+__all__ = ["Ground", "is_below"]
+
+_LONGEST: Final = 4096
+"""Bytes of a path; the system takes no more."""
+
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+_IGNORABLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Code points that some file systems leave out when they compare names."""
+
+_GIT: Final = ".git"
+_OURS: Final = (".parley", ".codex")
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether an absolute path is a folder's, or that of something in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+class Ground:
+    """The directories that paths are read from: the conversation's own, and that of one call."""
+
+    def __init__(self, *, cwd: str, workdir: str) -> None:
+        """
+        Raises:
+            PatchRefused: the call's directory cannot be one.
+        """
+        if "\0" in workdir:
+            raise PatchRefused(f"error: invalid working directory {dumps(workdir)}: it has control characters")
+        self._workdir = workdir
+        self._real_workdir = os.path.realpath(workdir)
+        self.cwd = os.path.realpath(cwd)
+        known = {os.path.normpath(workdir): self._real_workdir, os.path.normpath(cwd): self.cwd}
+        self._links = sorted(known.items(), key=lambda link: -len(link[0]))
+        """The two directories may be reached through links; what lies below them may not."""
+
+    def shown(self, written: str) -> str:
+        """A path of the patch as it is named to the model: absolute, otherwise as it was written."""
+        return sayable(os.path.join(self._workdir, written))
+
+    def resolve(self, written: str) -> str:
+        """The absolute path of a file, from the real directory on.
+
+        Raises:
+            PatchRefused: this cannot be the name of a file, or it is one that no patch may touch.
+        """
+        if _UNPRINTABLE.search(written):
+            raise PatchRefused(f"error: invalid path {dumps(written)}: it has control characters")
+        if not written or written.endswith(("/", "/.", "/..")) or written in (".", ".."):
+            raise PatchRefused(f"error: invalid path '{written}': it does not name a file")
+        path = self._absolute(written)
+        if len(os.fsencode(path)) >= _LONGEST:
+            raise PatchRefused(f"error: invalid path '{written}': it is too long")
+        self._refuse_protected(path, written)
+        return path
+
+    def _absolute(self, written: str) -> str:
+        path = "/" + os.path.normpath(os.path.join(self._real_workdir, written)).lstrip("/")
+        if os.path.isabs(written):
+            for name, real in self._links:
+                if is_below(path, name):
+                    return real.rstrip("/") + path[len(name.rstrip("/")) :]
+        return path
+
+    def _refuse_protected(self, path: str, written: str) -> None:
+        # The conversation's own directory may well lie below `~/.codex`; nobody works inside `.git`.
+        inside = path[len(self.cwd) :] if is_below(path, self.cwd) else path
+        for names, parts in (((_GIT,), path), (_OURS, inside)):
+            for name in names:
+                if any(_is_spelling(part, name) for part in parts.split("/")):
+                    raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
+
+
+def _is_spelling(part: str, name: str) -> bool:
+    """Whether some file system takes `part` for `name`."""
+    short = f"{name[1:7]}~"
+    for piece in re.split(r"[\\:]", _IGNORABLE.sub("", part)):
+        plain = piece.rstrip(". \t").casefold()
+        if plain == name or (plain.startswith(short) and plain[len(short) :].isdigit()):
+            return True
+    return False

@@ -1,0 +1,313 @@
+"""Verifying a patch: every hunk is read and matched, and nothing is written.
+
+The hunks are played through in order on a picture of the files, so that several hunks on one
+file come out as one change. Refuses everything that could be known beforehand; what changes
+between now and then is for `commit` to notice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from parley.errors import PatchRefused
+from parley.tools.patch.folders import Folders, LinkInTheWay, os_detail, read_regular
+from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
+from parley.tools.patch.matching import Patience, apply_chunks
+from parley.tools.patch.paths import Ground, is_below
+from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
+from parley.wire.text import sayable
+
+__all__ = ["MAX_FILES", "MAX_FILE_BYTES", "MAX_LINES", "MAX_PATCH_BYTES", "Change", "Plan", "verify"]
+
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+MAX_PATCH_BYTES: Final = 64 * 1024 * 1024
+"""Of the patch itself, of what is read for it, and of what it writes."""
+MAX_FILES: Final = 2000
+"""Also of hunks, and of new directories."""
+MAX_LINES: Final = 2_000_000
+"""Of a file, and of the patch: a line costs some fifty bytes of memory, however short it is."""
+
+_EVENT_CONTEXT: Final = 1
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What becomes of one file."""
+
+    written: str
+    """The path as the patch has it; the new one of a file that is moved."""
+    path: str
+    """Absolute, without links."""
+    before: bytes | None
+    """None: there is no such file yet."""
+    after: bytes | None
+    """None: it is deleted."""
+    mode: int | None
+    """Permissions that the file has and keeps; None for a new one."""
+    move_to: str | None = None
+    """Where it is found afterwards; absolute, without links."""
+    given_up_mode: int | None = None
+    """Permissions that it has until another file takes its place with its own; None: it keeps them."""
+
+    @property
+    def mode_before(self) -> int | None:
+        """Permissions of the file as it is; None: there is no such file yet."""
+        if self.before is None:
+            return None
+        return self.mode if self.given_up_mode is None else self.given_up_mode
+
+    @property
+    def letter(self) -> Literal["A", "M", "D"]:
+        if self.before is None:
+            return "A"
+        return "D" if self.after is None else "M"
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """A patch that would apply, as far as one can see."""
+
+    changes: tuple[Change, ...]
+    inside_cwd: bool
+    """Every file lies below the conversation's working directory, with all links resolved."""
+
+    def summary(self) -> str:
+        """What is said of it when it is done."""
+        lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
+        return "Success. Updated the following files:\n" + "".join(lines)
+
+    def for_events(self) -> dict[str, FileChange]:
+        """The changes as clients see them, by absolute path."""
+        # Comparing is a module of its own size, and wanted here alone.
+        from parley.tools.patch.diffs import Effort, unified_diff
+
+        effort = Effort()
+
+        def shown(change: Change) -> FileChange:
+            if change.after is None:
+                return "delete"
+            if change.before is None:
+                return OtherChange(add=AddedFile(content=change.after.decode(errors="replace")))
+            diff = unified_diff(change.before, change.after, context=_EVENT_CONTEXT, effort=effort)
+            move_path = None if change.move_to is None else sayable(change.move_to)
+            return OtherChange(update=UpdatedFile(unified_diff=diff, move_path=move_path))
+
+        return {sayable(change.path): shown(change) for change in self.changes}
+
+
+def verify(patch: str, *, workdir: str, cwd: str) -> Plan:
+    """What a patch would do, its paths read from `workdir`.
+
+    Raises:
+        PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch.
+    """
+    try:
+        size = len(patch.encode())
+    except UnicodeEncodeError:
+        raise PatchRefused("error: invalid patch: the text is not valid Unicode") from None
+    if size > MAX_PATCH_BYTES:
+        raise PatchRefused(f"error: the patch is larger than {_mebibytes(MAX_PATCH_BYTES)}")
+    if patch.count("\n") > MAX_LINES:
+        raise PatchRefused(f"error: the patch has more than {MAX_LINES} lines")
+    hunks = parse(patch)
+    if not hunks:
+        raise PatchRefused("patch rejected: empty patch")
+    if len(hunks) > MAX_FILES:
+        raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
+    ground = Ground(cwd=cwd, workdir=workdir)
+    with Folders() as folders:
+        picture = _Picture(ground, folders, Patience())
+        for hunk in hunks:
+            match hunk:
+                case AddFile():
+                    picture.add(hunk)
+                case DeleteFile():
+                    picture.delete(hunk)
+                case UpdateFile():
+                    picture.update(hunk)
+        changes = picture.changes()
+    targets = [path for change in changes for path in (change.path, change.move_to) if path]
+    return Plan(changes=changes, inside_cwd=all(is_below(path, ground.cwd) for path in targets))
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size // (1024 * 1024)} MiB"
+
+
+# --- the files as the patch leaves them --------------------------------------------------
+
+
+class _Seen(Struct, frozen=True):
+    """A file on disk."""
+
+    path: str
+    content: bytes
+    mode: int
+
+
+class _File(Struct, frozen=True):
+    """A file as the hunks so far leave it."""
+
+    content: bytes
+    was: _Seen | None
+    """The file on disk that it came from."""
+
+
+class _Picture:
+    """The files that a patch names: as they are, and as its hunks leave them."""
+
+    def __init__(self, ground: Ground, folders: Folders, patience: Patience) -> None:
+        self._ground, self._folders, self._patience = ground, folders, patience
+        self._on_disk: dict[str, _Seen | None] = {}
+        self._now: dict[str, _File | None] = {}
+        self._written: dict[str, str] = {}
+        self._new_folders: set[str] = set()
+        self._bytes_read = 0
+
+    def add(self, hunk: AddFile) -> None:
+        path, shown = self._named(hunk.path)
+        self._must_be_free(path, shown)
+        self._put(path, shown, _File("".join(f"{line}\n" for line in hunk.lines).encode(), None))
+
+    def delete(self, hunk: DeleteFile) -> None:
+        path, shown = self._named(hunk.path)
+        self._must_exist(path, shown, f"Failed to delete file {shown}")
+        self._now[path] = None
+
+    def update(self, hunk: UpdateFile) -> None:
+        path, shown = self._named(hunk.path)
+        file = self._must_exist(path, shown, f"Failed to read file to update {shown}")
+        if file.content.count(b"\n") > MAX_LINES:
+            raise PatchRefused(f"error: {shown} has more than {MAX_LINES} lines")
+        content = apply_chunks(file.content, hunk.chunks, path=shown, patience=self._patience)
+        if hunk.move_to is not None:
+            target, target_shown = self._named(hunk.move_to)
+            if target != path:
+                self._must_be_free(target, target_shown)
+                self._now[path] = None
+                path, shown = target, target_shown
+        self._put(path, shown, _File(content, file.was))
+
+    def changes(self) -> tuple[Change, ...]:
+        """All that comes of the hunks, each file once."""
+        moved = {
+            file.was.path: path
+            for path, file in self._now.items()
+            if file and file.was and file.was.path != path and self._on_disk[path] is None
+        }
+        changes: list[Change] = []
+        for path, file in self._now.items():
+            seen = self._on_disk[path]
+            target = moved.get(path) if file is None else None
+            if target is not None:
+                file = self._now[target]
+            elif file and file.was and moved.get(file.was.path) == path and self._now[file.was.path] is None:
+                continue  # the change of the file that it was says so
+            if seen is None and file is None:
+                continue  # added and deleted again
+            kept = file.was if file and file.was else seen
+            gives_up = seen is not None and kept is not None and kept.mode != seen.mode
+            changes.append(
+                Change(
+                    written=self._written[target or path],
+                    path=path,
+                    before=seen.content if seen else None,
+                    after=file.content if file else None,
+                    mode=kept.mode if kept else None,
+                    move_to=target,
+                    given_up_mode=seen.mode if seen and gives_up else None,
+                )
+            )
+        self._limit(changes)
+        return tuple(changes)
+
+    def _limit(self, changes: Sequence[Change]) -> None:
+        if len(self._now) > MAX_FILES:
+            raise PatchRefused(f"error: the patch names more than {MAX_FILES} files")
+        if sum(len(change.after or b"") for change in changes) > MAX_PATCH_BYTES:
+            raise PatchRefused(f"error: the patch writes more than {_mebibytes(MAX_PATCH_BYTES)}")
+        for path, file in self._now.items():
+            if file is not None and path in self._new_folders:
+                shown = self._ground.shown(self._written[path])
+                raise PatchRefused(f"error: {shown} would be both a file and a directory")
+
+    def _named(self, written: str) -> tuple[str, str]:
+        """The path that the patch means, and how it is shown."""
+        path = self._ground.resolve(written)
+        self._written[path] = written
+        return path, self._ground.shown(written)
+
+    def _put(self, path: str, shown: str, file: _File) -> None:
+        if len(file.content) > MAX_FILE_BYTES:
+            raise PatchRefused(f"error: {shown} would be larger than {_mebibytes(MAX_FILE_BYTES)}")
+        self._now[path] = file
+
+    def _must_exist(self, path: str, shown: str, failure: str) -> _File:
+        if path not in self._now:
+            try:
+                folder, name = self._folder_of(path)
+                seen = self._read(path, folder, name, shown)
+            except OSError as error:
+                raise PatchRefused(f"error: {failure}: {os_detail(error)}") from None
+            self._on_disk[path] = seen
+            return _File(seen.content, seen)
+        file = self._now[path]
+        if file is None:
+            raise PatchRefused(f"error: {failure}: {os_detail(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))}")
+        return file
+
+    def _must_be_free(self, path: str, shown: str) -> None:
+        try:
+            is_free = self._now[path] is None if path in self._now else self._is_free(path)
+        except OSError as error:
+            raise PatchRefused(f"error: Failed to write file {shown}: {os_detail(error)}") from None
+        if not is_free:
+            raise PatchRefused(f"error: File already exists: {shown}")
+
+    def _is_free(self, path: str) -> bool:
+        self._on_disk[path] = None
+        try:
+            folder, name = self._folder_of(path)
+        except FileNotFoundError as missing:
+            self._will_be_made(os.path.dirname(path), missing.filename)
+            return True
+        try:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        if stat.S_ISLNK(found.st_mode):
+            raise LinkInTheWay(path)
+        return False
+
+    def _will_be_made(self, folder: str, first: str) -> None:
+        """Note the directories from `first` down to `folder`."""
+        while len(folder) >= len(first) and folder not in self._new_folders:
+            self._new_folders.add(folder)
+            folder = os.path.dirname(folder)
+        if len(self._new_folders) > MAX_FILES:
+            raise PatchRefused(f"error: the patch would make more than {MAX_FILES} directories")
+
+    def _folder_of(self, path: str) -> tuple[int, str]:
+        folder, _, name = path.rpartition("/")
+        return self._folders.open(folder), name
+
+    def _read(self, path: str, folder: int, name: str, shown: str) -> _Seen:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            raise LinkInTheWay(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise PatchRefused(f"error: {shown} is not a regular file")
+        # The directory alone decides whether a file can be replaced, so its own permissions are asked here.
+        if not found.st_mode & stat.S_IWUSR or not os.access(name, os.W_OK, dir_fd=folder):
+            raise PatchRefused(f"error: {shown} is read-only")
+        content = read_regular(folder, name, at_most=MAX_FILE_BYTES)
+        if content is None:
+            raise PatchRefused(f"error: {shown} is larger than {_mebibytes(MAX_FILE_BYTES)}")
+        self._bytes_read += len(content)
+        if self._bytes_read > MAX_PATCH_BYTES:
+            raise PatchRefused(f"error: the patch needs more than {_mebibytes(MAX_PATCH_BYTES)} read")
+        return _Seen(path, content, stat.S_IMODE(found.st_mode))

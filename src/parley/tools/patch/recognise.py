@@ -1,0 +1,44 @@
+"""Which commands are patches.
+
+Knows spellings alone: whether the patch can be read is for `grammar` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["patch_in"]
+
+_PROGRAMS: Final = frozenset({"apply_patch", "applypatch"})
+
+_HEREDOC: Final = re.compile(
+    r"\s*(?:apply_patch|applypatch)[ \t]*<<[ \t]*(?P<quote>['\"]?)(?P<word>\w+)(?P=quote)[ \t]*\n"
+)
+
+_EXPANDED: Final = re.compile(r"[$`\\]")
+"""What a shell would not leave alone behind a word without quotes."""
+
+
+def patch_in(argv: Sequence[str]) -> str | None:
+    """The patch that a command hands to `apply_patch`; None: it is a command like any other."""
+    match tuple(argv):
+        case (program, patch) if program in _PROGRAMS:
+            return patch
+        case ("bash", "-lc", script):
+            return _in_heredoc(script)
+        case _:
+            return None
+
+
+def _in_heredoc(script: str) -> str | None:
+    opening = _HEREDOC.match(script)
+    if opening is None:
+        return None
+    body, word, rest = f"\n{script[opening.end() :]}\n".partition(f"\n{opening['word']}\n")
+    if not word or rest.strip():
+        return None
+    if not opening["quote"] and _EXPANDED.search(body):
+        return None
+    return body[1:]

@@ -1,0 +1,133 @@
+"""A model's calls of tool servers' tools, with the events that show them.
+
+Does not know how a tool server is reached; `pool.py` does.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import msgspec
+
+from parley.conversation.records import CallItem
+from parley.ports.model import ToolSpec
+from parley.ports.tools import Desk
+from parley.tools.results import as_duration
+from parley.tools.servers.failures import ToolServerFailed
+from parley.tools.servers.pool import Lease
+from parley.tools.servers.progress import progress_words, telling
+from parley.wire.events import BackgroundEvent, Invocation, McpToolCallBegin, McpToolCallEnd, ToolCallOutcome
+from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient
+
+__all__ = ["ServerTools"]
+
+MAX_TOLD_BYTES: Final = 1024 * 1024
+"""How much of a result the model is told: more than fits into the context of most."""
+
+MAX_SHOWN_BYTES: Final = 4 * 1024 * 1024
+"""The largest result that an event has."""
+
+MAX_DEPTH: Final = 100
+"""How deep arguments and results may be nested: deeper than anybody means, and shallow enough for
+whatever encodes them later."""
+
+_arguments: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+"""Compact, with sorted keys: what the model is told does not hang on a server's order."""
+
+
+class ServerTools:
+    """The tools of tool servers, for one turn."""
+
+    def __init__(self, desk: Desk, lease: Lease) -> None:
+        self._transcript, self._lease = desk.transcript, lease
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self._lease.specs()
+
+    def handles(self, name: str) -> bool:
+        return self._lease.find(name) is not None
+
+    async def run(self, call: CallItem) -> str:
+        """Do what the model asked for, and return what it is told. Cancelling tells the server to stop."""
+        tool = self._lease.find(call.name)
+        if tool is None:
+            return f"unsupported call: {call.name}"
+        try:
+            arguments = _read_arguments(call.arguments)
+        except msgspec.DecodeError as error:
+            return f"err: {error}"
+        invocation = Invocation(server=tool.server_name, tool=tool.name, arguments=arguments)
+        await self._transcript.append(McpToolCallBegin(call_id=call.call_id, invocation=invocation))
+        began = time.monotonic()
+        try:
+            async with telling(self._say) as put:
+                result = await tool.call(
+                    arguments,
+                    progress=lambda done, total, message: put(
+                        progress_words(tool.server_name, tool.name, done, total, message)
+                    ),
+                )
+            if _is_too_deep(result):
+                raise ToolServerFailed(tool.server_name, tool.name, "its answer is nested too deeply")
+        except ToolServerFailed as error:
+            told = str(error)
+            outcome = ToolCallOutcome(err=told)
+        else:
+            told = _told(result)
+            outcome = ToolCallOutcome(ok=_shown(result))
+        ended = McpToolCallEnd(
+            call_id=call.call_id,
+            invocation=invocation,
+            duration=as_duration(time.monotonic() - began),
+            result=outcome,
+        )
+        await self._transcript.append(ended)
+        return told
+
+    async def _say(self, words: str) -> None:
+        await self._transcript.append(BackgroundEvent(message=words))
+
+
+def _read_arguments(arguments: str) -> dict[str, Any] | None:
+    text = arguments.strip()
+    if not text:
+        return None
+    read = decode_lenient(_arguments, text.encode("utf-8", "replace"))
+    if _is_too_deep(read):
+        raise NestedTooDeeply
+    return read
+
+
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for one in level
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _told(result: dict[str, Any]) -> str:
+    encoded = _encode(result["content"])
+    if len(encoded) <= MAX_TOLD_BYTES:
+        return encoded.decode()
+    left_out = len(encoded) - MAX_TOLD_BYTES
+    kept = encoded[:MAX_TOLD_BYTES].decode("utf-8", "ignore")
+    return f"{kept}\n[The result is too long: {left_out} of {len(encoded)} bytes are left out.]"
+
+
+def _shown(result: dict[str, Any]) -> dict[str, Any]:
+    """The result for the event, which is kept for ever and sent to everybody."""
+    size = len(_encode(result))
+    if size <= MAX_SHOWN_BYTES:
+        return result
+    text = f"The result is too long to be shown: {size} bytes, of {MAX_SHOWN_BYTES} at most."
+    flags = {"isError": result["isError"]} if "isError" in result else {}
+    return {"content": [{"type": "text", "text": text}], **flags}

@@ -1,0 +1,50 @@
+"""The official client library, loaded when the first tool server is needed.
+
+It is the heaviest import of all, so a thread does it: nobody waits but who needs a tool server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from concurrent.futures import Future
+from typing import Final
+
+__all__ = ["load"]
+
+POLITE_SECONDS: Final = 0.0005
+"""How long loading may keep everybody else from running, at a time."""
+
+_loading: Future[None] | None = None
+
+
+async def load() -> None:
+    """Return when `parley.tools.servers.session`, which speaks through the library, can be imported at once.
+
+    Raises:
+        ImportError: the library is not installed.
+    """
+    global _loading
+    if _loading is None:
+        _loading = Future[None]()
+        _loading.set_running_or_notify_cancel()  # whoever stops waiting does not cancel it
+        threading.Thread(target=_import, args=(_loading,), name="import-mcp", daemon=True).start()
+    await asyncio.wrap_future(_loading)
+
+
+def _import(loading: Future[None]) -> None:
+    before = sys.getswitchinterval()
+    if before > POLITE_SECONDS:
+        sys.setswitchinterval(POLITE_SECONDS)
+    try:
+        from parley.tools.servers.session import warm_up
+
+        warm_up()
+    except BaseException as error:
+        loading.set_exception(error)
+    else:
+        loading.set_result(None)
+    finally:
+        if before > POLITE_SECONDS:
+            sys.setswitchinterval(before)

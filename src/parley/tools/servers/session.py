@@ -1,0 +1,311 @@
+"""Speaking with a tool server through the official client library.
+
+The only module that imports the library, and therefore never imported at start-up: see
+`library.py`. Knows nothing of conversations, nor when a server is started or ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import httpx2
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.session import ClientSession, IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    CallToolRequest,
+    CallToolRequestParams,
+    ErrorData,
+    Implementation,
+    JSONRPCError,
+    PaginatedRequestParams,
+    ToolListChangedNotification,
+    jsonrpc_message_adapter,
+)
+from pydantic import TypeAdapter, ValidationError
+
+from parley.ports.model import ToolSpec
+from parley.tools.servers.failures import LOST, NotStarted, one_line, system_error
+from parley.tools.servers.program import PIPE_SECONDS, Program
+from parley.tools.servers.schemas import reduced
+from parley.version import __version__
+from parley.wire.framing import PREFIX_BYTES, LineFramer, Overlong
+from parley.wire.jsonrpc import decode_lenient, id_in_prefix
+
+__all__ = [
+    "CallFailed",
+    "OnProgress",
+    "Session",
+    "Streams",
+    "in_words",
+    "over_http",
+    "over_pipes",
+    "talking",
+    "warm_up",
+]
+
+logger: Final = logging.getLogger(__name__)
+
+Streams = tuple[Any, Any]
+"""What the library reads from and writes to."""
+
+OnProgress = Callable[[float, float | None, str | None], None]
+"""Told how far a call is, of how much, and what the server says to it."""
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""The longest message that is taken from a tool server."""
+
+MAX_PAGES: Final = 100
+"""How many pages a list of tools may have: a list that never ends must not hold up anybody."""
+
+CONNECT_SECONDS: Final = 30.0
+"""How long a far server may take to accept a connection or a request. Its answer may take longer:
+what a call waits for is the caller's business."""
+
+UNREADABLE: Final = "its answer cannot be read"
+TOO_LONG: Final = f"its answer is longer than {MAX_MESSAGE_BYTES} bytes"
+CLOSED: Final = "Connection closed"
+"""The library's words for it."""
+
+RESULT_KEYS: Final = ("content", "structuredContent", "isError")
+
+_json: Final = msgspec.json.Decoder()
+_result: Final = TypeAdapter(dict[str, Any])
+
+for _name in ("httpx2", "httpcore2", "mcp.client.streamable_http"):
+    logging.getLogger(_name).setLevel(logging.WARNING)  # below that they log addresses and session ids
+
+
+class CallFailed(Exception):
+    """A call without a result; `detail` where the server gave no answer that could be read."""
+
+    def __init__(self, detail: str | None) -> None:
+        super().__init__(detail or "the server answered with an error")
+        self.detail = detail
+
+
+class Session:
+    """One tool server that was reached."""
+
+    def __init__(self, client: ClientSession) -> None:
+        self._client = client
+
+    async def initialize(self, *, within_seconds: float) -> None:
+        """Get acquainted; `in_words` has what may go wrong."""
+        with anyio.fail_after(within_seconds):
+            await self._client.initialize()
+
+    async def tools(self, *, within_seconds: float) -> tuple[ToolSpec, ...]:
+        """Its tools under their own names; `in_words` has what may go wrong."""
+        found: list[ToolSpec] = []
+        params: PaginatedRequestParams | None = None
+        with anyio.fail_after(within_seconds):
+            for _ in range(MAX_PAGES):
+                try:
+                    page = await self._client.list_tools(params=params)
+                except MCPError as error:
+                    if error.code == METHOD_NOT_FOUND:
+                        return ()
+                    raise
+                found += [
+                    ToolSpec(
+                        name=tool.name,
+                        description=tool.description or "",
+                        parameters=reduced(tool.input_schema),
+                    )
+                    for tool in page.tools
+                ]
+                if page.next_cursor is None:
+                    break
+                params = PaginatedRequestParams(cursor=page.next_cursor)
+        return tuple(found)
+
+    async def call(self, tool: str, arguments: dict[str, Any] | None, tell: OnProgress) -> dict[str, Any]:
+        """Call a tool and return its result as it came. Cancelling tells the server to stop.
+
+        Raises:
+            CallFailed: there is no result.
+        """
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            tell(progress, total, message)
+
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        try:
+            result = await self._client.send_request(request, _result, progress_callback=on_progress)  # type: ignore[type-var] # a plain value will do
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED and error.error.message == CLOSED:
+                raise CallFailed(LOST) from None
+            if error.code == PARSE_ERROR and error.error.message in (UNREADABLE, TOO_LONG):
+                raise CallFailed(error.error.message) from None
+            logger.info("call of %s: error %d: %s", tool, error.code, one_line(error.error.message))
+            raise CallFailed(None) from None
+        except ValidationError:
+            raise CallFailed(UNREADABLE) from None
+        return {key: result[key] for key in RESULT_KEYS if key in result}
+
+
+@asynccontextmanager
+async def talking(streams: Streams, *, tools_changed: Callable[[], None]) -> AsyncIterator[Session]:
+    """A session over these streams. Entered and left in one task; used from any."""
+
+    async def on_message(message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            tools_changed()
+
+    read, write = streams
+    info = Implementation(name="parley", version=__version__)
+    async with ClientSession(read, write, message_handler=on_message, client_info=info) as client:
+        yield Session(client)
+
+
+# --- a program ---------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def over_pipes(program: Program, *, lost: Callable[[], None]) -> AsyncIterator[Streams]:
+    """The way to a program; `lost` is called when it ends or falls silent for good."""
+    to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    hearing = asyncio.create_task(_hear(program, to_session, lost))
+    others = [
+        asyncio.create_task(_say(program, from_session, hearing)),
+        asyncio.create_task(_watch(program, hearing)),
+    ]
+    try:
+        yield read, write
+    finally:
+        for task in (hearing, *others):
+            task.cancel()
+        await asyncio.gather(hearing, *others, return_exceptions=True)
+        for stream in (to_session, read, write, from_session):
+            stream.close()
+
+
+async def _hear(
+    program: Program, to_session: MemoryObjectSendStream[SessionMessage | Exception], lost: Callable[[], None]
+) -> None:
+    framer = LineFramer(MAX_MESSAGE_BYTES)
+    try:
+        while data := await program.read():
+            for frame in framer.feed(data):
+                message = _message(frame)
+                if message is not None:
+                    await to_session.send(message)
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass  # the session is over
+    finally:
+        lost()
+        to_session.close()
+
+
+async def _say(
+    program: Program, from_session: MemoryObjectReceiveStream[SessionMessage], hearing: asyncio.Task[None]
+) -> None:
+    try:
+        async for message in from_session:
+            line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            await program.write(line.encode() + b"\n")
+    except OSError:
+        hearing.cancel()  # whoever does not listen cannot answer
+    finally:
+        from_session.close()
+
+
+async def _watch(program: Program, hearing: asyncio.Task[None]) -> None:
+    await program.wait()
+    await asyncio.wait([hearing], timeout=PIPE_SECONDS)
+    hearing.cancel()
+
+
+def _message(frame: bytes | Overlong) -> SessionMessage | None:
+    """What a line says. For an answer that cannot be read: that, so that nobody waits for it."""
+    if isinstance(frame, Overlong):
+        prefix, why = frame.prefix, TOO_LONG
+    elif not frame.strip():
+        return None
+    else:
+        try:
+            message = jsonrpc_message_adapter.validate_python(decode_lenient(_json, frame), by_name=False)
+        except (msgspec.DecodeError, ValueError):
+            prefix, why = frame[:PREFIX_BYTES], UNREADABLE
+        else:
+            return SessionMessage(message)
+    logger.info("skipped what a tool server said: %s", one_line(prefix.decode("utf-8", "backslashreplace")))
+    request_id = id_in_prefix(prefix)
+    if request_id is None:
+        return None
+    error = ErrorData(code=PARSE_ERROR, message=why)
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+# --- an address --------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def over_http(url: str, token: str | None, *, answered: Callable[[int, str], None]) -> AsyncIterator[Streams]:
+    """The way to an address; `answered` hears the status of every answer to a message.
+
+    The library follows no redirect to another origin, so the token stays where it belongs.
+    """
+
+    async def on_response(response: httpx2.Response) -> None:
+        if response.request.method == "POST":
+            answered(response.status_code, response.reason_phrase)
+
+    tls = await asyncio.to_thread(httpx2.create_ssl_context)  # reads every certificate there is
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(
+            headers=headers,
+            verify=tls,
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
+            event_hooks={"response": [on_response]},
+        ) as client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+    ):
+        yield streams
+
+
+# --- loading and failures ----------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Have the library load the half of itself that it would otherwise load when it is first used."""
+
+    async def use() -> None:
+        with anyio.CancelScope():
+            async with anyio.create_task_group():
+                pass
+
+    anyio.run(use)
+
+
+def in_words(error: BaseException) -> str:
+    """Why a server could not be reached, or did not answer as it should."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    match error:
+        case NotStarted():
+            return error.detail
+        case TimeoutError() | httpx2.TimeoutException():
+            return "request timed out"
+        case MCPError():
+            return one_line(error.error.message)
+        case ValidationError():
+            return "its answer does not follow the protocol"
+        case OSError():
+            return system_error(error)
+        case _:
+            return one_line(str(error)) or type(error).__name__

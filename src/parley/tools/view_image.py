@@ -1,0 +1,96 @@
+"""An image file, given to the model as input.
+
+What is no image by its bytes is not given to anybody, and neither is what lies where secrets do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Final
+
+from msgspec import Struct
+
+from parley.config.files import read_file
+from parley.conversation.records import CallItem, InputRead
+from parley.errors import BadArguments, BadImage
+from parley.ports.model import ToolSpec
+from parley.ports.tools import Desk
+from parley.tools.results import BAD_ARGUMENTS
+from parley.wire.arguments import fit
+from parley.wire.images import MAX_IMAGE_BYTES, data_url, image_type
+from parley.wire.items import ImageItem
+from parley.wire.text import sayable
+
+__all__ = ["ViewImage"]
+
+_HIDDEN: Final = ("~/.ssh", "~/.aws", "~/.gnupg", "~/.config/gh", "~/.netrc", "~/.docker/config.json")
+"""Of the user who runs the server; its own home is hidden as well."""
+
+
+class ViewImage:
+    """Lets the model see an image."""
+
+    names: tuple[str, ...] = ("view_image",)
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.names[0], description=_DESCRIPTION, parameters=_PARAMETERS)
+
+    async def run(self, call: CallItem) -> str:
+        try:
+            path = fit(_Arguments, sayable(call.arguments).encode()).path
+        except BadArguments as error:
+            return BAD_ARGUMENTS + error.detail
+        settings = self._desk.settings
+        url = await asyncio.to_thread(_read, path, cwd=settings.cwd, home=settings.home)
+        await self._desk.transcript.append(InputRead(content=(ImageItem(image_url=url),)))
+        return f"The image {path} is attached."
+
+
+class _Arguments(Struct, frozen=True, kw_only=True):
+    path: str
+
+
+def _read(path: str, *, cwd: str, home: str) -> str:
+    """The image as a data URL.
+
+    Raises:
+        BadImage: there is none that may be shown.
+    """
+    try:
+        found = os.path.realpath(os.path.join(cwd, path))
+        if _is_hidden(found, home):
+            raise BadImage(path, "may not be read")
+        data = read_file(found, limit=MAX_IMAGE_BYTES + 1)
+    except OSError as error:
+        raise BadImage(path, sayable(error.strerror or str(error))) from None
+    except ValueError:
+        raise BadImage(path, "a path holds no NUL") from None
+    if len(data) > MAX_IMAGE_BYTES:
+        raise BadImage(path, f"larger than {MAX_IMAGE_BYTES // 1024**2} MiB")
+    if image_type(data) is None:
+        raise BadImage(path, "not a PNG, JPEG, GIF or WebP image")
+    return data_url(data)
+
+
+def _is_hidden(found: str, home: str) -> bool:
+    hidden = (os.path.realpath(os.path.expanduser(path)) for path in (home, *_HIDDEN))
+    return any(found == path or found.startswith(path.rstrip("/") + "/") for path in hidden)
+
+
+_DESCRIPTION: Final = (
+    "Look at an image file of this computer: a screenshot, a diagram, a picture that a program made. "
+    "PNG, JPEG, GIF and WebP, up to 20 MiB."
+)
+
+_PARAMETERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "description": "The file; relative to the working directory, or absolute"}
+    },
+    "required": ["path"],
+    "additionalProperties": False,
+}

@@ -1,0 +1,207 @@
+"""Whatever becomes of a command, a turn or a server: of what the command started, nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Final
+from uuid import uuid4
+
+import pytest
+
+from kit.calls import Output, Wire, answered, history, interrupted, is_event, speaking
+from kit.running import marked
+from kit.shell import PATIENCE_SECONDS, Gate, nothing_left_of, ran, sh, turn, until_running
+from parley.testing import Call, ScriptedModel
+
+DAEMON: Final = """
+import os, signal, sys
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+os.closerange(0, 1024)
+signal.pause()
+"""
+"""A program that leaves its parent, its session and its pipes, and ends for nobody who asks."""
+
+SLEEPER: Final = "sh -c 'sleep 1000; :'"
+"""Something for a script to run that does not end by itself, and that has a child."""
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """In the environment of everything that a command starts; all of it must be gone in the end."""
+    marker = uuid4().hex
+    yield marker
+    assert marked(marker) == []
+
+
+def in_background(marker: str) -> str:
+    """A script that starts a child, which has one itself, and does not wait for them."""
+    return f"export LEFT={marker}; {SLEEPER} &"
+
+
+IN_BACKGROUND: Final = 2
+
+
+def daemons(marker: str) -> str:
+    """A script that starts such a child, another one in a session of its own, and a daemon."""
+    return f"{in_background(marker)} setsid {SLEEPER} & {sys.executable} -I -S -c '{DAEMON}'"
+
+
+DAEMONS: Final = 2 * IN_BACKGROUND + 1
+"""How many there are, once all have come to rest: the daemon's own parents are gone by then."""
+
+
+def stubborn(marker: str) -> Call:
+    """A command that starts all of these, says so, and does not end."""
+    return sh("c1", f"trap '' TERM; {daemons(marker)}; echo up; {SLEEPER}; :", timeout=600_000)
+
+
+STUBBORN: Final = DAEMONS + 3
+"""With its own shell, whose arguments have the marker, and with what that waits for."""
+
+
+async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
+    """Have a stubborn command started, and wait until all of it runs."""
+    wire.model.says(stubborn(marker))
+    wire.codex(request_id, "go")
+    await wire.until(is_event("exec_command_output_delta"))
+    await until_running(marker, STUBBORN)
+
+
+# --- commands that end ---------------------------------------------------------------------
+
+
+@pytest.mark.promises("shell.nothing-left")
+async def test_what_a_command_leaves_in_the_background_ends_with_it(
+    scripted_model: ScriptedModel, marker: str
+) -> None:
+    async with speaking(scripted_model) as wire:
+        async with asyncio.timeout(PATIENCE_SECONDS):  # and it holds up nothing, though it holds the pipes
+            seen = await turn(wire, sh("c1", f"{in_background(marker)} echo hi"))
+        left = marked(marker)
+
+        assert seen.asked[-1:] == history("chat", Output("c1", ran("hi\n")))
+        assert left == []
+
+
+@pytest.mark.promises("shell.nothing-left")
+async def test_daemons_end_with_the_command_that_started_them(scripted_model: ScriptedModel, marker: str) -> None:
+    script = f"{daemons(marker)}; read _ < gate; echo hi"
+    async with speaking(scripted_model) as wire, Gate(wire.work / "gate") as gate:
+        running = asyncio.create_task(turn(wire, sh("c1", script)))
+        await until_running(marker, DAEMONS)
+        gate.open()
+        seen = await running
+        left = marked(marker)
+
+        assert seen.asked[-1:] == history("chat", Output("c1", ran("hi\n")))
+        assert left == []
+
+
+async def test_what_a_command_left_is_gone_before_the_next_one_begins(
+    scripted_model: ScriptedModel, marker: str
+) -> None:
+    # A dot, so that those who look do not find themselves.
+    look = f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LEFT={marker[:-1]}.$'"
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, sh("c1", f"{daemons(marker)}; echo hi"), sh("c2", look))
+
+        assert seen.asked[-1:] == history("chat", Output("c2", ran("0\n", exit_code=1)))
+
+
+# --- commands that are ended ---------------------------------------------------------------
+
+
+@pytest.mark.promises("shell.nothing-left")
+async def test_a_timeout_ends_all_that_a_command_started(scripted_model: ScriptedModel, marker: str) -> None:
+    script = f"trap '' TERM; {daemons(marker)}; {SLEEPER}; :"
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, sh("c1", script, timeout=1000))
+        left = marked(marker)
+
+        told = "failed in sandbox None with execution error: command timed out"
+        assert seen.asked[-1:] == history("chat", Output("c1", told))
+        assert left == []
+
+
+@pytest.mark.promises("shell.nothing-left")
+async def test_an_interrupt_ends_all_that_a_command_started_before_anybody_is_told(
+    scripted_model: ScriptedModel, marker: str
+) -> None:
+    async with speaking(scripted_model) as wire:
+        await begin(wire, marker)
+        wire.cancel(1)
+        *_, answer = await wire.answer(1)
+        left = marked(marker)
+        wire.reply(2, "and now?")
+
+        assert (answer, left) == (interrupted(1), [])
+        assert (await wire.answer(2))[-1] == answered(2, "Done")
+
+
+async def test_a_signal_that_interrupts_the_turns_of_a_server_ends_their_commands(
+    scripted_model: ScriptedModel, marker: str
+) -> None:
+    async with speaking(scripted_model) as wire:
+        await begin(wire, marker)
+        wire.raw.child.send_signal(signal.SIGINT)
+        *_, answer = await wire.answer(1)
+        left = marked(marker)
+
+        assert (answer, left) == (interrupted(1), [])
+        assert await wire.silence() == []
+
+
+# --- servers that end ----------------------------------------------------------------------
+
+
+@pytest.mark.promises("shell.nothing-left")
+@pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
+async def test_a_server_that_ends_in_order_ends_its_commands_first(
+    scripted_model: ScriptedModel, marker: str, how: str
+) -> None:
+    other = uuid4().hex
+    async with speaking(scripted_model) as wire:
+        await begin(wire, marker)
+        await begin(wire, other, request_id=2)
+        if how == "SIGTERM":
+            wire.raw.terminate()
+        else:
+            wire.raw.close_stdin()
+        exit_code = await wire.raw.exit_code()
+
+        assert (exit_code, marked(marker), marked(other)) == (0, [], [])
+
+
+@pytest.mark.promises("shell.nothing-left")
+async def test_a_server_that_is_killed_leaves_nothing_of_its_commands(
+    scripted_model: ScriptedModel, marker: str
+) -> None:
+    async with speaking(scripted_model) as wire:
+        await begin(wire, marker)
+        wire.raw.kill()
+        exit_code = await wire.raw.exit_code()
+
+        await nothing_left_of(marker)
+        assert exit_code == -9
+
+
+async def test_a_server_that_is_killed_takes_nothing_of_another_with_it(
+    scripted_model: ScriptedModel, marker: str
+) -> None:
+    theirs = uuid4().hex
+    async with speaking(scripted_model) as wire, speaking(scripted_model) as elsewhere:
+        await begin(elsewhere, theirs)
+        await begin(wire, marker)
+        wire.raw.kill()
+        await nothing_left_of(marker)
+        await until_running(theirs, STUBBORN)  # still
+        elsewhere.cancel(1)
+        *_, answer = await elsewhere.answer(1)
+
+        assert (answer, marked(theirs)) == (interrupted(1), [])

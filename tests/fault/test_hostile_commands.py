@@ -1,0 +1,410 @@
+"""Commands that want to stay: whatever they do, nothing of them is left and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import pytest
+
+from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, ran, resident_bytes
+from parley.errors import CommandNotStarted
+from parley.ports.commands import Command
+from parley.tools.commands.executor import Executor
+from parley.wire.events import OutputStream
+
+MEGABYTE: Final = 1024 * 1024
+
+FORK_SERVER: Final = "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
+"""In a script of the shell: the process above the one above it."""
+
+DAEMON: Final = """
+import os, signal, sys
+def leave():
+    if os.fork(): os._exit(0)
+    os.setsid()
+    if os.fork(): os._exit(0)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+"""
+"""A program that knows how to get away from whoever started it."""
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[Executor]:
+    executor = Executor()
+    yield executor
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await executor.close()
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """Stands among the arguments of everything that a test starts; all of it must be gone in the end."""
+    marker = uuid4().hex
+    yield marker
+    assert marked(marker) == []
+
+
+async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> Ran:
+    return await ran(executor, "sh", "-c", script, marker, timeout_seconds=timeout_seconds)
+
+
+def sleeper(marker: str) -> str:
+    """Something for a script to run that does not end by itself."""
+    return f"sh -c 'sleep 1000; :' {marker}"
+
+
+# --- the table of what commands do -------------------------------------------------------
+
+
+async def test_a_background_child_that_holds_the_pipe_delays_nothing(executor: Executor, marker: str) -> None:
+    result = await shell(executor, f"{sleeper(marker)} & echo done", marker)
+
+    assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"done\n"), [])
+
+
+async def test_a_timeout_ends_a_whole_pipeline(executor: Executor, marker: str) -> None:
+    script = f"echo begun; {sleeper(marker)} | {sleeper(marker)} | cat"
+
+    result = await shell(executor, script, marker, timeout_seconds=0.3)
+
+    assert (result, marked(marker)) == (Ran(stdout=b"begun\n", timed_out=True), [])
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        "signal.pause()",
+        "os.closerange(0, 1024); signal.pause()",
+        "os.execve('/bin/sh', ['sh', '-c', 'trap \"\" TERM; while :; do sleep 1000; done', sys.argv[1]], {})",
+        "while True: leave()",
+    ],
+    ids=["waits", "closes everything", "becomes another program", "leaves again and again"],
+)
+@pytest.mark.parametrize("ending", ["of itself", "by timeout"])
+async def test_a_daemon_does_not_outlive_its_command(
+    executor: Executor, marker: str, life: str, ending: str
+) -> None:
+    # The daemon says that it has left; then the command ends, or goes on until its time is over.
+    daemon = f"{DAEMON}leave()\nos.write(1, b'x')\n{life}"
+    if ending == "of itself":
+        expected = Ran(exit_code=0, stdout=b"x")
+        result = await ran(executor, "sh", "-c", '"$@" | head -c 1', marker, *PYTHON, daemon, marker)
+    else:
+        expected = Ran(stdout=b"x", timed_out=True)
+        result = await ran(
+            executor, "sh", "-c", '"$@"; sleep 1000', marker, *PYTHON, daemon, marker, timeout_seconds=0.4
+        )
+
+    assert (result, marked(marker)) == (expected, [])
+
+
+async def test_endless_output_is_read_and_not_kept(executor: Executor, marker: str) -> None:
+    size, peak = await drained(executor, "sh", "-c", "yes | head -c 600000000", marker)
+
+    assert size == 600_000_000
+    assert peak < 16 * MEGABYTE
+
+
+async def test_a_line_of_300_megabytes_is_read_and_not_kept(executor: Executor, marker: str) -> None:
+    size, peak = await drained(executor, "sh", "-c", "head -c 300000000 /dev/zero | tr '\\0' x", marker)
+
+    assert size == 300_000_000
+    assert peak < 16 * MEGABYTE
+
+
+async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
+    """How much a command said, and by how much we grew meanwhile."""
+    size, peak, before = 0, 0, resident_bytes()
+
+    def count(stream: OutputStream, data: bytes) -> None:
+        nonlocal size, peak
+        if size // (32 * MEGABYTE) < (size + len(data)) // (32 * MEGABYTE):
+            peak = max(peak, resident_bytes() - before)
+        size += len(data)
+
+    command = Command(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
+    ended = await executor.run(command, output=count)
+    assert ended.exit_code == 0
+    return size, peak
+
+
+async def test_binary_output_arrives_as_it_is(executor: Executor) -> None:
+    script = "import os; [os.write(1, bytes(range(256)) * 16) for _ in range(256)]; os.write(2, b'\\xc3')"
+
+    result = await ran(executor, *PYTHON, script)
+
+    assert result == Ran(exit_code=0, stdout=bytes(range(256)) * 16 * 256, stderr=b"\xc3")
+
+
+@pytest.mark.parametrize("session", ["", "os.setsid()"], ids=["in one session", "each in its own"])
+async def test_a_fork_bomb_is_over_when_its_command_is(executor: Executor, marker: str, session: str) -> None:
+    # Bounded by the number of processes of a user that nobody else is.
+    bomb = f"""
+import os, resource, signal
+if os.getuid() == 0: os.setuid(64123)
+resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+full, tell = os.pipe()
+os.set_blocking(tell, False)
+if os.fork() == 0:
+    while True:
+        try:
+            if os.fork() == 0: {session or "pass"}
+        except OSError:
+            try: os.write(tell, b"x")
+            except OSError: pass
+os.read(full, 1)
+"""
+    result = await ran(executor, *PYTHON, bomb, marker)
+
+    assert (result, marked(marker)) == (Ran(exit_code=0), [])
+
+
+async def test_a_thousand_daemons_are_found(executor: Executor, marker: str) -> None:
+    script = f"""{DAEMON}
+for number in range(1000):
+    if os.fork() == 0:
+        os.setsid()
+        os.write(1, b"x")
+        signal.pause()
+"""
+    result = await ran(executor, "sh", "-c", '"$@" | head -c 1000', marker, *PYTHON, script, marker)
+
+    assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"x" * 1000), [])
+
+
+async def test_somebody_outside_who_holds_the_pipe_delays_the_end_by_half_a_second(
+    executor: Executor, tmp_path: Path
+) -> None:
+    script = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as out:
+    out.connect(sys.argv[1])
+    print("given away", flush=True)
+    socket.send_fds(out, [b"x"], [1])
+"""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        listener.setblocking(False)
+        task = asyncio.create_task(ran(executor, *PYTHON, script, str(tmp_path / "socket")))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            connection, _ = await loop.sock_accept(listener)
+    with connection:
+        connection.settimeout(PATIENCE_SECONDS)
+        _, [held], _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, 1)
+    since = loop.time()
+    try:
+        result = await task
+    finally:
+        os.close(held)
+
+    assert result == Ran(exit_code=0, stdout=b"given away\n")
+    assert loop.time() - since < 5
+
+
+# --- commands that turn against who watches over them ------------------------------------
+
+
+async def test_a_command_that_kills_its_supervisor_is_killed(executor: Executor, marker: str) -> None:
+    script = f"setsid {sleeper(marker)} & echo out; kill -9 $PPID; {sleeper(marker)}"
+
+    result = await shell(executor, script, marker)
+
+    assert (result, marked(marker)) == (Ran(signal=signal.SIGKILL, stdout=b"out\n"), [])
+
+
+async def test_a_command_that_kills_the_fork_server_is_killed_and_the_next_one_runs(
+    executor: Executor, marker: str
+) -> None:
+    script = f"setsid {sleeper(marker)} & echo out; kill -9 {FORK_SERVER}; {sleeper(marker)}"
+
+    result = await shell(executor, script, marker)
+
+    assert (result, marked(marker)) == (Ran(signal=signal.SIGKILL, stdout=b"out\n"), [])
+    assert await ran(executor, "echo", "again") == Ran(exit_code=0, stdout=b"again\n")
+
+
+async def test_a_command_that_kills_both_at_once_is_killed(executor: Executor, marker: str) -> None:
+    script = f"{sleeper(marker)} & echo out; kill -9 $PPID {FORK_SERVER}; {sleeper(marker)}"
+
+    result = await shell(executor, script, marker)
+
+    assert (result, marked(marker)) == (Ran(signal=signal.SIGKILL, stdout=b"out\n"), [])
+    assert await ran(executor, "echo", "again") == Ran(exit_code=0, stdout=b"again\n")
+
+
+async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marker: str) -> None:
+    before = open_descriptors()
+    running = asyncio.Semaphore(0)
+    command = Command(
+        argv=("sh", "-c", f"echo; {sleeper(marker)}"), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS
+    )
+    tasks = [
+        asyncio.create_task(executor.run(command, output=lambda stream, data: running.release())) for _ in range(20)
+    ]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for _ in tasks:
+            await running.acquire()
+    killer = await shell(executor, f"kill -9 {FORK_SERVER}; sleep 1000", marker)
+    results = await asyncio.gather(*tasks)
+
+    assert [killer.signal, *(result.signal for result in results)] == [signal.SIGKILL] * 21
+    assert (marked(marker), open_descriptors()) == ([], before)
+
+
+async def test_a_supervisor_that_was_stopped_is_killed_with_its_command(executor: Executor, marker: str) -> None:
+    script = f"setsid {sleeper(marker)} & kill -STOP $PPID; exit 0"
+
+    result = await shell(executor, script, marker, timeout_seconds=0.1)
+
+    assert (result, marked(marker)) == (Ran(timed_out=True), [])
+    assert await ran(executor, "true") == Ran(exit_code=0)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "expected"), [(2, Ran(exit_code=0)), (0, Ran(signal=signal.SIGKILL))]
+)  # without any it cannot even wait for its children
+async def test_a_supervisor_that_may_open_nothing_leaves_nothing_all_the_same(
+    executor: Executor, marker: str, descriptors: int, expected: Ran
+) -> None:
+    script = f"""{DAEMON}
+import resource
+resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))
+if os.fork() == 0:
+    leave()
+    while True: signal.pause()
+"""
+    result = await ran(executor, *PYTHON, script, marker)
+
+    assert (result, marked(marker)) == (expected, [])
+
+
+@pytest.mark.parametrize("descriptors", [2, 0])
+async def test_a_fork_server_that_may_open_nothing_makes_place_for_another(
+    executor: Executor, descriptors: int
+) -> None:
+    script = f"""
+import os, resource
+parent = int(open("/proc/%s/stat" % os.getppid()).read().split()[3])
+resource.prlimit(parent, resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))
+"""
+    results = [await ran(executor, *PYTHON, script)]
+    try:
+        results.append(await ran(executor, "true"))
+    except CommandNotStarted:  # the old one was asked, which had not noticed yet that it cannot go on
+        results.append(await ran(executor, "true"))
+
+    assert results == [Ran(exit_code=0)] * 2
+
+
+# --- cancelling --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["the first command", "a later one"])
+async def test_cancelling_at_any_moment_leaves_nothing(executor: Executor, marker: str, warm: bool) -> None:
+    if warm:
+        await ran(executor, "true")
+    before = open_descriptors()
+    for ticks in range(30):
+        task = asyncio.create_task(shell(executor, f"setsid {sleeper(marker)} & {sleeper(marker)}", marker))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert marked(marker) == []
+        if not warm:
+            await executor.close()
+            executor = Executor()
+
+    await executor.close()
+    assert open_descriptors() <= before
+
+
+async def test_cancelling_a_running_command_twice_leaves_nothing_either(executor: Executor, marker: str) -> None:
+    left = asyncio.Event()
+    daemon = f"{DAEMON}\nif os.fork() == 0: leave()\nos.write(1, b'x')\nwhile True: signal.pause()"
+    command = Command(argv=(*PYTHON, daemon, marker), cwd="/", env={}, timeout_seconds=PATIENCE_SECONDS)
+    task = asyncio.create_task(executor.run(command, output=lambda stream, data: left.set()))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await left.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert marked(marker) == []
+
+
+async def test_cancelling_commands_that_wait_for_their_turn_starts_none_of_them(
+    executor: Executor, marker: str
+) -> None:
+    tasks = [asyncio.create_task(shell(executor, sleeper(marker), marker)) for _ in range(100)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 100
+    assert marked(marker) == []
+
+
+# --- the end of the server ---------------------------------------------------------------
+
+SERVER: Final = f"""
+import asyncio, sys
+from parley.ports.commands import Command
+from parley.tools.commands.executor import Executor
+async def main():
+    executor = Executor()
+    say = lambda stream, data: print(data.decode(), end="", flush=True)
+    argv, env = tuple(sys.argv[1:]), {{"PATH": {PATH!r}}}
+    command = Command(argv=argv, cwd="/", env=env, timeout_seconds=1000)
+    await asyncio.gather(*(executor.run(command, output=say) for _ in range(3)))
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_server_leaves_no_command(marker: str) -> None:
+    script = f"setsid {sleeper(marker)} & {sleeper(marker)} & echo x; sleep 1000"
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, "sh", "-c", script, marker, stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await server.stdout.readexactly(len("x\n") * 3)
+        family = descendants(server.pid)
+        watched = [os.pidfd_open(pid) for pid in family]
+        server.kill()
+        await server.wait()
+        for descriptor in watched:
+            await asyncio.to_thread(select.select, [descriptor], [], [], 10)
+            os.close(descriptor)
+
+    assert len(family) >= 1 + 3 * 4  # the fork server, and of each command at least the supervisor and three more
+    assert [pid for pid in family if is_alive(pid)] == []
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [below for child in children for below in (child, *descendants(child))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False

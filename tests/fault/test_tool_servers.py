@@ -1,0 +1,494 @@
+"""Tool servers that crash, hang, lie or will not leave: what must survive, and what must not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.tool_servers import (
+    ENVIRON,
+    PATIENCE_SECONDS,
+    Loopback,
+    Notebook,
+    call_item,
+    call_text,
+    closing,
+    desk,
+    marker,
+    program,
+    running,
+    until,
+)
+from parley.config.types import ToolServer
+from parley.tools.servers import Patience, ServerPool, ServerTools, ToolServerFailed
+from parley.wire.events import McpToolCallBegin, McpToolCallEnd
+
+HASTY = Patience(answer_seconds=2)
+EAGER = Patience(retry_seconds=0)
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ServerPool]:
+    async with closing(ServerPool(ENVIRON)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A marker of which no process may be left."""
+    mark = marker()
+    yield mark
+    assert running(mark) == 0
+
+
+async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
+    """What `start` says, without what every sentence begins with."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        sentences = await pool.start(servers)
+    named = [sentence.removeprefix("MCP client for ").split(" failed to start: ", 1) for sentence in sentences]
+    assert all(len(one) == 2 for one in named), sentences
+    return [f"{name} {detail}" for name, detail in named]
+
+
+# --- servers that do not start -----------------------------------------------------------
+
+
+async def test_each_server_that_cannot_be_started_has_its_sentence_in_order(pool: ServerPool) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        sentences = await pool.start(
+            [
+                ToolServer(name="broken", command="/no/such/program"),
+                program("good"),
+                program("bad name"),
+                ToolServer(name="folder", command="/tmp"),
+                ToolServer(name="nul", command="a\0b"),
+                program("gone", "exit"),
+            ]
+        )
+
+    assert sentences == (
+        "MCP client for `broken` failed to start: No such file or directory (os error 2)",
+        "MCP client for `bad name` failed to start: "
+        "invalid server name 'bad name': must match pattern ^[a-zA-Z0-9_-]+$",
+        "MCP client for `folder` failed to start: Permission denied (os error 13)",
+        "MCP client for `nul` failed to start: embedded null byte",
+        "MCP client for `gone` failed to start: the program ended before it answered (exit code 3)",
+    )
+
+
+async def test_the_others_can_be_used_beside_one_that_failed(pool: ServerPool) -> None:
+    servers = [ToolServer(name="broken", command="/no/such/program"), program("x"), program("bad name")]
+
+    async with pool.lease(servers) as lease:
+        assert {spec.name.partition("__")[0] for spec in lease.specs()} == {"x"}
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+
+
+async def test_a_server_that_never_answers_is_given_up_and_ended(mark: str) -> None:
+    async with closing(ServerPool(ENVIRON, patience=HASTY)) as pool:
+        assert await failures(pool, program("slow", "mute", mark=mark)) == ["`slow` request timed out"]
+        await until(lambda: not running(mark))
+
+
+async def test_nobody_else_waits_while_a_server_starts(mark: str) -> None:
+    async with closing(ServerPool(ENVIRON, patience=HASTY)) as pool:
+        await pool.start([program("x")])  # the library is loaded
+        starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
+        calls = 0
+        async with pool.lease([program("x")]) as lease:
+            while not starting.done():
+                await call_text(lease, "x__add", {"a": 1, "b": 2})
+                calls += 1
+
+    assert calls > 10
+
+
+async def test_every_conversation_hears_of_a_failed_server_without_a_second_try(tmp_path: Path) -> None:
+    script = tmp_path / "server"
+    script.write_text("#!/bin/sh\necho tried >> tries\nexit 3\n".replace("tries", str(tmp_path / "tries")))
+    script.chmod(0o755)
+    server = ToolServer(name="x", command=str(script))
+    expected = ["`x` the program ended before it answered (exit code 3)"]
+
+    async with closing(ServerPool(ENVIRON)) as pool:
+        assert [await failures(pool, server), await failures(pool, server)] == [expected] * 2
+        async with pool.lease([server]) as lease:
+            assert lease.specs() == ()
+
+    assert (tmp_path / "tries").read_text() == "tried\n"
+
+
+async def test_a_server_that_was_mended_is_found_after_a_while(tmp_path: Path) -> None:
+    server = ToolServer(name="x", command=str(tmp_path / "server"), args=program("x").args)
+    async with closing(ServerPool(ENVIRON, patience=EAGER)) as pool:
+        assert await failures(pool, server) == ["`x` No such file or directory (os error 2)"]
+        python = program("x").command
+        assert python is not None
+        (tmp_path / "server").symlink_to(python)
+
+        async with pool.lease([server]) as lease:
+            assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+
+
+async def test_closing_does_not_wait_for_a_server_that_still_starts(mark: str) -> None:
+    pool = ServerPool(ENVIRON)
+    starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
+    await until(lambda: running(mark) == 1)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await pool.close()
+        assert await starting == ()
+
+
+async def test_leaving_while_servers_start_leaves_them_to_start(pool: ServerPool, mark: str) -> None:
+    starting = asyncio.create_task(pool.start([program("x", mark=mark)]))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+
+    async with pool.lease([program("x", mark=mark)]) as lease:
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+        assert running(mark) == 1
+    await pool.close()
+
+
+# --- servers that say what they should not -----------------------------------------------
+
+
+async def test_garbage_between_the_answers_is_skipped(pool: ServerPool) -> None:
+    async with pool.lease([program("x", "garbage")]) as lease:
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+
+
+async def test_ten_megabytes_on_stderr_hold_up_nobody_and_are_logged_in_short_lines(
+    pool: ServerPool, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO, "parley.tools.servers.program")
+
+    async with pool.lease([program("x", "noisy")]) as lease:
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+
+    lines = [record.getMessage() for record in caplog.records if record.name == "parley.tools.servers.program"]
+    assert lines == ["tool server x: a line"] + [f"tool server x: {'x' * 1000}"] * 10
+    assert capfd.readouterr().out == ""
+
+
+async def test_an_answer_that_cannot_be_read_fails_its_call_alone(pool: ServerPool) -> None:
+    async with pool.lease([program("x")]) as lease:
+        with pytest.raises(ToolServerFailed) as failure:
+            await call_text(lease, "x__unreadable")
+
+        assert str(failure.value) == (
+            "tool call error: tool call failed for `x/unreadable`: its answer cannot be read"
+        )
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+
+
+async def test_an_answer_that_is_too_long_fails_its_call_alone(pool: ServerPool) -> None:
+    size = 16 * 1024 * 1024
+    async with pool.lease([program("x")]) as lease:
+        with pytest.raises(ToolServerFailed) as failure:
+            await call_text(lease, "x__big", {"size": size})
+
+        assert failure.value.detail == f"its answer is longer than {size} bytes"
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+
+
+async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: ServerPool) -> None:
+    async with pool.lease([program("x")]) as lease:
+        tools = ServerTools(desk(Notebook()), lease)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await tools.run(call_item("x__deep", '{"depth": 100}')) == (
+                "tool call error: tool call failed for `x/deep`: its answer is nested too deeply"
+            )
+
+
+# --- crashes -----------------------------------------------------------------------------
+
+
+async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: ServerPool) -> None:
+    notebook = Notebook()
+    async with pool.lease([program("x")]) as lease:
+        tools = ServerTools(desk(notebook), lease)
+        before, specs = await call_text(lease, "x__pid"), lease.specs()
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told = await tools.run(call_item("x__crash", "{}"))
+
+        assert told == (
+            "tool call error: tool call failed for `x/crash`: the connection to the tool server was lost"
+        )
+        end = notebook.happened[-1]
+        assert isinstance(end, McpToolCallEnd)
+        assert end.result.err == told
+        assert lease.specs() == specs
+        assert await call_text(lease, "x__pid") != before
+
+
+async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: ServerPool) -> None:
+    notebook = Notebook()
+    async with pool.lease([program("x")]) as lease:
+        tools = ServerTools(desk(notebook), lease)
+        calls = [asyncio.create_task(tools.run(call_item("x__wait", "{}"))) for _ in range(3)]
+        await notebook.until(6)  # begun, and waiting
+        os.kill(int(await call_text(lease, "x__pid")), signal.SIGKILL)
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told = await asyncio.gather(*calls)
+
+    assert (
+        told == ["tool call error: tool call failed for `x/wait`: the connection to the tool server was lost"] * 3
+    )
+
+
+async def test_a_crash_is_noticed_though_a_child_holds_the_output(pool: ServerPool, mark: str) -> None:
+    server = program("x", mark=mark)
+    async with pool.lease([server]) as lease:
+        await call_text(lease, "x__child")
+        await until(lambda: running(mark) == 2)
+
+        with pytest.raises(ToolServerFailed):
+            await call_text(lease, "x__crash")
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+        await until(lambda: running(mark) == 1)
+    await pool.close()
+
+
+async def test_a_server_that_cannot_be_started_again_says_so_to_the_model(tmp_path: Path) -> None:
+    python = program("x").command
+    assert python is not None
+    (tmp_path / "server").symlink_to(python)
+    server = ToolServer(name="x", command=str(tmp_path / "server"), args=program("x").args)
+    async with closing(ServerPool(ENVIRON)) as pool, pool.lease([server]) as lease:
+        tool = lease.find("x__add")
+        assert tool is not None
+        with pytest.raises(ToolServerFailed):
+            await call_text(lease, "x__crash")
+        (tmp_path / "server").unlink()
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(ToolServerFailed) as failure:
+                await tool.call({"a": 1, "b": 2}, progress=lambda *_: None)
+
+        assert failure.value.detail == "No such file or directory (os error 2)"
+        assert lease.specs() == ()
+
+
+# --- cancelling --------------------------------------------------------------------------
+
+
+async def test_cancelling_a_call_stops_it_at_the_server_and_disturbs_nobody(pool: ServerPool) -> None:
+    notebook = Notebook()
+    async with pool.lease([program("x")]) as lease:
+        tools = ServerTools(desk(notebook), lease)
+        before = await call_text(lease, "x__pid")
+        doomed = asyncio.create_task(tools.run(call_item("x__wait", "{}", "doomed")))
+        await notebook.until(2)
+        other = asyncio.create_task(tools.run(call_item("x__wait", "{}", "other")))
+        await notebook.until(4)
+
+        doomed.cancel()
+        await asyncio.wait([doomed])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await call_text(lease, "x__cancelled") != "1":
+                pass
+            await call_text(lease, "x__release")
+            told = await other
+
+        assert doomed.cancelled()
+        assert told == '[{"text":"released","type":"text"}]'
+        assert await call_text(lease, "x__pid") == before
+        assert [one.call_id for one in notebook.happened if isinstance(one, McpToolCallBegin)] == [
+            "doomed",
+            "other",
+        ]
+        assert [one.call_id for one in notebook.happened if isinstance(one, McpToolCallEnd)] == ["other"]
+
+
+async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
+    loopback, notebook = Loopback(), Notebook()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="x", url=url)]) as lease,
+    ):
+        doomed = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
+        await notebook.until(2)
+
+        doomed.cancel()
+        await asyncio.wait([doomed])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await call_text(lease, "x__cancelled") != "1":
+                pass
+
+        assert loopback.sessions == 1
+
+
+async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor_the_end(mark: str) -> None:
+    pool = ServerPool(ENVIRON)
+    async with pool.lease([program("x", mark=mark)]) as lease:
+        os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
+        notebook = Notebook()
+        arguments = '{"a": "' + "x" * 1_000_000 + '"}'
+        doomed = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__echo", arguments)))
+        await notebook.until(1)
+
+        doomed.cancel()
+        began = time.monotonic()
+        await asyncio.wait([doomed])
+        assert time.monotonic() - began < 2  # the library would try for five seconds to tell the server
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await pool.close()
+
+
+# --- ending ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["serve", "stubborn", "leaving"])
+async def test_closing_leaves_nothing_running(mode: str) -> None:
+    mark = marker()
+    pool = ServerPool(ENVIRON)
+    async with pool.lease([program("x", mode, mark=mark)]) as lease:
+        await call_text(lease, "x__child")
+        await until(lambda: running(mark) > 1)
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await pool.close()
+
+        await until(lambda: running(mark) == 0)
+
+
+async def test_a_server_that_is_stopped_in_its_tracks_is_ended_too() -> None:
+    mark = marker()
+    pool = ServerPool(ENVIRON)
+    async with pool.lease([program("x", mark=mark)]) as lease:
+        os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await pool.close()
+
+    await until(lambda: running(mark) == 0)
+
+
+async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
+    pool, notebook = ServerPool(ENVIRON), Notebook()
+    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
+        waiting = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
+        await notebook.until(2)
+
+        await pool.close()
+
+        lost = "tool call error: tool call failed for `x/wait`: the connection to the tool server was lost"
+        assert await waiting == lost
+        with pytest.raises(ToolServerFailed):
+            await call_text(lease, "x__add", {"a": 1, "b": 2})
+
+
+async def test_many_lives_leave_no_descriptor_and_no_task_behind(mark: str) -> None:
+    def left() -> tuple[int, int]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+
+    async def one_life() -> None:
+        async with closing(ServerPool(ENVIRON)) as pool:
+            await pool.start([program("e", "exit", mark=mark), ToolServer(name="b", command="/no/such/program")])
+            async with pool.lease([program("x", mark=mark), program("g", "garbage", mark=mark)]) as lease:
+                await call_text(lease, "g__add", {"a": 1, "b": 2})
+                with pytest.raises(ToolServerFailed):
+                    await call_text(lease, "x__crash")
+                await call_text(lease, "x__add", {"a": 1, "b": 2})
+
+    await one_life()  # the library is loaded
+    before = left()
+    for _ in range(5):
+        await one_life()
+    await until(lambda: left() == before)
+
+
+# --- addresses ---------------------------------------------------------------------------
+
+
+async def test_an_address_where_nobody_answers_is_a_failure(unused_tcp_port: int, pool: ServerPool) -> None:
+    server = ToolServer(name="far", url=f"http://127.0.0.1:{unused_tcp_port}/mcp")
+
+    assert await failures(pool, server) == ["`far` All connection attempts failed"]
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/", "http://", ""])
+async def test_what_is_no_address_is_a_failure(url: str, pool: ServerPool) -> None:
+    (failure,) = await failures(pool, ToolServer(name="far", url=url))
+
+    assert failure.startswith("`far` ")
+
+
+@pytest.mark.parametrize(
+    ("environ", "detail"),
+    [
+        ({}, "Missing environment variable: `TOKEN`"),
+        ({"TOKEN": ""}, "Missing environment variable: `TOKEN`"),
+        ({"TOKEN": "s3cret\nX-Evil: 1"}, "environment variable `TOKEN` does not hold a token"),
+        ({"TOKEN": "wrong"}, "the server answered 401 Unauthorized"),
+    ],
+)
+async def test_a_missing_or_wrong_token_is_named_but_never_shown(environ: dict[str, str], detail: str) -> None:
+    async with Loopback(token="right").open() as url, closing(ServerPool(environ)) as pool:
+        server = ToolServer(name="far", url=url, bearer_token_env_var="TOKEN")
+
+        assert await failures(pool, server) == [f"`far` {detail}"]
+
+
+async def test_a_token_does_not_follow_to_another_origin() -> None:
+    near, far = Loopback(token="s3cret"), Loopback()
+    async with near.open() as url, far.open() as elsewhere, closing(ServerPool({"TOKEN": "s3cret"})) as pool:
+        near.redirect_to = elsewhere
+        (failure,) = await failures(pool, ToolServer(name="far", url=url, bearer_token_env_var="TOKEN"))
+
+    assert failure.startswith(f"`far` Redirect to {elsewhere} not followed")
+    assert far.seen_tokens == []
+
+
+async def test_an_address_that_falls_silent_is_given_up_and_left() -> None:
+    loopback = Loopback()
+    loopback.falls_silent = True
+    async with loopback.open() as url, closing(ServerPool(ENVIRON, patience=HASTY)) as pool:
+        assert await failures(pool, ToolServer(name="far", url=url)) == ["`far` request timed out"]
+
+
+async def test_a_server_that_forgot_the_session_is_greeted_again_at_the_next_call() -> None:
+    loopback = Loopback()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="x", url=url)]) as lease,
+    ):
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+        loopback.forget_session()
+
+        with pytest.raises(ToolServerFailed):
+            await call_text(lease, "x__add", {"a": 1, "b": 2})
+        assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+        assert loopback.sessions == 2
+
+
+async def test_an_address_that_went_away_fails_the_call_and_may_come_back() -> None:
+    loopback = Loopback()
+    async with closing(ServerPool(ENVIRON, patience=EAGER)) as pool:
+        async with loopback.open() as url:
+            server = ToolServer(name="x", url=url)
+            assert await pool.start([server]) == ()
+        async with pool.lease([server]) as lease:
+            tool = lease.find("x__add")
+            assert tool is not None
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with pytest.raises(ToolServerFailed) as failure:
+                    await tool.call({"a": 1, "b": 2}, progress=lambda *_: None)
+
+    assert failure.value.detail == "the connection to the tool server was lost"

@@ -1,0 +1,77 @@
+"""Running commands in tests, and counting what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from parley.ports.commands import Command, Commands
+from parley.wire.events import OutputStream
+
+__all__ = ["PATH", "PATIENCE_SECONDS", "PYTHON", "Ran", "marked", "open_descriptors", "ran", "resident_bytes"]
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+PATIENCE_SECONDS: Final = 20.0
+"""For whatever takes no time worth mentioning on a computer that has nothing else to do."""
+PYTHON: Final = (sys.executable, "-I", "-S", "-c")
+
+
+class Ran(NamedTuple):
+    """What became of a command, without the time it took."""
+
+    exit_code: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    signal: int | None = None
+    timed_out: bool = False
+
+
+async def ran(
+    commands: Commands,
+    *argv: str,
+    cwd: str = "/",
+    env: dict[str, str] | None = None,
+    timeout_seconds: float = PATIENCE_SECONDS,
+) -> Ran:
+    """Run a command and keep all that it says."""
+    said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
+    command = Command(
+        argv=argv, cwd=cwd, env={"PATH": PATH} if env is None else env, timeout_seconds=timeout_seconds
+    )
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        ended = await commands.run(command, output=lambda stream, data: said[stream].append(data))
+    return Ran(
+        exit_code=ended.exit_code,
+        stdout=b"".join(said["stdout"]),
+        stderr=b"".join(said["stderr"]),
+        signal=ended.signal,
+        timed_out=ended.timed_out,
+    )
+
+
+def marked(marker: str) -> list[int]:
+    """Every process with this text among its arguments or in its environment, dead ones apart."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and int(place.name) != os.getpid():
+            try:
+                texts = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+            except OSError:
+                continue
+            if marker.encode() in texts:
+                found.append(int(place.name))
+    return found
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident_bytes() -> int:
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024

@@ -1,0 +1,173 @@
+"""However a conversation branches, and wherever it is summed up: each branch is what its own turns made of it."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.events import task_started, text, user_message
+from kit.logs import history_of
+from kit.records import (
+    call,
+    call_output,
+    history_compacted,
+    message,
+    model_asked,
+    model_said,
+    turn_ended,
+    turn_started,
+)
+from parley.conversation.history import HistoryItem, OutputItem, UserItem
+from parley.conversation.log import Happened
+from parley.conversation.records import CallItem, Why
+from parley.wire.ids import CallId
+
+CONVERSATION = "the conversation"
+
+
+class Request(NamedTuple):
+    """One request of a turn and what comes of it."""
+
+    summed_up: int | None
+    """Before it, at which of the possible places; None: not at all."""
+    joins: int
+    calls: int
+    says: bool
+
+
+class Turn(NamedTuple):
+    parent: int | None
+    """Which of the messages before, or the conversation itself; None: it goes on."""
+    requests: list[Request]
+    joins_at_end: int
+    why: Why
+
+
+class Branch(NamedTuple):
+    """A whole history, and where it may be cut."""
+
+    items: list[HistoryItem]
+    cuts: list[int]
+
+    def copy(self) -> Branch:
+        return Branch(list(self.items), list(self.cuts))
+
+
+few = st.integers(0, 2)
+whys: st.SearchStrategy[Why] = st.sampled_from(["done", "done", "failed", "interrupted", "stopped"])
+requests = st.builds(Request, st.none() | st.integers(0, 20), few, few, st.booleans())
+turns = st.builds(Turn, st.none() | st.integers(0, 50), st.lists(requests, max_size=3), few, whys)
+
+
+class Conversation:
+    """Lives through turns and keeps, beside the log, a whole copy of the history behind every message."""
+
+    def __init__(self) -> None:
+        self.log: list[Happened] = []
+        self.now = Branch([], [])
+        self.behind: dict[str, Branch] = {CONVERSATION: Branch([], [])}
+        self._waiting: list[HistoryItem] = []
+        self._in_turn: list[str] = []
+        self._names = count(1)
+
+    def live_through(self, turn: Turn) -> None:
+        parent: str | None = None
+        if turn.parent is not None:
+            parent = sorted(self.behind)[turn.parent % len(self.behind)]
+            self.now = self.behind[parent].copy()
+        self._in_turn = []
+        self.log += [turn_started(), task_started()]
+        self._speak(parent)
+        for request in turn.requests:
+            self._ask(request)
+        for _ in range(turn.joins_at_end):
+            self._speak()
+        self.log.append(turn_ended(turn.why))
+        self._waiting_is_sent()
+        for name in self._in_turn:
+            self.behind[name] = self.now.copy()
+
+    def _ask(self, request: Request) -> None:
+        if request.summed_up is not None:
+            self._sum_up(request.summed_up)
+        self.log.append(model_asked())
+        self._waiting_is_sent()
+        for _ in range(request.joins):
+            self._speak()
+        calls = [f"c{next(self._names)}" for _ in range(request.calls)]
+        if request.says:
+            words = message(f"answer {next(self._names)}")
+            self.log.append(model_said(words))
+            self.now.items.append(words)
+        self.log += [model_said(call(call_id)) for call_id in calls]
+        self.log += [call_output(call_id, f"of {call_id}") for call_id in calls]
+        for call_id in calls:
+            self.now.items.extend((call(call_id), OutputItem(CallId(call_id), f"of {call_id}")))
+
+    def _sum_up(self, place: int) -> None:
+        places = sorted({*self.now.cuts, len(self.now.items)})
+        replaced = places[place % len(places)]
+        if replaced == 0:
+            return
+        summary = f"summary {next(self._names)}"
+        self.log.append(history_compacted(summary, replaced=replaced))
+        self.now = Branch(
+            [UserItem((text(summary),)), *self.now.items[replaced:]],
+            [cut - replaced + 1 for cut in self.now.cuts if cut >= replaced],
+        )
+
+    def _speak(self, parent: str | None = None) -> None:
+        name = f"m{next(self._names):04}"
+        self.log.append(user_message(f"says {name}", message_id=name, parent=parent))
+        self._waiting.append(UserItem((text(f"says {name}"),)))
+        self._in_turn.append(name)
+
+    def _waiting_is_sent(self) -> None:
+        self.now.cuts.append(len(self.now.items))
+        self.now.items.extend(self._waiting)
+        self._waiting.clear()
+
+
+@settings(deadline=None, max_examples=250)
+@given(turns=st.lists(turns, max_size=8))
+def test_every_branch_is_what_a_whole_copy_of_it_would_be(turns: list[Turn]) -> None:
+    conversation = Conversation()
+    for turn in turns:
+        conversation.live_through(turn)
+        history = history_of(*conversation.log)
+
+        assert history.items == conversation.now.items
+        assert history.cuts == conversation.now.cuts
+        assert (history.waiting, history.unanswered) == ([], ())
+
+
+@settings(deadline=None, max_examples=150)
+@given(turns=st.lists(turns, min_size=1, max_size=8))
+def test_one_can_go_back_to_any_message_at_the_end(turns: list[Turn]) -> None:
+    conversation = Conversation()
+    for turn in turns:
+        conversation.live_through(turn)
+
+    for parent, behind in conversation.behind.items():
+        again = user_message("again", message_id="again", parent=parent)
+        history = history_of(*conversation.log, turn_started(), task_started(), again)
+
+        assert history.items == behind.items
+        assert history.waiting == [UserItem((text("again"),))]
+
+
+@settings(deadline=None, max_examples=150)
+@given(turns=st.lists(turns, max_size=6))
+def test_calls_stay_with_their_outputs_on_every_branch(turns: list[Turn]) -> None:
+    conversation = Conversation()
+    for turn in turns:
+        conversation.live_through(turn)
+    history = history_of(*conversation.log)
+
+    for cut in history.cuts:
+        for part in (history.items[:cut], history.items[cut:]):
+            calls = [item.call_id for item in part if isinstance(item, CallItem)]
+            assert calls == [item.call_id for item in part if isinstance(item, OutputItem)]

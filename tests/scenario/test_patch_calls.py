@@ -1,0 +1,847 @@
+"""Patches of a model: however they are spelt, what they do, what is seen of it, and what the model is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kit.calls import (
+    APIS,
+    Output,
+    User,
+    answered,
+    body,
+    configured,
+    events_in,
+    failed,
+    interrupted,
+    is_event,
+    pairs,
+    speaking,
+)
+from kit.json import as_json
+from kit.patches import (
+    CALL_ID,
+    NO_BLOB,
+    added,
+    applied,
+    calls_for,
+    not_written,
+    outputs,
+    sent,
+    shell_call,
+    spellings,
+    success,
+    told,
+    turn,
+    turn_diffs,
+    untimed_requests,
+    updated,
+)
+from kit.traces import SPENT
+from kit.trees import Tree, patch, tree
+from parley.testing import HOLD, Call, Data, Says, ScriptedModel
+from parley.testing.render import Api
+from parley.wire.events import FileChange, PatchApplyBegin
+from parley.wire.ids import CallId
+
+GO = User("go")
+
+
+@pytest.fixture(autouse=True)
+def usual_permissions() -> Iterator[None]:
+    """New files have those that most systems give them, whoever runs the tests."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def _file(content: str | bytes, *, mode: str = "-rw-r--r--") -> tuple[str, bytes]:
+    return mode, content.encode() if isinstance(content, str) else content
+
+
+# --- diffs ---------------------------------------------------------------------------------
+
+OLD = "alpha\nbeta\ngamma\n"
+OLD_BLOB = "85c30401ce288f253613cb07ee32e62128089caa"
+BETA_BLOB = "e50310a98706747e5f83d131572570985b069064"
+BETA_HUNK = "@@ -1,3 +1,3 @@\n alpha\n-beta\n+BETA\n gamma\n"
+BOTH_BLOB = "6d603e28ad29b2415fd065a92df6c2f14a100d3f"
+BOTH_HUNK = "@@ -1,3 +1,3 @@\n alpha\n-beta\n-gamma\n+BETA\n+GAMMA\n"
+
+
+def _changed(path: str, blob: str, hunks: str, *, before: str = OLD_BLOB, new_path: str | None = None) -> str:
+    """A changed file, as git shows it."""
+    names = path, new_path or path
+    return (
+        f"diff --git a/{names[0]} b/{names[1]}\nindex {before}..{blob}\n--- a/{names[0]}\n+++ b/{names[1]}\n{hunks}"
+    )
+
+
+def _new_a(work: Path) -> str:
+    """A new `a.txt` with the line `a`."""
+    return (
+        f"diff --git a/{work}/a.txt b/{work}/a.txt\nnew file mode 100644\n"
+        f"index {NO_BLOB}..78981922613b2afb6025042ff6bd878ac1994e85\n"
+        f"--- /dev/null\n+++ b/{work}/a.txt\n@@ -0,0 +1 @@\n+a\n"
+    )
+
+
+# --- spellings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_patch_is_applied_however_it_is_spelt(scripted_model: ScriptedModel, api: Api) -> None:
+    calls = spellings(patch("*** Add File: a.txt", "+a"))
+    output = success("A a.txt")
+    async with speaking(scripted_model, api=api) as wire:
+        for number, (name, call) in enumerate(calls.items(), start=1):
+            work = wire.work / name
+            work.mkdir()
+            scripted_model.says(call)
+            wire.codex(number, "go", cwd=str(work))
+            messages = await wire.answer(number)
+
+            events = applied({f"{work}/a.txt": added("a\n")}, output, _new_a(work))
+            session = wire.sessions[-1]
+            assert messages == [
+                *configured(number, session),
+                *pairs(number, str(number), *turn(api, *events)),
+                answered(number, "Done"),
+            ], name
+            assert tree(work) == {"a.txt": _file("a\n")}
+            assert untimed_requests(scripted_model)[-2:] == [
+                body(api, GO, cwd=work, session=session),
+                body(api, GO, *sent(call), Output(CALL_ID, told(output)), cwd=work, session=session),
+            ]
+
+
+# --- what a patch does ---------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """A patch for files that are there; `WORK` stands for their directory."""
+
+    lines: tuple[str, ...]
+    changes: Mapping[str, FileChange]
+    said: tuple[str, ...]
+    diff: str
+    after: Tree
+
+
+BEFORE: Tree = {"gone.txt": _file("x\n"), "old.txt": _file(OLD), "run": _file("true\n", mode="-rwxr-x--x")}
+
+CASES = {
+    "add": Case(
+        lines=("*** Add File: a.txt", "+a"),
+        changes={"WORK/a.txt": added("a\n")},
+        said=("A a.txt",),
+        diff=_new_a(Path("WORK")),
+        after={**BEFORE, "a.txt": _file("a\n")},
+    ),
+    "add-an-empty-file": Case(
+        lines=("*** Add File: empty",),
+        changes={"WORK/empty": added("")},
+        said=("A empty",),
+        diff="diff --git a/WORK/empty b/WORK/empty\nnew file mode 100644\n"
+        f"index {NO_BLOB}..e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\n",
+        after={**BEFORE, "empty": _file("")},
+    ),
+    "add-in-new-folders": Case(
+        lines=("*** Add File: one/two/a.txt", "+a"),
+        changes={"WORK/one/two/a.txt": added("a\n")},
+        said=("A one/two/a.txt",),
+        diff="diff --git a/WORK/one/two/a.txt b/WORK/one/two/a.txt\nnew file mode 100644\n"
+        f"index {NO_BLOB}..78981922613b2afb6025042ff6bd878ac1994e85\n"
+        "--- /dev/null\n+++ b/WORK/one/two/a.txt\n@@ -0,0 +1 @@\n+a\n",
+        after={
+            **BEFORE,
+            "one": ("drwxr-xr-x", b""),
+            "one/two": ("drwxr-xr-x", b""),
+            "one/two/a.txt": _file("a\n"),
+        },
+    ),
+    "update": Case(
+        lines=("*** Update File: old.txt", "@@", " alpha", "-beta", "+BETA", " gamma"),
+        changes={"WORK/old.txt": updated(BETA_HUNK)},
+        said=("M old.txt",),
+        diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK),
+        after={**BEFORE, "old.txt": _file("alpha\nBETA\ngamma\n")},
+    ),
+    "update-by-an-absolute-path": Case(
+        lines=("*** Update File: WORK/old.txt", "-beta", "+BETA"),
+        changes={"WORK/old.txt": updated(BETA_HUNK)},
+        said=("M WORK/old.txt",),
+        diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK),
+        after={**BEFORE, "old.txt": _file("alpha\nBETA\ngamma\n")},
+    ),
+    "update-twice": Case(
+        lines=(
+            *("*** Update File: old.txt", "@@ alpha", "-beta", "+BETA"),
+            *("*** Update File: old.txt", "-gamma", "+GAMMA", "*** End of File"),
+        ),
+        changes={"WORK/old.txt": updated(BOTH_HUNK)},
+        said=("M old.txt",),
+        diff=_changed("WORK/old.txt", BOTH_BLOB, BOTH_HUNK),
+        after={**BEFORE, "old.txt": _file("alpha\nBETA\nGAMMA\n")},
+    ),
+    "delete": Case(
+        lines=("*** Delete File: gone.txt",),
+        changes={"WORK/gone.txt": "delete"},
+        said=("D gone.txt",),
+        diff="diff --git a/WORK/gone.txt b/WORK/gone.txt\ndeleted file mode 100644\n"
+        f"index 587be6b4c3f93f93c489c0111bba5596147a26cb..{NO_BLOB}\n"
+        "--- a/WORK/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n",
+        after={name: file for name, file in BEFORE.items() if name != "gone.txt"},
+    ),
+    "move": Case(
+        lines=("*** Update File: old.txt", "*** Move to: moved.txt", "@@", "-beta", "+BETA"),
+        changes={
+            "WORK/old.txt": updated(BETA_HUNK, move_path="WORK/moved.txt"),
+        },
+        said=("M moved.txt",),
+        diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK, new_path="WORK/moved.txt"),
+        after={
+            "gone.txt": BEFORE["gone.txt"],
+            "moved.txt": _file("alpha\nBETA\ngamma\n"),
+            "run": BEFORE["run"],
+        },
+    ),
+    "move-as-it-is": Case(
+        lines=("*** Update File: run", "*** Move to: bin/run"),
+        changes={"WORK/run": updated("", move_path="WORK/bin/run")},
+        said=("M bin/run",),
+        diff="diff --git a/WORK/run b/WORK/bin/run\nsimilarity index 100%\n"
+        "rename from WORK/run\nrename to WORK/bin/run\n",
+        after={
+            "bin": ("drwxr-xr-x", b""),
+            "bin/run": BEFORE["run"],
+            "gone.txt": BEFORE["gone.txt"],
+            "old.txt": BEFORE["old.txt"],
+        },
+    ),
+    "multi": Case(
+        lines=(
+            *("*** Delete File: gone.txt", "*** Add File: a.txt", "+a"),
+            *("*** Update File: old.txt", "@@", "-alpha", "+ALPHA"),
+        ),
+        changes={
+            "WORK/a.txt": added("a\n"),
+            "WORK/gone.txt": "delete",
+            "WORK/old.txt": updated("@@ -1,2 +1,2 @@\n-alpha\n+ALPHA\n beta\n"),
+        },
+        said=("A a.txt", "M old.txt", "D gone.txt"),
+        diff="diff --git a/WORK/a.txt b/WORK/a.txt\nnew file mode 100644\n"
+        f"index {NO_BLOB}..78981922613b2afb6025042ff6bd878ac1994e85\n"
+        "--- /dev/null\n+++ b/WORK/a.txt\n@@ -0,0 +1 @@\n+a\n"
+        "diff --git a/WORK/gone.txt b/WORK/gone.txt\ndeleted file mode 100644\n"
+        f"index 587be6b4c3f93f93c489c0111bba5596147a26cb..{NO_BLOB}\n"
+        "--- a/WORK/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+        "diff --git a/WORK/old.txt b/WORK/old.txt\n"
+        f"index {OLD_BLOB}..3d4991afce663be0b9ba863757ac43e040c2a804\n"
+        "--- a/WORK/old.txt\n+++ b/WORK/old.txt\n@@ -1,3 +1,3 @@\n-alpha\n+ALPHA\n beta\n gamma\n",
+        after={
+            "a.txt": _file("a\n"),
+            "old.txt": _file("ALPHA\nbeta\ngamma\n"),
+            "run": BEFORE["run"],
+        },
+    ),
+}
+
+
+def _plant(work: Path, files: Tree) -> None:
+    work.mkdir(parents=True, exist_ok=True)
+    for name, (mode, content) in files.items():
+        (work / name).write_bytes(content)
+        (work / name).chmod(0o751 if "x" in mode else 0o644)
+
+
+def _at(work: Path, value: Any) -> Any:
+    """The same with the directory in place of `WORK`."""
+    return json.loads(json.dumps(value).replace("WORK", str(work)))
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_patch_is_shown_while_it_is_applied_and_the_model_is_told_what_it_changed(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        for number, (name, case) in enumerate(CASES.items(), start=1):
+            work = wire.work / name
+            _plant(work, BEFORE)
+            text = patch(*_at(work, case.lines))
+            [call] = calls_for(text)
+            scripted_model.says(call)
+            wire.codex(number, "go", cwd=str(work))
+            messages = await wire.answer(number)
+
+            output, session = success(*_at(work, case.said)), wire.sessions[-1]
+            events = pairs(number, str(number), *turn(api, *applied(case.changes, output, case.diff)))
+            assert messages == [*configured(number, session), *_at(work, events), answered(number, "Done")], name
+            assert tree(work) == case.after, name
+            heard = Output(CALL_ID, told(output))
+            assert untimed_requests(scripted_model)[-2:] == [
+                body(api, GO, cwd=work, session=session),
+                body(api, GO, *sent(call), heard, cwd=work, session=session),
+            ]
+
+
+async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_call(
+    scripted_model: ScriptedModel,
+) -> None:
+    text = patch("*** Add File: a.txt", "+a", "*** Update File: ../old.txt", "-beta", "+BETA")
+    scripted_model.says(shell_call("apply_patch", text, workdir="sub"))
+    async with speaking(scripted_model) as wire:
+        _plant(wire.work, {"old.txt": _file(OLD)})
+        (wire.work / "sub").mkdir()
+        wire.codex(1, "go")
+        begin, *_ = [one for one in events_in(await wire.answer(1)) if one["type"] == "patch_apply_begin"]
+
+        work = wire.work
+        assert begin == as_json(
+            PatchApplyBegin(
+                call_id=CallId(CALL_ID),
+                auto_approved=True,
+                changes={
+                    f"{work}/sub/a.txt": added("a\n"),
+                    f"{work}/old.txt": updated(BETA_HUNK),
+                },
+            )
+        )
+        assert tree(work) == {
+            "old.txt": _file("alpha\nBETA\ngamma\n"),
+            "sub": ("drwxr-xr-x", b""),
+            "sub/a.txt": _file("a\n"),
+        }
+    assert outputs(scripted_model) == [(CALL_ID, told(success("A a.txt", "M ../old.txt")))]
+
+
+async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as wire:
+        real, link = wire.work / "real", wire.work / "link"
+        _plant(real, {"old.txt": _file(OLD)})
+        link.symlink_to(real)
+        text = patch("*** Add File: a.txt", "+a", f"*** Update File: {link}/old.txt", "-beta", "+BETA")
+        scripted_model.says(*calls_for(text))
+        wire.codex(1, "go", cwd=str(link))
+        messages = await wire.answer(1)
+
+        output = success("A a.txt", f"M {link}/old.txt")
+        changes = {f"{real}/a.txt": added("a\n"), f"{real}/old.txt": updated(BETA_HUNK)}
+        diff = _new_a(real) + _changed(f"{real}/old.txt", BETA_BLOB, BETA_HUNK)
+        assert messages == [
+            *configured(1, wire.sessions[0]),
+            *pairs(1, "1", *turn("chat", *applied(changes, output, diff))),
+            answered(1, "Done"),
+        ]
+        assert tree(real) == {"a.txt": _file("a\n"), "old.txt": _file("alpha\nBETA\ngamma\n")}
+    assert outputs(scripted_model) == [(CALL_ID, told(output))]
+
+
+async def test_the_shell_that_some_models_were_taught_takes_patches_too(scripted_model: ScriptedModel) -> None:
+    item = {
+        "type": "local_shell_call",
+        "id": "lsc_1",
+        "call_id": CALL_ID,
+        "status": "completed",
+        "action": {"type": "exec", "command": ["apply_patch", patch("*** Add File: a.txt", "+a")]},
+    }
+    scripted_model.says(Data(json.dumps({"type": "response.output_item.done", "item": item})))
+    async with speaking(scripted_model, api="responses") as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+        work = wire.work
+
+        session, output = wire.sessions[0], success("A a.txt")
+        events = applied({f"{work}/a.txt": added("a\n")}, output, _new_a(work))
+        assert messages == [
+            *configured(1, session),
+            *pairs(1, "1", *turn("responses", *events)),
+            answered(1, "Done"),
+        ]
+        assert tree(work) == {"a.txt": _file("a\n")}
+        expected = body("responses", GO, Output(CALL_ID, told(output)), cwd=work, session=session)
+        expected["input"].insert(2, item)
+        assert untimed_requests(scripted_model)[-1] == expected
+
+
+async def test_every_other_spelling_is_a_command_like_any_other(scripted_model: ScriptedModel) -> None:
+    text = patch("*** Add File: a.txt", "+a")
+    commands = (
+        ("apply_patch",),
+        ("apply_patch", text, "more"),
+        ("bash", "-lc", "apply_patch"),
+        ("bash", "-lc", f"true && apply_patch <<'EOF'\n{text}\nEOF"),
+        ("bash", "-lc", f"apply_patch <<'EOF'\n{text}\nEOF\ntrue"),
+        ("bash", "-c", f"apply_patch <<'EOF'\n{text}\nEOF"),
+    )
+    calls = [shell_call(*command, call_id=f"c{number}") for number, command in enumerate(commands)]
+    scripted_model.says(*calls)
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        seen = events_in(await wire.answer(1))
+
+        assert [tuple(one["command"]) for one in seen if one["type"] == "exec_command_begin"] == [*commands]
+        assert [one["type"] for one in seen if "patch" in one["type"] or one["type"] == "turn_diff"] == []
+        assert tree(wire.work) == {}
+
+
+# --- patches that do not fit ---------------------------------------------------------------
+
+HEADERS = "'*** Add File: {path}', '*** Delete File: {path}', '*** Update File: {path}'"
+NOT_FOUND = "No such file or directory (os error 2)"
+
+MISFITS = {
+    "": "error: invalid patch: The first line of the patch must be '*** Begin Patch'",
+    "*** Update File: old.txt\n@@\n-alpha\n+b\n*** End Patch": (
+        "error: invalid patch: The first line of the patch must be '*** Begin Patch'"
+    ),
+    "*** Begin Patch\n*** Add File: a.txt\n+a": (
+        "error: invalid patch: The last line of the patch must be '*** End Patch'"
+    ),
+    patch("*** Rename File: old.txt"): (
+        f"error: invalid hunk at line 2, '*** Rename File: old.txt' is not a valid hunk header. "
+        f"Valid hunk headers: {HEADERS}"
+    ),
+    patch("*** Add File: a.txt", "+a", "b"): (
+        f"error: invalid hunk at line 4, 'b' is not a valid hunk header. Valid hunk headers: {HEADERS}"
+    ),
+    patch(): "patch rejected: empty patch",
+    patch("*** Update File: old.txt", "@@", "-nothing like this", "+x"): (
+        'error: Failed to find expected lines ["nothing like this"] in WORK/old.txt'
+    ),
+    patch("*** Update File: old.txt", " beta", "-alpha", "+x"): (
+        'error: Failed to find expected lines ["beta", "alpha"] in WORK/old.txt'
+    ),
+    patch("*** Update File: old.txt", "@@ no such context", "-alpha", "+b"): (
+        "error: Failed to find context 'no such context' in WORK/old.txt"
+    ),
+    patch("*** Update File: missing.txt", "-a", "+b"): (
+        f"error: Failed to read file to update WORK/missing.txt: {NOT_FOUND}"
+    ),
+    patch("*** Delete File: missing.txt"): f"error: Failed to delete file WORK/missing.txt: {NOT_FOUND}",
+    # What would fit is left alone as well.
+    patch("*** Add File: a.txt", "+a", "*** Delete File: gone.txt", "*** Update File: old.txt", "-x", "+y"): (
+        'error: Failed to find expected lines ["x"] in WORK/old.txt'
+    ),
+    # What must not be touched.
+    patch("*** Add File: old.txt", "+a"): "error: File already exists: WORK/old.txt",
+    patch("*** Add File: folder", "+a"): "error: File already exists: WORK/folder",
+    patch("*** Update File: gone.txt", "*** Move to: old.txt", "-x", "+y"): (
+        "error: File already exists: WORK/old.txt"
+    ),
+    patch("*** Delete File: folder"): "error: WORK/folder is not a regular file",
+    patch("*** Delete File: pipe"): "error: WORK/pipe is not a regular file",
+    patch("*** Update File: locked.txt", "-x", "+y"): "error: WORK/locked.txt is read-only",
+    patch("*** Add File: way/a.txt", "+a"): (
+        "error: Failed to write file WORK/way/a.txt: WORK/way is a symbolic link"
+    ),
+    patch("*** Update File: way/there.txt", "-x", "+y"): (
+        "error: Failed to read file to update WORK/way/there.txt: WORK/way is a symbolic link"
+    ),
+    patch("*** Delete File: way/there.txt"): (
+        "error: Failed to delete file WORK/way/there.txt: WORK/way is a symbolic link"
+    ),
+    patch("*** Update File: gone.txt", "*** Move to: way/gone.txt", "-x", "+y"): (
+        "error: Failed to write file WORK/way/gone.txt: WORK/way is a symbolic link"
+    ),
+    patch("*** Update File: link.txt", "-alpha", "+ALPHA"): (
+        "error: Failed to read file to update WORK/link.txt: WORK/link.txt is a symbolic link"
+    ),
+    patch("*** Add File: nowhere.txt", "+a"): (
+        "error: Failed to write file WORK/nowhere.txt: WORK/nowhere.txt is a symbolic link"
+    ),
+    **{
+        patch(f"*** Add File: {path}", "+a"): f"error: WORK/{path} must not be changed: .git is protected"
+        for path in (
+            ".git/hooks/post-commit",
+            "folder/.git/config",
+            "folder/../.git/config",
+            "./.git/config",
+            ".GIT/config",
+            ".Git",
+            "GIT~1/config",
+            "git~2/config",
+            ".git./config",
+            ".git /config",
+            ".g\u200cit/config",
+            ".git::$INDEX_ALLOCATION/config",
+            "folder\\.git\\config",
+        )
+    },
+    patch("*** Add File: WORK/.git/config", "+a"): "error: WORK/.git/config must not be changed: .git is protected",
+    patch("*** Update File: gone.txt", "*** Move to: .git/hooks/post-commit", "-x", "+y"): (
+        "error: WORK/.git/hooks/post-commit must not be changed: .git is protected"
+    ),
+    patch("*** Update File: .git/HEAD", "-ref", "+x"): (
+        "error: WORK/.git/HEAD must not be changed: .git is protected"
+    ),
+    patch("*** Delete File: .git/HEAD"): "error: WORK/.git/HEAD must not be changed: .git is protected",
+}
+"""What the model is told of each patch; `WORK` stands for the working directory."""
+
+
+def _plant_obstacles(work: Path) -> None:
+    _plant(work, BEFORE)
+    (work / "folder").mkdir()
+    os.mkfifo(work / "pipe")
+    (work / "locked.txt").write_text("x\n")
+    (work / "locked.txt").chmod(0o444)
+    elsewhere = work.with_name("elsewhere")
+    _plant(elsewhere, {"there.txt": _file("x\n")})
+    (work / "way").symlink_to(elsewhere)
+    (work / "link.txt").symlink_to("old.txt")
+    (work / "nowhere.txt").symlink_to("not-there.txt")
+    (work / ".git").mkdir()
+    (work / ".git/HEAD").write_text("ref\n")
+
+
+@pytest.mark.promises("patch.verified", "patch.protected")
+@pytest.mark.parametrize("api", APIS)
+async def test_the_model_is_told_why_a_patch_cannot_be_and_nothing_happens(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        work = wire.work / "work"
+        _plant_obstacles(work)
+        before = tree(wire.work)
+        calls = calls_for(*(_at(work, text) for text in MISFITS))
+        scripted_model.says(*calls)
+        wire.codex(1, "go", cwd=str(work))
+        messages = await wire.answer(1)
+
+        session = wire.sessions[0]
+        assert messages == [*configured(1, session), *pairs(1, "1", *turn(api)), answered(1, "Done")]
+        assert tree(wire.work) == before
+        whys = [Output(f"c{number}", why) for number, why in enumerate(_at(work, [*MISFITS.values()]), start=1)]
+        history = [item for pair in zip(sent(*calls), whys, strict=True) for item in pair]
+        assert scripted_model.requests[1].body == body(api, GO, *history, cwd=work, session=session)
+
+
+async def test_a_patch_that_does_not_fit_is_told_the_same_however_it_is_spelt(
+    scripted_model: ScriptedModel,
+) -> None:
+    calls = spellings(patch("*** Update File: missing.txt", "-a", "+b"))
+    scripted_model.says(*calls.values())
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+        assert messages == [
+            *configured(1, wire.sessions[0]),
+            *pairs(1, "1", *turn("chat")),
+            answered(1, "Done"),
+        ]
+        why = f"error: Failed to read file to update {wire.work}/missing.txt: {NOT_FOUND}"
+    assert outputs(scripted_model) == [(CALL_ID, why)] * len(calls)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_function_call_without_a_patch_is_explained(scripted_model: ScriptedModel, api: Api) -> None:
+    details = {
+        "{}": "missing field `input`",
+        '{"input": 7}': "invalid type: integer `7`, expected a string (input)",
+        "[]": "invalid type: sequence, expected a map (arguments)",
+    }
+    calls = [Call("apply_patch", arguments, f"c{number}") for number, arguments in enumerate(details)]
+    scripted_model.says(*calls)
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *turn(api)),
+        answered(1, "Done"),
+    ]
+    assert outputs(scripted_model) == [
+        (f"c{number}", f"failed to parse function arguments: {detail}")
+        for number, detail in enumerate(details.values())
+    ]
+
+
+# --- patches that may not be, and such that cannot be written ------------------------------
+
+
+NO_SANDBOX = "no sandbox is available on this system: sandboxes are not supported yet"
+NOBODY_TO_ASK = "the approval policy asks first, and approvals are not supported yet"
+
+REFUSALS = (
+    ({"sandbox": "read-only"}, NO_SANDBOX),
+    ({"sandbox": "workspace-write"}, NO_SANDBOX),
+    ({"sandbox": "workspace-write", "approval-policy": "on-request"}, NO_SANDBOX),
+    ({"sandbox": "workspace-write", "approval-policy": "on-failure"}, NO_SANDBOX),
+    ({"approval-policy": "untrusted"}, NOBODY_TO_ASK),
+)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_patch_is_refused_where_it_would_need_a_sandbox_or_a_persons_yes(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    calls = spellings(patch("*** Add File: a.txt", "+a")).values()
+    async with speaking(scripted_model, api=api) as wire:
+        for number, (arguments, why) in enumerate(REFUSALS, start=1):
+            scripted_model.says(*calls)
+            wire.codex(number, "go", **arguments)
+            messages = await wire.answer(number)
+
+            assert messages == [
+                *configured(number, wire.sessions[-1]),
+                *pairs(number, str(number), *turn(api)),
+                answered(number, "Done"),
+            ], arguments
+            assert outputs(scripted_model) == [(CALL_ID, f"patch rejected: {why}")] * len(calls), arguments
+        assert tree(wire.work) == {}
+
+
+def _why_not(path: str) -> str:
+    """What the system says to whoever makes such a file."""
+    with pytest.raises(OSError) as refused, open(path, "x"):
+        pass
+    return f"{refused.value.strerror} (os error {refused.value.errno})"
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    lines = ("*** Add File: sub/a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA")
+    # Files cannot be made there, which shows only when one is.
+    [call] = calls_for(patch(*lines, "*** Add File: /proc/a.txt", "+a"))
+    scripted_model.says(call)
+    async with speaking(scripted_model, api=api) as wire:
+        _plant(wire.work, BEFORE)
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+        work, session = wire.work, wire.sessions[0]
+        changes = {
+            f"{work}/sub/a.txt": added("a\n"),
+            f"{work}/old.txt": updated(BETA_HUNK),
+            "/proc/a.txt": added("a\n"),
+        }
+        why = f"Failed to write file /proc/a.txt: {_why_not('/proc/a.txt')}\n"
+        assert messages == [
+            *configured(1, session),
+            *pairs(1, "1", *turn(api, *not_written(changes, why))),
+            answered(1, "Done"),
+        ]
+        assert tree(work) == BEFORE
+        heard = Output(CALL_ID, told(why, exit_code=1))
+        assert untimed_requests(scripted_model)[-1] == body(api, GO, *sent(call), heard, cwd=work, session=session)
+
+
+# --- much to say ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_the_model(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    names = [f"a-rather-long-name-for-a-file-{number:03}" for number in range(300)]
+    scripted_model.says(*calls_for(patch(*(f"*** Add File: {name}" for name in names))))
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        seen = events_in(await wire.answer(1))
+
+        assert tree(wire.work) == {name: _file("") for name in names}
+    output = success(*(f"A {name}" for name in names))
+    chunks = [one["chunk"] for one in seen if one["type"] == "exec_command_output_delta"]
+    assert b"".join(map(bytes, chunks)) == output.encode()
+    assert [len(chunk) for chunk in chunks] == [8192, len(output) - 8192]
+    [end] = [one for one in seen if one["type"] == "patch_apply_end"]
+    assert end == {"type": "patch_apply_end", "call_id": CALL_ID, "stdout": output, "stderr": "", "success": True}
+    lines = output.splitlines(keepends=True)
+    left_out = f"[... {301 - 256} lines, {sum(map(len, lines[128:-128]))} bytes truncated ...]\n"
+    cut = "".join([*lines[:128], left_out, *lines[-128:]])
+    assert outputs(scripted_model) == [(CALL_ID, told(cut))]
+
+
+# --- what a turn has changed ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_diff_goes_over_all_patches_of_a_turn_and_starts_afresh_in_the_next(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    texts = [
+        patch("*** Update File: old.txt", "@@", " alpha", "-beta", "+BETA", " gamma"),
+        patch("*** Update File: old.txt", "@@", "-gamma", "+GAMMA"),
+        patch("*** Update File: old.txt", "@@", "-GAMMA", "+delta"),
+    ]
+    first, second, third = calls_for(*texts)
+    for reply in ((first,), (second,), ("Done",), (third,), ("Done",)):
+        scripted_model.says(*reply)
+    async with speaking(scripted_model, api=api) as wire:
+        _plant(wire.work, {"old.txt": _file(OLD)})
+        wire.codex(1, "go")
+        one = await wire.answer(1)
+        wire.reply(2, "again")
+        two = await wire.answer(2)
+
+        output, path = success("M old.txt"), f"{wire.work}/old.txt"
+        once = applied({path: updated(BETA_HUNK)}, output, _changed(path, BETA_BLOB, BETA_HUNK))
+        twice = applied(
+            {path: updated("@@ -2,2 +2,2 @@\n BETA\n-gamma\n+GAMMA\n")},
+            output,
+            _changed(path, BOTH_BLOB, BOTH_HUNK),
+            call_id="c2",
+        )
+        anew = applied(
+            {path: updated("@@ -2,2 +2,2 @@\n BETA\n-GAMMA\n+delta\n")},
+            output,
+            _changed(
+                path,
+                "c71c683359a2d2fca6891cb260ecd8933a3d2636",
+                "@@ -1,3 +1,3 @@\n alpha\n BETA\n-GAMMA\n+delta\n",
+                before=BOTH_BLOB,
+            ),
+            call_id="c3",
+        )
+        assert one == [
+            *configured(1, wire.sessions[0]),
+            *pairs(1, "1", *turn(api, *once, SPENT, *twice)),
+            answered(1, "Done"),
+        ]
+        assert two == [*pairs(2, "2", *turn(api, *anew)), answered(2, "Done")]
+
+
+async def test_a_file_moved_from_place_to_place_is_shown_once_with_its_first_and_its_last_name(
+    scripted_model: ScriptedModel,
+) -> None:
+    calls = calls_for(
+        patch("*** Update File: old.txt", "*** Move to: second.txt", "-beta", "+BETA"),
+        patch("*** Update File: second.txt", "*** Move to: sub/third.txt"),
+        patch("*** Update File: sub/third.txt", "-gamma", "+GAMMA"),
+        patch("*** Update File: sub/third.txt", "*** Move to: old.txt"),
+    )
+    async with speaking(scripted_model) as wire:
+        _plant(wire.work, {"old.txt": _file(OLD)})
+        scripted_model.says(*calls)
+        wire.codex(1, "go")
+        diffs = turn_diffs(await wire.answer(1))
+
+        old, second, third = (f"{wire.work}/{name}" for name in ("old.txt", "second.txt", "sub/third.txt"))
+        assert diffs == [
+            _changed(old, BETA_BLOB, BETA_HUNK, new_path=second),
+            _changed(old, BETA_BLOB, BETA_HUNK, new_path=third),
+            _changed(old, BOTH_BLOB, BOTH_HUNK, new_path=third),
+            _changed(old, BOTH_BLOB, BOTH_HUNK),
+        ]
+
+
+async def test_a_turn_that_takes_back_what_it_changed_has_no_diff_any_more(scripted_model: ScriptedModel) -> None:
+    calls = calls_for(
+        patch("*** Add File: a.txt", "+a"),
+        patch("*** Delete File: a.txt", "*** Update File: old.txt", "-beta", "+BETA"),
+        patch("*** Update File: old.txt", "-BETA", "+beta"),
+        patch("*** Add File: a.txt", "+a"),
+    )
+    scripted_model.says(*calls)
+    async with speaking(scripted_model) as wire:
+        _plant(wire.work, BEFORE)
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+        changed = _changed(f"{wire.work}/old.txt", BETA_BLOB, BETA_HUNK)
+        assert turn_diffs(messages) == [_new_a(wire.work), changed, _new_a(wire.work)]
+        ends = [one for one in events_in(messages) if one["type"] == "patch_apply_end"]
+        assert [one["success"] for one in ends] == [True] * 4
+
+
+async def test_a_command_between_two_patches_shows_in_the_diff_where_it_changed_their_files(
+    scripted_model: ScriptedModel,
+) -> None:
+    one, two = calls_for(patch("*** Add File: a.txt", "+x"), patch("*** Update File: old.txt", "-beta", "+BETA"))
+    scripted_model.says(one, shell_call("sh", "-c", "echo a > a.txt; echo b > b.txt", call_id="c9"), two)
+    async with speaking(scripted_model) as wire:
+        _plant(wire.work, BEFORE)
+        wire.codex(1, "go")
+        *_, last = turn_diffs(await wire.answer(1))
+
+        assert last == _new_a(wire.work) + _changed(f"{wire.work}/old.txt", BETA_BLOB, BETA_HUNK)
+
+
+# --- looking on, and being stopped ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    texts = (
+        patch("*** Add File: a.txt", "+a"),
+        patch("*** Add File: /proc/a.txt", "+a"),
+        patch("*** Delete File: a.txt"),
+    )
+    # Models use an id again.
+    scripted_model.says(*(call for text in texts for call in calls_for(text)))
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        live = events_in(await wire.answer(1))
+        wire.stream(2, wire.sessions[0])
+        *_, snapshot = await wire.until(is_event("notifications/initial_state"))
+
+    assert [one["type"] for one in live if "patch" in one["type"] or "output" in one["type"]] == [
+        "patch_apply_begin",
+        "exec_command_output_delta",
+        "patch_apply_end",
+    ] * 3
+    remaining = [one for one in live if one["type"] not in ("session_configured", "agent_message_delta")]
+    assert [one["msg"] for one in snapshot["params"]["initial_state"]["events"]] == remaining
+
+
+NUMBERS = range(200)
+MANY_BEFORE: Tree = {f"f{number}.txt": _file(f"old {number}\nx\n") for number in NUMBERS}
+MANY_AFTER: Tree = {f"f{number}.txt": _file(f"new {number}\nx\n") for number in NUMBERS}
+MANY = patch(*(f"*** Update File: f{number}.txt\n-old {number}\n+new {number}" for number in NUMBERS))
+
+
+@pytest.mark.promises("patch.whole")
+async def test_a_patch_that_has_begun_is_written_whole_though_the_turn_is_interrupted(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says(*calls_for(MANY))
+    scripted_model.default = Says((HOLD,))  # the interrupt may come too late for the patch, not for the turn
+    async with speaking(scripted_model) as wire:
+        _plant(wire.work, MANY_BEFORE)
+        wire.codex(1, "go")
+        await wire.until(is_event("patch_apply_begin"))
+        wire.cancel(1)
+        *_, last = await wire.answer(1)
+        written = tree(wire.work)
+        scripted_model.default = Says(("Done",))
+        wire.reply(2, "again")
+        next_turn = await wire.answer(2)
+
+    assert last == interrupted(1)
+    assert written == MANY_AFTER
+    assert turn_diffs(next_turn) == []
+    [(call_id, heard)] = outputs(scripted_model)
+    assert call_id == CALL_ID
+    assert heard in ("aborted", told(success(*(f"M {name}" for name in MANY_AFTER))))
+
+
+async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stopped(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says(*calls_for(MANY))
+    scripted_model.default = Says((HOLD,))
+    async with speaking(scripted_model) as wire:
+        _plant(wire.work, MANY_BEFORE)
+        wire.codex(1, "go")
+        await wire.until(is_event("patch_apply_begin"))
+        wire.raw.terminate()
+        *_, last = await wire.answer(1)
+        await wire.raw.exit_code()
+
+        assert last == failed(1, "Turn interrupted: the server was stopped")
+        assert tree(wire.work) == MANY_AFTER

@@ -1,0 +1,251 @@
+"""A real repository, changed over several turns: what a turn shows of itself is what git shows of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kit.calls import APIS, Wire, speaking
+from kit.patches import calls_for, outputs, shell_call, success, told, turn_diffs
+from kit.trees import patch
+from parley.testing import Call, ScriptedModel
+from parley.testing.render import Api
+
+_GIT_SECONDS: Final = 30
+
+
+class Repository:
+    """Git's own view of a directory."""
+
+    def __init__(self, root: Path, **files: bytes) -> None:
+        """Begin one; `__` in a name stands for a dot."""
+        self.root = root
+        self.git("init", "--quiet")
+        # Git names the function around a hunk behind it, by guessing; the protocol does not.
+        (root / ".git/info").mkdir(exist_ok=True)
+        (root / ".git/info/attributes").write_text("* diff=unnamed\n")
+        for name, content in files.items():
+            (root / name.replace("__", ".")).write_bytes(content)
+        self.commit()
+
+    def git(self, *arguments: str) -> str:
+        settings = (
+            "core.autocrlf=false",
+            "core.fsmonitor=false",
+            "commit.gpgSign=false",
+            "diff.unnamed.xfuncname=^ no such line$",
+            "gc.auto=0",
+            "user.email=somebody@example.invalid",
+            "user.name=somebody",
+        )
+        done = subprocess.run(
+            ["git", *(word for setting in settings for word in ("-c", setting)), *arguments],
+            cwd=self.root,
+            env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull},
+            capture_output=True,
+            check=True,
+            timeout=_GIT_SECONDS,
+        )
+        return done.stdout.decode()
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "a turn")
+
+    def diff(self) -> str:
+        """What has changed since the last commit, in the words of the protocol: index lines without the
+        mode, and of a file that was renamed and changed nothing but both names."""
+        self.git("add", "--all")
+        diff = self.git("diff", "--cached", "--full-index", "--find-renames", "--no-ext-diff")
+        diff = re.sub(r"(?m)^(index \w+\.\.\w+) \d+$", r"\1", diff)
+        return re.sub(r"(?m)^similarity index .*\nrename from .*\nrename to .*\n(?=index )", "", diff)
+
+
+LONG: Final = b"".join(b"line %d\n" % number for number in range(1, 61))
+APP: Final = b"""\
+import sys
+
+
+def greet(name):
+    print("Hello, " + name)
+
+
+def main():
+    greet(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+ADDS = (
+    patch("*** Add File: README.md", "+# A title", "+", "+Some words.", "*** Add File: empty.txt"),
+    patch(
+        *("*** Add File: src/app/näme.py", "+größe = 7"),
+        *("*** Add File: with blanks.txt", "+a b c"),
+        *("*** Add File: 日本語/説明.txt", "+こんにちは"),
+    ),
+)
+
+CHANGES = (
+    patch(
+        *("*** Update File: crlf.txt", " one", "-two", "+TWO", "+two and a half", " three"),
+        *("*** Update File: open.txt", " alpha", "-beta", "+BETA"),
+        *("*** Update File: bom.txt", "-first", "+FIRST"),
+    ),
+    patch(
+        *("*** Update File: long.txt", "@@ line 4", "-line 5", " line 6", "-line 7", "+line seven"),
+        *("@@", " line 50", "+line fifty and a half"),
+        *("*** Update File: app.py", "@@ def main():", "-    greet(sys.argv[1])", "+    greet(sys.argv[-1])"),
+        *("*** Update File: src/app/näme.py", "-größe = 7", "+größe = 8"),
+    ),
+    patch("*** Update File: long.txt", "-line 60", "+the end", "*** End of File"),
+)
+
+MOVES = (
+    patch(
+        *("*** Delete File: README.md", "*** Delete File: empty.txt"),
+        *("*** Update File: long.txt", "*** Move to: text/länger.txt", "-line 20", "+line twenty"),
+        *("*** Update File: crlf.txt", "*** Move to: text/crlf.txt"),
+        *("*** Update File: 日本語/説明.txt", "*** Move to: explanation.txt"),
+    ),
+    patch("*** Update File: text/länger.txt", "*** Move to: longer.txt", "-line 30", "+line thirty"),
+    patch("*** Add File: crlf.txt", "+another of that name"),
+)
+
+MODES = (
+    patch(
+        *("*** Update File: app.py", "-import sys", "+import os, sys"),
+        *("*** Update File: bom.txt", " FIRST"),  # changes nothing
+        *("*** Update File: run.sh", "-true", "+false"),
+        *("*** Add File: new.sh", "+true"),
+    ),
+    ("chmod", "755", "app.py", "bom.txt", "new.sh"),
+    ("chmod", "644", "run.sh"),
+    patch("*** Update File: app.py", "-    main()", "+    sys.exit(main())"),
+)
+
+BACK_AND_FORTH = (
+    patch("*** Add File: passing.txt", "+x", "*** Delete File: open.txt"),
+    patch("*** Delete File: passing.txt", "*** Update File: app.py", "-def main():", "+def run():"),
+    patch("*** Add File: open.txt", "+alpha", "+BETA again"),
+    patch("*** Update File: app.py", "-def run():", "+def main():"),
+)
+
+SWAPS = (
+    patch(
+        *("*** Update File: app.py", "*** Move to: passing.txt"),
+        *("*** Update File: longer.txt", "*** Move to: app.py"),
+        *("*** Update File: passing.txt", "*** Move to: longer.txt"),
+        *("*** Delete File: explanation.txt", "*** Update File: open.txt", "*** Move to: explanation.txt"),
+    ),
+)
+
+TURNS = {
+    "adds": ADDS,
+    "changes": CHANGES,
+    "moves": MOVES,
+    "modes": MODES,
+    "back and forth": BACK_AND_FORTH,
+    "swaps": SWAPS,
+}
+
+
+def _calls(steps: tuple[str | tuple[str, ...], ...]) -> list[Call]:
+    """A patch is a text, a command several."""
+    return [
+        calls_for(step)[0] if isinstance(step, str) else shell_call(*step, call_id=f"x{number}")
+        for number, step in enumerate(steps)
+    ]
+
+
+@pytest.mark.promises("patch.turn-diff", "patch.keeps")
+@pytest.mark.parametrize("api", APIS)
+async def test_turn_after_turn_a_repository_changes_as_git_shows_it(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        repository = Repository(
+            wire.work,
+            app__py=APP,
+            bom__txt=b"\xef\xbb\xbffirst\nsecond\n",
+            crlf__txt=b"one\r\ntwo\r\nthree\r\n",
+            long__txt=LONG,
+            open__txt=b"alpha\nbeta",
+            run__sh=b"true\n",
+        )
+        (wire.work / "run.sh").chmod(0o755)
+        repository.commit()
+
+        for number, (name, steps) in enumerate(TURNS.items(), start=1):
+            diffs = await _turn(wire, number, _calls(steps))
+
+            assert diffs[-1] == repository.diff() != "", name
+            repository.commit()
+
+        assert repository.git("status", "--porcelain") == ""
+        assert (wire.work / "text/crlf.txt").read_bytes() == b"one\r\nTWO\r\ntwo and a half\r\nthree\r\n"
+        assert (wire.work / "bom.txt").read_bytes() == b"\xef\xbb\xbfFIRST\nsecond\n"
+
+
+async def test_each_patch_of_a_turn_shows_all_that_git_shows_by_then(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        repository = Repository(wire.work, open__txt=b"alpha\nBETA", app__py=APP)
+        expected: list[str] = []
+        for number in range(1, len(BACK_AND_FORTH) + 1):
+            diffs = await _turn(wire, number, _calls(BACK_AND_FORTH[:number]))
+            expected.append(repository.diff())
+            # So that the next turn repeats what this one did, and goes one step further.
+            repository.git("reset", "--quiet", "--hard")
+
+            assert diffs == expected
+
+
+async def test_a_patch_that_keeps_an_open_end_open_reads_as_in_git(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        repository = Repository(wire.work, open__txt=b"alpha\nbeta")
+        [diff] = await _turn(wire, 1, calls_for(patch("*** Update File: open.txt", " alpha", "-beta", "+BETA")))
+
+        assert (wire.work / "open.txt").read_bytes() == b"alpha\nBETA"
+        assert diff == repository.diff()
+        assert diff.endswith("-beta\n\\ No newline at end of file\n+BETA\n\\ No newline at end of file\n")
+
+
+async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conversation_works(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as wire:
+        repository = Repository(wire.work, top__txt=b"top\n")
+        inner = wire.work / "inner"
+        inner.mkdir()
+        (inner / "a.txt").write_bytes(b"a\n")
+        repository.commit()
+        text = patch(
+            *("*** Update File: a.txt", "-a", "+A"),
+            *("*** Update File: ../top.txt", "-top", "+TOP"),
+            *("*** Add File: deep/er/b.txt", "+b"),
+        )
+        scripted_model.says(*calls_for(text))
+        wire.codex(1, "go", cwd=str(inner))
+        [diff] = turn_diffs(await wire.answer(1))
+
+        assert diff == repository.diff()
+    assert outputs(scripted_model) == [("c1", told(success("A deep/er/b.txt", "M a.txt", "M ../top.txt")))]
+
+
+async def _turn(wire: Wire, number: int, calls: list[Call]) -> list[str]:
+    """Let the model make these calls, one response each; what is shown behind each patch."""
+    for call in calls:
+        wire.model.says(call)
+    if number == 1:
+        wire.codex(number, "go")
+    else:
+        wire.reply(number, "again")
+    diffs = turn_diffs(await wire.answer(number))
+    assert len(diffs) == sum(call.name == "apply_patch" for call in calls), outputs(wire.model)
+    return diffs

@@ -1,0 +1,272 @@
+"""The plan that a model shows, and the images that it looks at."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.calls import APIS, AskedFor, Assistant, Output, User, answered, body, configured, history, pairs, speaking
+from kit.hands import offered
+from kit.model_peer import settings
+from kit.patches import outputs, sent, turn
+from kit.traces import SPENT
+from parley.testing import Call, ScriptedModel
+from parley.testing.render import Api
+from parley.wire.events import PlanStep, PlanUpdate
+from parley.wire.images import MAX_IMAGE_BYTES
+
+GO = User("go")
+
+
+# --- the plan ------------------------------------------------------------------------------
+
+STEPS = (
+    PlanStep(step="one", status="completed"),
+    PlanStep(step="two", status="in_progress"),
+    PlanStep(step="three", status="pending"),
+)
+STEPS_SENT = [{"step": one.step, "status": one.status} for one in STEPS]
+
+
+def _plan_calls(*arguments: Any) -> list[Call]:
+    return [
+        Call("update_plan", one if isinstance(one, str) else json.dumps(one), f"c{number}")
+        for number, one in enumerate(arguments, start=1)
+    ]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_plan_is_offered_where_it_is_asked_for_and_shown_each_time_it_changes(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    first, second = _plan_calls({"explanation": "why", "plan": STEPS_SENT}, {"plan": STEPS_SENT[:1]})
+    scripted_model.says(first)
+    scripted_model.says(second)
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go", **{"include-plan-tool": True})
+        messages = await wire.answer(1)
+
+    session = wire.sessions[0]
+    with_plan = offered(
+        api, settings(approval_policy="never", sandbox_mode="danger-full-access", include_plan_tool=True)
+    )
+    updates = (
+        PlanUpdate(explanation="why", plan=STEPS),
+        SPENT,
+        PlanUpdate(explanation=None, plan=STEPS[:1]),
+    )
+    assert messages == [
+        *configured(1, session),
+        *pairs(1, "1", *turn(api, *updates)),
+        answered(1, "Done"),
+    ]
+    said: list[AskedFor] = [
+        GO,
+        *sent(first),
+        Output("c1", "Plan updated"),
+        *sent(second),
+        Output("c2", "Plan updated"),
+    ]
+    assert [request.body for request in scripted_model.requests] == [
+        body(api, *said[:count], cwd=wire.work, session=session, tools=with_plan) for count in (1, 3, 5)
+    ]
+    names = [tool.get("function", tool)["name"] for tool in with_plan]
+    assert names == ["shell", "apply_patch", "update_plan", "view_image"]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_plan_is_taken_though_it_was_not_offered(scripted_model: ScriptedModel, api: Api) -> None:
+    [call] = _plan_calls({"plan": []})
+    scripted_model.says(call)
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    session = wire.sessions[0]
+    assert messages == [
+        *configured(1, session),
+        *pairs(1, "1", *turn(api, PlanUpdate(explanation=None, plan=()))),
+        answered(1, "Done"),
+    ]
+    assert [request.body for request in scripted_model.requests] == [
+        body(api, GO, cwd=wire.work, session=session),
+        body(api, GO, *sent(call), Output("c1", "Plan updated"), cwd=wire.work, session=session),
+    ]
+    names = [tool.get("function", tool)["name"] for tool in offered(api)]
+    assert names == ["shell", "apply_patch", "view_image"]
+
+
+BAD_PLANS = {
+    "{}": "missing field `plan`",
+    '{"plan": 7}': "invalid type: integer `7`, expected a sequence (plan)",
+    '{"plan": [{"step": "x"}]}': "missing field `status` (plan[0])",
+    '{"plan": [{"step": "x", "status": "later"}]}': (
+        "unknown variant `later`, expected one of `pending`, `in_progress`, `completed` (plan[0].status)"
+    ),
+    '{"plan": [], "note": 1}': "unknown field `note`, expected `explanation` or `plan`",
+    '{"plan": [{"step": "x", "status": "pending", "note": 1}]}': (
+        "unknown field `note`, expected `step` or `status`"
+    ),
+    '{"plan": [], "explanation": 7}': "invalid type: integer `7`, expected a string (explanation)",
+    "[]": "invalid type: sequence, expected a map (arguments)",
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(scripted_model: ScriptedModel, api: Api) -> None:
+    calls = _plan_calls(*BAD_PLANS, "not JSON")
+    scripted_model.says(*calls)
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go", **{"include-plan-tool": True})
+        messages = await wire.answer(1)
+
+    assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
+    *explained, (_, unread) = outputs(scripted_model)
+    assert explained == [
+        (f"c{number}", f"failed to parse function arguments: {detail}")
+        for number, detail in enumerate(BAD_PLANS.values(), start=1)
+    ]
+    assert unread.startswith("failed to parse function arguments: arguments cannot be read: ")
+
+
+# --- images --------------------------------------------------------------------------------
+
+IMAGES = {
+    "dot.png": ("image/png", b"\x89PNG\r\n\x1a\n and so on"),
+    "photo": ("image/jpeg", b"\xff\xd8\xff\xe0 and so on"),
+    "moving.gif": ("image/gif", b"GIF89a and so on"),
+    "web.txt": ("image/webp", b"RIFF\x10\0\0\0WEBPVP8 and so on"),
+}
+"""By what they are, not by how they are called."""
+
+
+def _plant_images(work: Path) -> None:
+    for name, (_, content) in IMAGES.items():
+        (work / name).write_bytes(content)
+
+
+def _views(*paths: str) -> list[Call]:
+    return [
+        Call("view_image", json.dumps({"path": path}), f"c{number}") for number, path in enumerate(paths, start=1)
+    ]
+
+
+def _seen(api: Api, name: str) -> Any:
+    """An image in front of the model."""
+    kind, content = IMAGES[name]
+    url = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+    if api == "chat":
+        return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    image = {"type": "input_image", "image_url": url}
+    return {"type": "message", "id": None, "role": "user", "content": [image]}
+
+
+def _said(request: Any, api: Api) -> list[Any]:
+    """What a request holds from the user's first words on."""
+    return list(request["messages"][2:] if api == "chat" else request["input"][1:])
+
+
+@pytest.mark.promises("image.view")
+@pytest.mark.parametrize("api", APIS)
+async def test_an_image_is_put_before_the_model_behind_the_outputs_of_its_calls(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        _plant_images(wire.work)
+        calls = [*_views("dot.png", str(wire.work / "photo"), "./moving.gif"), Call("look", "{}", "c4")]
+        scripted_model.says(*calls)
+        wire.codex(1, "go")
+        first = await wire.answer(1)
+        wire.reply(2, "again")
+        second = await wire.answer(2)
+        work = wire.work
+
+    assert first == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
+    assert second[-1] == answered(2, "Done")
+    paths = ("dot.png", f"{work}/photo", "./moving.gif")
+    told = [*(f"The image {path} is attached." for path in paths), "unsupported call: look"]
+    outcomes = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
+    paired = [item for pair in zip(sent(*calls), outcomes, strict=True) for item in pair]
+    images = [_seen(api, name) for name in ("dot.png", "photo", "moving.gif")]
+    asked = [_said(request.body, api) for request in scripted_model.requests]
+    looked = [*history(api, GO, *paired), *images]
+    assert asked == [
+        history(api, GO),
+        looked,
+        [*looked, *history(api, Assistant("Done"), User("again"))],
+    ]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_model_is_told_why_it_cannot_see_an_image(scripted_model: ScriptedModel, api: Api) -> None:
+    async with speaking(scripted_model, api=api) as wire:
+        work, home = wire.work, wire.raw.home
+        (work / "notes.png").write_text("just words")
+        (work / "folder").mkdir()
+        os.mkfifo(work / "pipe.png")
+        with (work / "large.png").open("wb") as large:
+            large.write(IMAGES["dot.png"][1])
+            large.truncate(MAX_IMAGE_BYTES + 1)
+        (home / "secret.png").write_bytes(IMAGES["dot.png"][1])
+        (work / "way.png").symlink_to(home / "secret.png")
+        whys = {
+            "missing.png": "No such file or directory",
+            "notes.png": "not a PNG, JPEG, GIF or WebP image",
+            "folder": "Is a directory",
+            "pipe.png": "not a regular file",
+            "large.png": "larger than 20 MiB",
+            str(home / "secret.png"): "may not be read",
+            "way.png": "may not be read",
+            "a\0.png": "a path holds no NUL",
+        }
+        calls = [*_views(*whys), Call("view_image", "{}", "c90"), Call("view_image", '{"path": 7}', "c91")]
+        scripted_model.says(*calls)
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
+    assert outputs(scripted_model) == [
+        *((f"c{number}", f"{path}: {why}") for number, (path, why) in enumerate(whys.items(), start=1)),
+        ("c90", "failed to parse function arguments: missing field `path`"),
+        ("c91", "failed to parse function arguments: invalid type: integer `7`, expected a string (path)"),
+    ]
+    last = scripted_model.requests[-1].body
+    assert len(_said(last, api)) == 1 + 2 * len(calls)  # nothing stands behind the outputs
+
+
+@pytest.mark.long
+async def test_an_image_as_large_as_may_be_is_seen(scripted_model: ScriptedModel) -> None:
+    scripted_model.says(*_views("large.png"))
+    async with speaking(scripted_model) as wire:
+        with (wire.work / "large.png").open("wb") as large:
+            large.write(IMAGES["dot.png"][1])
+            large.truncate(MAX_IMAGE_BYTES)
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+    url = _said(scripted_model.requests[-1].body, "chat")[-1]["content"][0]["image_url"]["url"]
+    seen = base64.b64decode(url.removeprefix("data:image/png;base64,"))
+    assert len(seen) == MAX_IMAGE_BYTES
+    assert seen.rstrip(b"\0") == IMAGES["dot.png"][1]
+
+
+async def test_looking_at_an_image_and_planning_need_nobodys_yes(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        _plant_images(wire.work)
+        for number, setting in enumerate(({"sandbox": "read-only"}, {"approval-policy": "untrusted"}), start=1):
+            scripted_model.says(*_views("dot.png"), Call("update_plan", '{"plan": []}', "c2"))
+            wire.codex(number, "go", **setting)
+            messages = await wire.answer(number)
+
+            assert messages == [
+                *configured(number, wire.sessions[-1]),
+                *pairs(number, str(number), *turn("chat", PlanUpdate(explanation=None, plan=()))),
+                answered(number, "Done"),
+            ]
+            assert outputs(scripted_model) == [("c1", "The image dot.png is attached."), ("c2", "Plan updated")]
+            assert _said(scripted_model.requests[-1].body, "chat")[-1] == _seen("chat", "dot.png")

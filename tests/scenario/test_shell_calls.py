@@ -1,0 +1,487 @@
+"""The shell tool: what a client sees of a command, and what the model is told of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from kit.calls import APIS, Output, User, Wire, history, speaking
+from kit.shell import Turned, begun, ended, output, ran, sent, sh, shell, turn, unended, whole_turn
+from parley.testing import Call, Data, ScriptedModel
+from parley.testing.steps import Step
+from parley.tools.commands.environment import SAFE
+
+NO_SANDBOX: Final = "exec command rejected: no sandbox is available on this system: sandboxes are not supported yet"
+NOBODY_TO_ASK: Final = "exec command rejected: the approval policy asks first, and approvals are not supported yet"
+
+
+async def over_both(wire: Wire, call: Call, **arguments: Any) -> dict[str, Turned]:
+    """One turn with this call over each API."""
+    return {api: await turn(wire, call, api=api, **arguments) for api in APIS}
+
+
+def expected(call: Call, told: str, *events: Any) -> dict[str, Turned]:
+    return {api: Turned.of_one(api, call, told, *events) for api in APIS}
+
+
+# --- it ran --------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("shell.told")
+async def test_of_a_command_that_succeeds_the_model_reads_stdout(scripted_model: ScriptedModel) -> None:
+    call = shell("c1", "echo", "hello")
+    async with speaking(scripted_model) as wire:
+        seen = await over_both(wire, call)
+
+        assert seen == expected(
+            call,
+            ran("hello\n"),
+            begun("c1", "echo", "hello", cwd=wire.work),
+            output("c1", "hello\n"),
+            ended("c1", "hello\n"),
+        )
+
+
+class Row(NamedTuple):
+    """What a script says and how it ends, and what of that the model reads."""
+
+    script: str
+    stdout: bytes
+    stderr: bytes
+    exit_code: int
+    told: str
+
+
+ROWS: Final = (
+    Row("printf out; printf err >&2", b"out", b"err", 0, "out"),
+    Row("printf err >&2", b"", b"err", 0, ""),
+    Row("printf out; printf err >&2; exit 3", b"out", b"err", 3, "out\nerr"),
+    Row("echo out; echo err >&2; exit 3", b"out\n", b"err\n", 3, "out\nerr\n"),
+    Row("printf err >&2; exit 127", b"", b"err", 127, "err"),
+    Row("printf out; exit 1", b"out", b"", 1, "out"),
+    Row("exit 255", b"", b"", 255, ""),
+    Row(r"printf 'a\303\244\377\000\033z'", b"a\xc3\xa4\xff\0\x1bz", b"", 0, "aä�\0\x1bz"),
+)
+
+
+@pytest.mark.promises("shell.told")
+async def test_a_command_ends_as_it_says_and_the_model_reads_both_streams_when_it_fails(
+    scripted_model: ScriptedModel,
+) -> None:
+    calls = [sh(f"c{place}", row.script) for place, row in enumerate(ROWS)]
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, *calls)
+
+        events: list[Any] = []
+        for place, row in enumerate(ROWS):
+            call_id = f"c{place}"
+            streams = ("stdout", row.stdout), ("stderr", row.stderr)
+            end = ended(call_id, *(said.decode(errors="replace") for _, said in streams), exit_code=row.exit_code)
+            events.append(begun(call_id, "sh", "-c", row.script, cwd=wire.work))
+            events += [output(call_id, said, stream=stream) for stream, said in streams if said]
+            events.append(end)
+        assert seen.events == whole_turn("chat", *events)
+        told = [Output(f"c{place}", ran(row.told, exit_code=row.exit_code)) for place, row in enumerate(ROWS)]
+        assert seen.asked[2::2] == history("chat", *told)
+
+
+# --- it said a great deal --------------------------------------------------------------------
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(f"{number}\n" for number in range(first, last + 1))
+
+
+X: Final = "x" * 5120
+MANY_X: Final = "head -c {} /dev/zero | tr '\\0' x"
+
+
+LONG: Final = {
+    "seq 256": lines(1, 256),
+    "seq 400": lines(1, 128) + "[... 144 lines, 576 bytes truncated ...]\n" + lines(273, 400),
+    MANY_X.format(10240): X + X,
+    MANY_X.format(60000): f"{X}\n[... 0 lines, 49760 bytes truncated ...]\n{X}",
+}
+"""By script, what the model is told."""
+
+
+@pytest.mark.promises("shell.told")
+async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_still_in_the_end_event(
+    scripted_model: ScriptedModel,
+) -> None:
+    calls = [sh(f"c{place}", script) for place, script in enumerate(LONG)]
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, *calls)
+
+        ends = [event for event in seen.events if event["type"] == "exec_command_end"]
+        assert ends == [ended(f"c{place}", told[:5120]) for place, told in enumerate(LONG.values())]
+        outputs = [Output(f"c{place}", ran(told)) for place, told in enumerate(LONG.values())]
+        assert seen.asked[2::2] == history("chat", *outputs)
+
+
+async def test_each_stream_of_a_failing_command_is_cut_by_itself(scripted_model: ScriptedModel) -> None:
+    call = sh("c1", "seq 300; seq 301 600 >&2; exit 1")
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, call)
+
+        out = lines(1, 128) + "[... 44 lines, 176 bytes truncated ...]\n" + lines(173, 300)
+        err = lines(301, 428) + "[... 44 lines, 176 bytes truncated ...]\n" + lines(473, 600)
+        assert seen.events[-4] == ended("c1", out, err, exit_code=1)
+        told = Output("c1", ran(out + err, exit_code=1))
+        assert seen.asked == history("chat", User("go"), sent(call), told)
+
+
+# --- it did not run to its end -----------------------------------------------------------------
+
+NOT_THERE: Final = "No such file or directory (os error 2)"
+
+TIMED_OUT: Final = {
+    "never": "failed in sandbox None with execution error: command timed out",
+    "on-request": "failed in sandbox None with execution error: command timed out",
+    "on-failure": "command timed out after 300 milliseconds",
+}
+"""By policy, what the model is told of a command that took longer than 300 milliseconds."""
+
+
+@pytest.mark.promises("shell.told")
+async def test_a_program_that_is_not_there_has_a_beginning_and_an_end(scripted_model: ScriptedModel) -> None:
+    call = shell("c1", "no-such-program-here", "x")
+    async with speaking(scripted_model) as wire:
+        seen = await over_both(wire, call)
+
+        events = begun("c1", "no-such-program-here", "x", cwd=wire.work), unended("c1", NOT_THERE)
+        assert seen == expected(call, f"execution error: {NOT_THERE}", *events)
+
+
+async def test_an_empty_command_has_a_beginning_and_an_end(scripted_model: ScriptedModel) -> None:
+    call, why = shell("c1"), "command args are empty"
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, call)
+
+        events = begun("c1", cwd=wire.work), unended("c1", why)
+        assert seen == Turned.of_one("chat", call, f"execution error: {why}", *events)
+
+
+@pytest.mark.promises("shell.told")
+async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_the_words(
+    scripted_model: ScriptedModel,
+) -> None:
+    call = shell("c1", "sleep", "1000", timeout=300)
+    async with speaking(scripted_model) as wire:
+        seen = {policy: await over_both(wire, call, **{"approval-policy": policy}) for policy in TIMED_OUT}
+
+        events = begun("c1", "sleep", "1000", cwd=wire.work), unended("c1", "sandbox error: command timed out")
+        assert seen == {policy: expected(call, told, *events) for policy, told in TIMED_OUT.items()}
+
+
+async def test_what_a_command_said_before_its_time_was_over_is_shown_and_not_told(
+    scripted_model: ScriptedModel,
+) -> None:
+    call = sh("c1", "echo begun; sleep 1000", timeout=2000)
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, call)
+
+        assert seen.events[2:4] == [output("c1", "begun\n"), unended("c1", "sandbox error: command timed out")]
+        told = Output("c1", TIMED_OUT["never"])
+        assert seen.asked == history("chat", User("go"), sent(call), told)
+
+
+@pytest.mark.promises("shell.told")
+async def test_a_command_that_a_signal_kills_did_not_run_to_its_end(scripted_model: ScriptedModel) -> None:
+    call = shell("c1", "bash", "-c", "echo begun; kill -9 $$")
+    why = "command was killed by a signal"
+    async with speaking(scripted_model) as wire:
+        seen = await over_both(wire, call)
+
+        events = (
+            begun(
+                *("c1", "bash", "-c", "echo begun; kill -9 $$"),
+                cwd=wire.work,
+                parsed=[{"Unknown": {"cmd": ["echo", "begun;", "kill", "-9", "$$"]}}],
+            ),
+            output("c1", "begun\n"),
+            unended("c1", f"sandbox error: {why}"),
+        )
+        assert seen == expected(call, f"failed in sandbox None with execution error: {why}", *events)
+
+
+# --- it did not run at all ---------------------------------------------------------------------
+
+
+@pytest.mark.promises("shell.refused")
+@pytest.mark.parametrize("sandbox", ["read-only", "workspace-write"])
+async def test_where_a_sandbox_is_asked_for_nothing_runs_and_the_model_is_told_why(
+    scripted_model: ScriptedModel, sandbox: str
+) -> None:
+    call = shell("c1", "touch", "proof")
+    async with speaking(scripted_model) as wire:
+        for policy in ("untrusted", "on-failure", "on-request", "never"):
+            seen = await over_both(wire, call, sandbox=sandbox, **{"approval-policy": policy})
+
+            assert seen == expected(call, NO_SANDBOX)
+        assert [*wire.work.iterdir()] == []
+
+
+@pytest.mark.promises("shell.refused")
+async def test_what_a_person_would_have_to_allow_does_not_run(scripted_model: ScriptedModel) -> None:
+    call = shell("c1", "touch", "proof")
+    async with speaking(scripted_model) as wire:
+        seen = await over_both(wire, call, **{"approval-policy": "untrusted"})
+
+        assert seen == expected(call, NOBODY_TO_ASK)
+        assert [*wire.work.iterdir()] == []
+
+
+NAMES: Final = ("no_such_tool", "Shell", "")
+
+
+@pytest.mark.promises("calls.unknown")
+async def test_a_function_that_was_never_offered_is_answered_without_events(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        for name in NAMES:
+            call = Call(name, {"command": ["touch", "proof"]}, "c1")
+            seen = await over_both(wire, call)
+
+            assert seen == expected(call, f"unsupported call: {name}")
+        assert [*wire.work.iterdir()] == []
+
+
+BAD_ARGUMENTS: Final = {
+    "{not json": "arguments cannot be read: JSON is malformed: object keys must be strings (byte 1)",
+    "": "arguments cannot be read: Input data was truncated",
+    '{"command": "touch proof"}': 'invalid type: string "touch proof", expected a sequence (command)',
+    "{}": "missing field `command`",
+    '{"command": ["touch", "proof"], "timeout": -1}': (
+        "invalid value: integer `-1`, expected a number, at least 0 (timeout)"
+    ),
+}
+"""By arguments, what is wrong with them."""
+
+
+@pytest.mark.promises("shell.told")
+async def test_arguments_that_do_not_fit_are_explained_to_the_model_without_events(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model) as wire:
+        for arguments, detail in BAD_ARGUMENTS.items():
+            call = Call("shell", arguments, "c1")
+            seen = await over_both(wire, call)
+
+            assert seen == expected(call, f"failed to parse function arguments: {detail}")
+        assert [*wire.work.iterdir()] == []
+
+
+# --- other spellings ---------------------------------------------------------------------------
+
+
+async def test_the_other_name_of_the_function_and_unknown_arguments_do_as_well(
+    scripted_model: ScriptedModel,
+) -> None:
+    call = Call("container.exec", {"command": ["echo", "c"], "unknown": 1, "timeout": None}, "c1")
+    async with speaking(scripted_model) as wire:
+        seen = await over_both(wire, call)
+
+        events = begun("c1", "echo", "c", cwd=wire.work), output("c1", "c\n"), ended("c1", "c\n")
+        assert seen == expected(call, ran("c\n"), *events)
+
+
+def done(item: Any) -> Step:
+    return Data(json.dumps({"type": "response.output_item.done", "item": item}))
+
+
+async def test_local_shell_calls_run_where_they_say_and_go_back_as_they_came(scripted_model: ScriptedModel) -> None:
+    first = {
+        "type": "local_shell_call",
+        "id": "ls_1",
+        "call_id": "c1",
+        "status": "completed",
+        "action": {
+            "type": "exec",
+            "command": ["sh", "-c", "pwd; echo $ADDED"],
+            "timeout_ms": 9000,
+            "working_directory": "/",
+            "env": {"ADDED": "by the model"},
+            "user": "root",
+        },
+    }
+    second = {"type": "local_shell_call", "id": "ls_2", "action": {"type": "exec", "command": ["echo", "b"]}}
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, done(first), done(second), api="responses", model="codex-mini-latest")
+
+        assert seen.events == whole_turn(
+            "responses",
+            begun("c1", "sh", "-c", "pwd; echo $ADDED", cwd="/"),
+            output("c1", "/\n\n"),
+            ended("c1", "/\n\n"),
+            begun("ls_2", "echo", "b", cwd=wire.work),
+            output("ls_2", "b\n"),
+            ended("ls_2", "b\n"),
+        )
+        outputs = history("responses", Output("c1", ran("/\n\n")), Output("ls_2", ran("b\n")))
+        assert seen.asked == [*history("responses", User("go")), first, outputs[0], second, outputs[1]]
+        assert {"type": "local_shell"} in scripted_model.requests[0].body["tools"]
+
+
+# --- around a command --------------------------------------------------------------------------
+
+
+async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_missing(
+    scripted_model: ScriptedModel,
+) -> None:
+    calls = [
+        shell(f"c{place}", "pwd", workdir=workdir) for place, workdir in enumerate(("sub", "/", "missing", ""))
+    ]
+    async with speaking(scripted_model) as wire:
+        work, sub = wire.work, wire.work / "sub"
+        sub.mkdir()
+        seen = await turn(wire, *calls)
+
+        assert seen.events == whole_turn(
+            "chat",
+            begun("c0", "pwd", cwd=sub),
+            output("c0", f"{sub}\n"),
+            ended("c0", f"{sub}\n"),
+            begun("c1", "pwd", cwd="/"),
+            output("c1", "/\n"),
+            ended("c1", "/\n"),
+            begun("c2", "pwd", cwd=work / "missing"),
+            unended("c2", NOT_THERE),
+            begun("c3", "pwd", cwd=work),
+            output("c3", f"{work}\n"),
+            ended("c3", f"{work}\n"),
+        )
+        told = ran(f"{sub}\n"), ran("/\n"), f"execution error: {NOT_THERE}", ran(f"{work}\n")
+        outputs = [Output(f"c{place}", text) for place, text in enumerate(told)]
+        assert seen.asked[2::2] == history("chat", *outputs)
+
+
+async def test_a_conversation_in_a_directory_that_is_not_there_runs_commands_elsewhere_alone(
+    scripted_model: ScriptedModel,
+) -> None:
+    calls = shell("c1", "pwd"), shell("c2", "pwd", workdir="/")
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, *calls, cwd=str(wire.work / "missing"))
+
+        told = Output("c1", f"execution error: {NOT_THERE}"), Output("c2", ran("/\n"))
+        assert seen.asked[2::2] == history("chat", *told)
+
+
+async def test_a_command_finds_an_empty_stdin(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        seen = await turn(wire, shell("c1", "wc", "-c"))
+
+        assert seen.asked[-1:] == history("chat", Output("c1", ran("0\n")))
+
+
+async def test_what_a_command_is_known_to_do_stands_beside_it(scripted_model: ScriptedModel) -> None:
+    commands: dict[str, list[Any]] = {
+        "true && ls": [{"ListFiles": {"cmd": ["ls"], "path": None}}],
+        "cat src/notes.txt": [{"Read": {"cmd": ["cat", "src/notes.txt"], "name": "notes.txt"}}],
+        "grep -n word src | head -5": [
+            {"Search": {"cmd": ["grep", "-n", "word", "src"], "query": "word", "path": "src"}}
+        ],
+    }
+    async with speaking(scripted_model) as wire:
+        calls = [shell(f"c{place}", "bash", "-lc", script) for place, script in enumerate(commands)]
+        seen = await turn(wire, *calls)
+
+        begins = [event for event in seen.events if event["type"] == "exec_command_begin"]
+        assert begins == [
+            begun(f"c{place}", "bash", "-lc", script, cwd=wire.work, parsed=parsed)
+            for place, (script, parsed) in enumerate(commands.items())
+        ]
+
+
+# --- the environment ---------------------------------------------------------------------------
+
+SECRETS: Final = {
+    "OPENAI_API_KEY": "secret-of-openai",
+    "MODEL_ACCESS": "secret-of-the-model",
+    "MODEL_TENANT": "secret-of-the-tenant",
+    "GITHUB_TOKEN": "secret-token",
+    "My_Secret_Word": "secret-word",
+    "AWS_SECRET_ACCESS_KEY": "secret-key",
+    "HTTPS_PROXY": "http://ada:secret-password@proxy.invalid:3128",
+}
+"""What the server is given and no command may see, whatever it is called."""
+
+HARMLESS: Final = {"JAVA_HOME": "/opt/java", "TERM": "dumb", "MY_VARIABLE": "mine", "MY_OTHER": "other"}
+SNEAKY: Final = {"BASH_ENV": "/nowhere", "GIT_SSH_COMMAND": "false", "PAGER": "false", "PYTHONSTARTUP": "/nowhere"}
+
+KEYED_PROVIDER: Final = """
+[model_providers.chat]
+name = "Wants a key"
+base_url = "{base_url}"
+env_key = "MODEL_ACCESS"
+env_http_headers = {{ "x-tenant" = "MODEL_TENANT" }}
+request_max_retries = 0
+stream_max_retries = 0
+"""
+
+
+async def environment(model: ScriptedModel, policy: str) -> dict[str, str]:
+    """What a command is given under this policy, of a server that has all of the above."""
+    config = f"[shell_environment_policy]\n{policy}\n{KEYED_PROVIDER.format(base_url=model.base_url)}"
+    async with speaking(model, config=config, env={**SECRETS, **HARMLESS, **SNEAKY}) as wire:
+        seen = await turn(wire, shell("c1", "env", "-0"))
+
+    headers = model.requests[0].headers
+    assert (headers["authorization"], headers["x-tenant"]) == ("Bearer secret-of-the-model", "secret-of-the-tenant")
+    assert [secret for secret in SECRETS.values() if secret in model.requests[-1].raw.decode()] == []
+    (said,) = [event for event in seen.events if event["type"] == "exec_command_output_delta"]
+    variables = bytes(said["chunk"]).decode().removesuffix("\0").split("\0")
+    return dict(variable.split("=", 1) for variable in variables)
+
+
+@pytest.mark.promises("shell.environment")
+async def test_commands_are_given_the_variables_of_a_list_and_no_other(scripted_model: ScriptedModel) -> None:
+    given = await environment(scripted_model, "")
+
+    assert given["JAVA_HOME"] == "/opt/java"
+    assert given["TERM"] == "dumb"
+    assert set(given) - {name for names in SAFE.values() for name in names} == set()
+    assert set(given) & {*SECRETS, *SNEAKY, "MY_VARIABLE", "PARLEY_HOME"} == set()
+
+
+@pytest.mark.promises("shell.environment")
+@pytest.mark.parametrize("others_pass", [False, True])
+async def test_also_when_commands_are_given_everything_the_keys_of_the_server_are_its_own(
+    scripted_model: ScriptedModel, others_pass: bool
+) -> None:
+    policy = 'inherit = "all"'
+    if others_pass:  # then what is not a key of the server has to be named
+        policy += "\nignore_default_excludes = true\nexclude = ['*_SECRET_*', 'GITHUB_T?KEN', 'HTTPS_PROXY']"
+    given = await environment(scripted_model, policy)
+
+    assert {name: given.get(name) for name in HARMLESS} == HARMLESS
+    assert set(given) & {*SECRETS, *SNEAKY} == set()
+
+
+async def test_of_the_core_variables_there_are_few(scripted_model: ScriptedModel) -> None:
+    given = await environment(scripted_model, 'inherit = "core"')
+
+    core = {"HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP"}
+    assert set(given) - core == set()
+    assert "PATH" in given
+
+
+async def test_what_the_user_sets_is_all_that_there_is_when_nothing_is_inherited(
+    scripted_model: ScriptedModel,
+) -> None:
+    given = await environment(scripted_model, 'inherit = "none"\nset = { API_TOKEN = "mine", PAGER = "cat" }')
+
+    assert given == {"API_TOKEN": "mine", "PAGER": "cat"}
+
+
+async def test_of_what_is_inherited_and_set_the_user_can_keep_a_part(scripted_model: ScriptedModel) -> None:
+    policy = """
+        inherit = "all"
+        exclude = ["MY_O*"]
+        set = { ADDED = "1", LEFT = "2" }
+        include_only = ["MY_*", "ADDED"]
+    """
+    given = await environment(scripted_model, policy)
+
+    assert given == {"MY_VARIABLE": "mine", "ADDED": "1"}

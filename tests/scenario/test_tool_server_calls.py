@@ -1,0 +1,387 @@
+"""A model that calls the tools of tool servers: what it is offered, what happens, what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pytest
+
+from kit.calls import (
+    APIS,
+    AskedFor,
+    CallSent,
+    Output,
+    User,
+    Wire,
+    answered,
+    body,
+    configured,
+    is_event,
+    pairs,
+    shown,
+    speaking,
+)
+from kit.events import background_event, error, task_complete, task_started
+from kit.hands import offered
+from kit.model_peer import settings
+from kit.tool_servers import Loopback, program
+from kit.traces import SPENT, said
+from parley.config.types import ToolServer
+from parley.testing import Call, ScriptedModel
+from parley.testing.render import Api
+from parley.wire.events import (
+    Duration,
+    EventMsg,
+    Invocation,
+    McpToolCallBegin,
+    McpToolCallEnd,
+    PlanStep,
+    PlanUpdate,
+    ToolCallOutcome,
+)
+from parley.wire.ids import CallId
+
+NO_TIME: Final = Duration(secs=0, nanos=0)
+TOKEN: Final = "tok-5e3f7c1d-never-shown"
+
+
+def table(server: ToolServer) -> str:
+    """A tool server as config.toml has it."""
+    keys: dict[str, Any] = {"command": server.command, "args": list(server.args), "url": server.url}
+    keys["bearer_token_env_var"] = server.bearer_token_env_var
+    given = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value]
+    return "\n".join((f'[mcp_servers."{server.name}"]', *given, ""))
+
+
+def ours(api: Api, *, with_plan: bool = False) -> list[Any]:
+    """Parley's own tools, as a request has them."""
+    chosen = settings(approval_policy="never", sandbox_mode="danger-full-access", include_plan_tool=with_plan)
+    return offered(api, chosen)
+
+
+def theirs(api: Api, name: str, description: str, properties: Any, **more: Any) -> Any:
+    """A tool of a tool server, as a request has it."""
+    parameters = {"type": "object", "properties": properties, **more}
+    function = {"name": name, "description": description, "strict": False, "parameters": parameters}
+    return {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
+
+
+def kit_tools(api: Api, server: str) -> list[Any]:
+    """All that the program of the kit offers under a short name: the tools of the recorded traffic, in
+    the words of that, and those which it has besides."""
+    number, text = {"type": "number"}, {"type": "string"}
+    of_image = {"mode": text, "opt": text, "tags": {"type": "array", "items": text}}
+    described: dict[str, tuple[str, Any, Any]] = {
+        "add": ("Adds two integers.", {"a": number, "b": number}, {"required": ["a", "b"]}),
+        "env": ("Names of its environment variables.", {}, {}),
+        "fail": ("Reports a tool failure.", {}, {}),
+        "image": ("Returns an image.", of_image, {}),
+        "rpc_error": ("Answers with a JSON-RPC error.", {}, {}),
+        "slow": ("Sleeps.", {"seconds": number}, {}),
+    }
+    plain = "big cancelled change_tools child crash deep echo pid release steps unreadable wait"
+    described |= {name: ("", {}, {}) for name in plain.split()}
+    return [
+        theirs(api, f"{server}__{name}", description, properties, **more)
+        for name, (description, properties, more) in sorted(described.items())
+    ]
+
+
+def names_of(api: Api, tools: Iterable[Any]) -> list[str]:
+    return [str((tool["function"] if api == "chat" else tool)["name"]) for tool in tools]
+
+
+def began(call_id: str, tool: str, arguments: Any, *, server: str = "x") -> McpToolCallBegin:
+    invocation = Invocation(server=server, tool=tool, arguments=arguments)
+    return McpToolCallBegin(call_id=CallId(call_id), invocation=invocation)
+
+
+def ended(begin: McpToolCallBegin, *, ok: dict[str, Any] | None = None, err: str | None = None) -> McpToolCallEnd:
+    """The end of a call, as `untimed` leaves it."""
+    outcome = ToolCallOutcome(ok=ok) if err is None else ToolCallOutcome(err=err)
+    return McpToolCallEnd(call_id=begin.call_id, invocation=begin.invocation, duration=NO_TIME, result=outcome)
+
+
+def untimed(messages: Iterable[Any]) -> list[Any]:
+    """The messages with no time in place of how long calls took, which must be a length of time."""
+
+    def covered(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if value.keys() == {"secs", "nanos"}:
+            assert 0 <= value["secs"] <= 60, value
+            assert 0 <= value["nanos"] < 1_000_000_000, value
+            return {"secs": 0, "nanos": 0}
+        return {key: covered(one) for key, one in value.items()}
+
+    return [covered(message) for message in messages]
+
+
+def text_of(*texts: str) -> list[Any]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def told_texts(*texts: str) -> str:
+    """Content of these texts, as the model is told it."""
+    return "[" + ",".join(f'{{"text":{json.dumps(text)},"type":"text"}}' for text in texts) + "]"
+
+
+def belongs(message: Any, request_id: int) -> bool:
+    """Whether a message is of this call, or its answer."""
+    if "method" in message:
+        return bool(message["params"]["_meta"]["requestId"] == request_id)
+    return bool(message["id"] == request_id)
+
+
+async def answer_of(wire: Wire, request_id: int) -> list[Any]:
+    async with asyncio.timeout(10):
+        return untimed(await wire.answer(request_id))
+
+
+# --- calls -------------------------------------------------------------------------------
+
+
+def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
+    """Each call of a long turn, its events, and what the model is told."""
+    rows: list[tuple[CallSent, tuple[EventMsg, ...], str]] = []
+
+    def add(tool: str, arguments: str, told: str, read: Any = None, ok: Any = None, err: str | None = None) -> None:
+        call_id = f"c{len(rows) + 1}"
+        begin = began(call_id, tool, read)
+        events = (begin, ended(begin, ok=ok, err=err)) if ok or err else ()
+        rows.append((CallSent(call_id, f"x__{tool}", arguments), events, told))
+
+    three = {"content": text_of("3"), "structuredContent": {"sum": 3}}
+    add("add", '{"a": 1, "b": 2}', told_texts("3"), {"a": 1, "b": 2}, ok=three)
+    add("fail", "{}", told_texts("it failed"), {}, ok={"content": text_of("it failed"), "isError": True})
+    refused = "tool call error: tool call failed for `x/rpc_error`"
+    add("rpc_error", "{}", refused, {}, err=refused)
+    add("add", "{bad", "err: JSON is malformed: object keys must be strings (byte 1)")
+    add("add", "[1, 2]", "err: Expected `object | null`, got `array`")
+    add("echo", "", told_texts("null"), None, ok={"content": text_of("null")})
+    add("echo", "null", told_texts("null"), None, ok={"content": text_of("null")})
+    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+    told_image = '[{"data":"AAAA","mimeType":"image/png","type":"image"}]'
+    add("image", '{"mode": "a"}', told_image, {"mode": "a"}, ok={"content": [image]})
+    add("nope", "{}", "unsupported call: x__nope")
+    begin = began("c10", "steps", {"count": 1})
+    progress = background_event("Progress of x/steps: 1 of 1 (step 1)")
+    events = (begin, progress, ended(begin, ok={"content": text_of("done")}))
+    rows.append((CallSent("c10", "x__steps", '{"count": 1}'), events, told_texts("done")))
+    unread = "tool call error: tool call failed for `x/unreadable`: its answer cannot be read"
+    add("unreadable", "{}", unread, {}, err=unread)
+    return rows
+
+
+@pytest.mark.promises("servers.told")
+@pytest.mark.parametrize("api", APIS)
+async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    rows = _table_of_calls()
+    for sent, _, _ in rows:
+        scripted_model.says(Call(sent.name, sent.arguments, call_id=sent.call_id))
+    async with speaking(scripted_model, api=api, config=table(program("x"))) as wire:
+        wire.codex(1, "go")
+        messages = await answer_of(wire, 1)
+
+    (session,) = wire.sessions
+    happened = [event for _, events, _ in rows for event in (*events, SPENT)]
+    events = shown(api, task_started(), *happened, *said("Done"), task_complete("Done"))
+    assert messages == [*configured(1, session), *pairs(1, "1", *events), answered(1, "Done")]
+
+    asked: list[AskedFor] = [User("go")]
+    tools = [*ours(api), *kit_tools(api, "x")]
+    for request, (sent, _, told) in zip(scripted_model.requests, rows, strict=False):
+        assert request.body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
+        asked += [sent, Output(sent.call_id, told)]
+    assert scripted_model.requests[-1].body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
+    assert len(scripted_model.requests) == len(rows) + 1
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_tools_stand_behind_our_own_in_the_order_of_their_names(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    long = "a-server-with-a-name-that-leaves-hardly-any-room-for-its-tools"
+    shortened = f"{long[:24]}{hashlib.sha1(f'{long}__echo'.encode()).hexdigest()}"
+    scripted_model.says(
+        Call(shortened, {"of": 1}, call_id="c1"),
+        Call("update_plan", {"plan": [{"step": "look", "status": "pending"}]}, call_id="c2"),
+        Call("z__echo", {"of": 3}, call_id="c3"),
+    )
+    config = table(program("z")) + table(program(long))
+    async with speaking(scripted_model, api=api, config=config) as wire:
+        wire.codex(1, "go", **{"include-plan-tool": True})
+        messages = await answer_of(wire, 1)
+
+    (session,) = wire.sessions
+    tools = scripted_model.requests[0].body["tools"]
+    own = ours(api, with_plan=True)
+    assert names_of(api, own) == ["shell", "apply_patch", "update_plan", "view_image"]
+    assert tools[: len(own)] == own
+    assert tools[-len(kit_tools(api, "z")) :] == kit_tools(api, "z")
+    between = names_of(api, tools[len(own) : -len(kit_tools(api, "z"))])
+    of_long = [name.removeprefix("z__") for name in names_of(api, kit_tools(api, "z"))]
+    digests = {name: hashlib.sha1(f"{long}__{name}".encode()).hexdigest() for name in of_long}
+    whole = {name: f"{long}__{name}" for name in of_long}
+    assert between == sorted(
+        whole[name] if len(whole[name]) <= 64 else long[:24] + digests[name] for name in of_long
+    )
+    assert shortened in between
+
+    first, third = began("c1", "echo", {"of": 1}, server=long), began("c3", "echo", {"of": 3}, server="z")
+    events = shown(
+        api,
+        task_started(),
+        first,
+        ended(first, ok={"content": text_of('{"of": 1}')}),
+        PlanUpdate(explanation=None, plan=(PlanStep(step="look", status="pending"),)),
+        third,
+        ended(third, ok={"content": text_of('{"of": 3}')}),
+        SPENT,
+        *said("Done"),
+        task_complete("Done"),
+    )
+    assert messages == [*configured(1, session), *pairs(1, "1", *events), answered(1, "Done")]
+
+
+@pytest.mark.promises("servers.progress")
+async def test_progress_is_seen_while_the_tool_works_and_another_conversation_goes_on(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with speaking(scripted_model, config=table(program("x"))) as wire:
+        scripted_model.says("Let me ", "wait.", Call("x__wait", {}, call_id="c1"))
+        wire.codex(1, "wait for it")
+        messages = await wire.until(is_event("background_event"))
+        scripted_model.says(Call("x__release", {}, call_id="c2"))
+        wire.codex(2, "release it")
+        messages += await wire.answer(1, 2)
+
+    wait, release = began("c1", "wait", {}), began("c2", "release", {})
+    waited = (
+        task_started(),
+        *said("Let me ", "wait."),
+        wait,
+        background_event("Progress of x/wait: 0 (waiting)"),
+        ended(wait, ok={"content": text_of("released")}),
+    )
+    released = (task_started(), release, ended(release, ok={"content": text_of("ok")}))
+    for number, session, events in ((1, wire.sessions[0], waited), (2, wire.sessions[1], released)):
+        assert untimed(one for one in messages if belongs(one, number)) == [
+            *configured(number, session),
+            *pairs(number, str(number), *shown("chat", *events, *said("Done"), task_complete("Done"))),
+            answered(number, "Done"),
+        ]
+    last = [request.body["messages"][-1]["content"] for request in scripted_model.requests]
+    assert last[:2] == ["wait for it", "release it"]
+    assert sorted(last[2:]) == sorted([told_texts("released"), told_texts("ok")])
+
+
+# --- addresses ---------------------------------------------------------------------------
+
+
+@pytest.mark.promises("servers.secrets")
+async def test_an_address_is_called_with_a_token_that_nobody_else_ever_sees(scripted_model: ScriptedModel) -> None:
+    loopback = Loopback(TOKEN)
+    scripted_model.says(Call("far__add", {"a": 1, "b": 2}, call_id="c1"))
+    scripted_model.says(Call("far__steps", {"count": 1}, call_id="c2"))
+    scripted_model.says(Call("shell", {"command": ["env"]}, call_id="c3"))
+    scripted_model.says(Call("near__env", {}, call_id="c4"))
+    env = {"TICKETS_TOKEN": TOKEN, "PARLEY_LOG": "debug"}
+    async with loopback.open() as url:
+        config = table(ToolServer(name="far", url=url, bearer_token_env_var="TICKETS_TOKEN"))
+        async with speaking(scripted_model, config=config + table(program("near")), env=env) as wire:
+            wire.codex(1, "go")
+            messages = await answer_of(wire, 1)
+            wire.raw.close_stdin()
+            assert await wire.raw.exit_code() == 0
+            log = wire.raw.stderr_text()
+            kept = [path.read_bytes() for path in wire.raw.home.rglob("*") if path.is_file()]
+
+    add, steps = (
+        began("c1", "add", {"a": 1, "b": 2}, server="far"),
+        began("c2", "steps", {"count": 1}, server="far"),
+    )
+    events = (
+        task_started(),
+        add,
+        ended(add, ok={"content": text_of("3"), "structuredContent": {"sum": 3}}),
+        steps,
+        background_event("Progress of far/steps: 1 of 1 (step 1)"),
+        ended(steps, ok={"content": text_of("done")}),
+    )
+    begin = [*configured(1, wire.sessions[0]), *pairs(1, "1", *events)]
+    assert messages[: len(begin)] == begin
+    assert messages[-1] == answered(1, "Done")
+    assert scripted_model.requests[0].body["tools"] == [
+        *ours("chat"),
+        *kit_tools("chat", "far"),
+        *kit_tools("chat", "near"),
+    ]
+    told = [
+        message["content"] for message in scripted_model.requests[-1].body["messages"][-8:] if message["content"]
+    ]
+    assert told[:2] == [told_texts("3"), told_texts("done")]
+    assert len(told) == 4
+
+    assert set(loopback.seen_tokens) == {f"Bearer {TOKEN}"}
+    assert (loopback.sessions, loopback.farewells) == (1, 1)
+    assert "DEBUG" in log
+    assert "session-1" not in log
+    for place in (log.encode(), *wire.raw.frames, *kept, *(request.raw for request in scripted_model.requests)):
+        assert TOKEN.encode() not in place
+    assert not any(TOKEN in value for request in scripted_model.requests for value in request.headers.values())
+    assert all("TICKETS_TOKEN" not in output for output in told)
+
+
+async def test_an_address_without_its_token_is_named_with_the_variable_and_the_others_work(
+    scripted_model: ScriptedModel,
+) -> None:
+    strict, open_to_all = Loopback("another token"), Loopback()
+    scripted_model.says(Call("open__add", {"a": 1, "b": 2}, call_id="c1"))
+    async with strict.open() as url, open_to_all.open() as open_url:
+        config = "".join(
+            table(server)
+            for server in (
+                ToolServer(name="unset", url=url, bearer_token_env_var="NO_SUCH_TOKEN"),
+                ToolServer(name="empty", url=url, bearer_token_env_var="EMPTY_TOKEN"),
+                ToolServer(name="broken", url=url, bearer_token_env_var="BROKEN_TOKEN"),
+                ToolServer(name="wrong", url=url, bearer_token_env_var="WRONG_TOKEN"),
+                ToolServer(name="open", url=open_url),
+            )
+        )
+        env = {"EMPTY_TOKEN": "", "BROKEN_TOKEN": f"{TOKEN}\n", "WRONG_TOKEN": TOKEN, "PARLEY_LOG": "debug"}
+        async with speaking(scripted_model, config=config, env=env) as wire:
+            wire.codex(1, "go")
+            messages = await answer_of(wire, 1)
+            log = wire.raw.stderr_text()
+
+    add = began("c1", "add", {"a": 1, "b": 2}, server="open")
+    failures = (
+        error("MCP client for `unset` failed to start: Missing environment variable: `NO_SUCH_TOKEN`"),
+        error("MCP client for `empty` failed to start: Missing environment variable: `EMPTY_TOKEN`"),
+        error("MCP client for `broken` failed to start: environment variable `BROKEN_TOKEN` does not hold a token"),
+        error("MCP client for `wrong` failed to start: the server answered 401 Unauthorized"),
+    )
+    events = (
+        task_started(),
+        add,
+        ended(add, ok={"content": text_of("3"), "structuredContent": {"sum": 3}}),
+        *shown("chat", *said("Done")),
+        task_complete("Done"),
+    )
+    assert messages == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "0", *failures),
+        *pairs(1, "1", *events),
+        answered(1, "Done"),
+    ]
+    assert scripted_model.requests[0].body["tools"] == [*ours("chat"), *kit_tools("chat", "open")]
+    assert set(strict.seen_tokens) == {f"Bearer {TOKEN}"}
+    for place in (log.encode(), *wire.raw.frames, *(request.raw for request in scripted_model.requests)):
+        assert TOKEN.encode() not in place

@@ -1,0 +1,290 @@
+"""Images and files in a message: what each model API is sent, and what is refused before it is."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import settings as checked
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from kit.model_peer import CONVERSATION, RecordingClock, settings
+from parley.config.types import WireApi
+from parley.conversation.history import UserItem
+from parley.models import model_opener
+from parley.models.chat import encode_chat
+from parley.models.http import Http
+from parley.models.responses import encode_responses
+from parley.ports.model import Model, ModelRequest
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, flaw_of
+
+Api = Literal["chat", "responses"]
+APIS: tuple[Api, ...] = ("chat", "responses")
+EVERY_API: tuple[WireApi, ...] = (*APIS, "scripted")
+
+checked.register_profile("input parts", deadline=None)
+anyhow = checked(checked.get_profile("input parts"))
+
+ADDRESS = "https://example.com/a.png"
+PICTURE = "data:image/png;base64,AAAA"
+PAPER = base64.b64encode(b"%PDF-1.7 and so on").decode()
+
+
+def model(api: WireApi) -> Model:
+    opener = model_opener(http=Http(), environ={}, clock=RecordingClock())
+    return opener(settings(api, base_url="http://127.0.0.1:1/v1"), CONVERSATION)
+
+
+def sent(api: Api, content: Sequence[InputItem]) -> Any:
+    """The content of the one message in a request."""
+    request = ModelRequest(instructions="", context=(), history=(UserItem(tuple(content)),))
+    if api == "chat":
+        body = msgspec.json.decode(encode_chat(request, model="m", stream_usage=False))
+        message = body["messages"][1]
+    else:
+        body = msgspec.json.decode(encode_responses(request, settings("responses"), CONVERSATION))
+        [message] = body["input"]
+    assert message["role"] == "user"
+    return message["content"]
+
+
+# --- what is sent ----------------------------------------------------------------------
+
+
+@pytest.mark.promises("send.items")
+def test_a_message_with_images_and_files_keeps_its_order_over_chat() -> None:
+    content = (
+        TextItem(text="First"),
+        ImageItem(image_url=PICTURE),
+        TextItem(text="Second"),
+        TextItem(text="Third"),
+        ImageItem(image_url=ADDRESS, detail="high"),
+        FileItem(file_data=PAPER, filename="paper.pdf"),
+        FileItem(file_id="file-1"),
+    )
+
+    assert sent("chat", content) == [
+        {"type": "text", "text": "First"},
+        {"type": "image_url", "image_url": {"url": PICTURE}},
+        {"type": "text", "text": "Second"},
+        {"type": "text", "text": "Third"},
+        {"type": "image_url", "image_url": {"url": ADDRESS, "detail": "high"}},
+        {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PAPER}", "filename": "paper.pdf"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+    ]
+
+
+@pytest.mark.promises("send.items")
+def test_a_message_with_images_and_files_keeps_its_order_over_responses() -> None:
+    content = (
+        TextItem(text="First"),
+        ImageItem(image_url=PICTURE),
+        TextItem(text="Second"),
+        ImageItem(image_url=ADDRESS, detail="low"),
+        ImageItem(file_id="file-1", detail="auto"),
+        ImageItem(file_id="file-2", image_url=None, detail=None),
+        FileItem(file_url="https://example.com/a.pdf"),
+        FileItem(file_id="file-3"),
+        FileItem(file_data=PAPER, filename="paper.pdf"),
+    )
+
+    assert sent("responses", content) == [
+        {"type": "input_text", "text": "First"},
+        {"type": "input_image", "image_url": PICTURE},
+        {"type": "input_text", "text": "Second"},
+        {"type": "input_image", "image_url": ADDRESS, "detail": "low"},
+        {"type": "input_image", "file_id": "file-1", "detail": "auto"},
+        {"type": "input_image", "file_id": "file-2"},
+        {"type": "input_file", "file_url": "https://example.com/a.pdf"},
+        {"type": "input_file", "file_id": "file-3"},
+        {
+            "type": "input_file",
+            "file_data": f"data:application/pdf;base64,{PAPER}",
+            "filename": "paper.pdf",
+        },
+    ]
+
+
+def test_texts_alone_are_one_text_over_chat_and_parts_over_responses() -> None:
+    content = (TextItem(text="go "), TextItem(text="on"))
+
+    assert sent("chat", content) == "go on"
+    assert sent("responses", content) == [
+        {"type": "input_text", "text": "go "},
+        {"type": "input_text", "text": "on"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "filename", "media_type"),
+    [
+        (PAPER, "paper.pdf", "application/pdf"),
+        (PAPER, "paper", "application/pdf"),
+        (PAPER, "misleading.txt", "application/pdf"),
+        ("AAAA", "REPORT.PDF", "application/pdf"),
+        ("AAAA", "table.csv", "text/csv"),
+        ("AAAA", "a.b.docx", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+        ("AAAA", "src/main.rs", "text/plain"),
+        ("AAAA", "Makefile", "text/plain"),
+        ("AAAA", ".pdf", "text/plain"),
+    ],
+)
+def test_a_file_is_sent_with_its_type(data: str, filename: str, media_type: str) -> None:
+    file = {"file_data": f"data:{media_type};base64,{data}", "filename": filename}
+    content = (FileItem(file_data=data, filename=filename),)
+
+    assert sent("chat", content) == [{"type": "file", "file": file}]
+    assert sent("responses", content) == [{"type": "input_file", **file}]
+
+
+def test_words_stand_in_the_history_for_what_chat_has_no_place_for() -> None:
+    content = (
+        TextItem(text="Look:"),
+        ImageItem(file_id="file-1"),
+        FileItem(file_url="https://example.com/a.pdf"),
+        LocalImageItem(path="shot.png"),
+    )
+
+    assert sent("chat", content) == [
+        {"type": "text", "text": "Look:"},
+        {"type": "text", "text": "[Left out: an image by file id cannot be sent over the chat API.]"},
+        {"type": "text", "text": "[Left out: a file by address cannot be sent over the chat API.]"},
+        {"type": "text", "text": "[Left out: the unread image shot.png cannot be sent over the chat API.]"},
+    ]
+
+
+def test_words_stand_in_the_history_for_an_image_that_was_never_read() -> None:
+    assert sent("responses", (LocalImageItem(path="shot.png"),)) == [
+        {
+            "type": "input_text",
+            "text": "[Left out: the unread image shot.png cannot be sent over the responses API.]",
+        }
+    ]
+
+
+# --- what is refused ---------------------------------------------------------------------
+
+SENDABLE_ANYWHERE: tuple[InputItem, ...] = (
+    TextItem(text=""),
+    ImageItem(image_url=ADDRESS),
+    ImageItem(image_url=PICTURE, file_id=None, detail="high"),
+    LocalImageItem(path="shot.png"),
+    FileItem(file_id="file-1"),
+    FileItem(file_id="file-1", filename="named.pdf"),
+    FileItem(file_data=PAPER, filename="paper.pdf"),
+)
+
+
+@pytest.mark.parametrize("api", EVERY_API)
+def test_what_every_api_can_be_sent_is_refused_by_none(api: WireApi) -> None:
+    assert [model(api).cannot_carry(item) for item in SENDABLE_ANYWHERE] == [None] * len(SENDABLE_ANYWHERE)
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (ImageItem(file_id="file-1"), "an image by file id cannot be sent over the chat API"),
+        (FileItem(file_url=ADDRESS), "a file by address cannot be sent over the chat API"),
+    ],
+)
+def test_what_only_chat_cannot_be_sent_is_refused_there_alone(item: InputItem, why: str) -> None:
+    assert {api: model(api).cannot_carry(item) for api in EVERY_API} == {
+        "chat": why,
+        "responses": None,
+        "scripted": None,
+    }
+
+
+@pytest.mark.parametrize("api", EVERY_API)
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (ImageItem(), "an image has to have one of `image_url`, `file_id`"),
+        (ImageItem(image_url=None, detail="low"), "an image has to have one of `image_url`, `file_id`"),
+        (ImageItem(image_url=""), "the `image_url` of an image is empty"),
+        (ImageItem(image_url=ADDRESS, file_id="f"), "an image cannot have `image_url` and `file_id` at once"),
+        (FileItem(), "a file has to have one of `file_url`, `file_id`, `file_data`"),
+        (FileItem(filename="a.pdf"), "a file has to have one of `file_url`, `file_id`, `file_data`"),
+        (FileItem(file_id=""), "the `file_id` of a file is empty"),
+        (FileItem(file_data="", filename="a.pdf"), "the `file_data` of a file is empty"),
+        (FileItem(file_url=ADDRESS, file_id="f"), "a file cannot have `file_url` and `file_id` at once"),
+        (
+            FileItem(file_url=ADDRESS, file_id="f", file_data="AAAA", filename="a"),
+            "a file cannot have `file_url` and `file_id` and `file_data` at once",
+        ),
+        (FileItem(file_data="AAAA"), "a file with `file_data` has to have a `filename`"),
+        (FileItem(file_data="AAAA", filename=""), "a file with `file_data` has to have a `filename`"),
+        (FileItem(file_data=PICTURE, filename="a.png"), "the `file_data` of a file has to be base64"),
+        (FileItem(file_data="AAA", filename="a"), "the `file_data` of a file has to be base64"),
+    ],
+)
+def test_an_item_that_says_too_little_or_too_much_is_refused_everywhere(
+    api: WireApi, item: InputItem, why: str
+) -> None:
+    assert model(api).cannot_carry(item) == why
+
+
+# --- whatever somebody sends ---------------------------------------------------------------
+
+texts = st.text(max_size=5)
+maybe: st.SearchStrategy[Any] = st.one_of(st.just(UNSET), st.none(), texts, st.just("AAAA"))
+images = st.builds(
+    ImageItem, image_url=maybe, file_id=maybe, detail=st.sampled_from([UNSET, None, "low", "high", "auto"])
+)
+files = st.builds(FileItem, file_url=maybe, file_id=maybe, file_data=maybe, filename=maybe)
+items: st.SearchStrategy[InputItem] = st.one_of(
+    st.builds(TextItem, text=texts), images, files, st.builds(LocalImageItem, path=texts)
+)
+
+
+@pytest.mark.parametrize("api", APIS)
+@given(content=st.lists(items, min_size=1, max_size=6))
+@anyhow
+def test_whatever_a_history_holds_can_be_sent_item_by_item(api: Api, content: list[InputItem]) -> None:
+    parts = sent(api, content)
+
+    if isinstance(parts, str):
+        assert parts == "".join(item.text for item in content if isinstance(item, TextItem))
+    else:
+        assert parts == [part for item in content for part in sent(api, (item, LocalImageItem(path="")))[:-1]]
+
+
+@pytest.mark.parametrize("api", APIS)
+@given(item=st.one_of(images, files))
+@anyhow
+def test_what_is_not_refused_is_not_left_out(api: Api, item: InputItem) -> None:
+    [part] = sent(api, (item,))
+
+    if model(api).cannot_carry(item) is None:
+        assert part["type"] not in ("text", "input_text")
+
+
+@given(st.text(alphabet="Az09+/=\n -_,é", max_size=9))
+@anyhow
+@example("0000=")  # Python's own decoder lets these three pass
+@example("0000==")
+@example("Az==")
+def test_base64_is_what_an_encoder_writes(data: str) -> None:
+    try:
+        written = base64.b64encode(base64.b64decode(data, validate=True)).decode()
+    except (binascii.Error, ValueError):
+        written = None
+
+    assert (flaw_of(FileItem(file_data=data, filename="a")) is None) == (data == written != "")
+
+
+@given(st.binary(min_size=1))
+@anyhow
+def test_every_file_arrives_byte_by_byte(data: bytes) -> None:
+    item = FileItem(file_data=base64.b64encode(data).decode(), filename="a.bin")
+
+    [part] = sent("responses", (item,))
+
+    assert flaw_of(item) is None
+    assert base64.b64decode(part["file_data"].partition(";base64,")[2], validate=True) == data

@@ -1,0 +1,524 @@
+"""What a patch would do, and what it may not; then the files after it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.trees import patch, plant, tree
+from parley.errors import PatchRefused
+from parley.tools.patch import plan as limits
+from parley.tools.patch.commit import commit
+from parley.tools.patch.plan import Change, Plan, verify
+from parley.wire.events import AddedFile, OtherChange, UpdatedFile
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """The working directory; what lies beside it is outside."""
+    path = tmp_path / "work"
+    usual = os.umask(0o022)
+    path.mkdir()
+    yield path
+    os.umask(usual)
+
+
+def planned(work: Path, *lines: str, workdir: Path | None = None) -> Plan:
+    return verify(patch(*lines), workdir=str(workdir or work), cwd=str(work))
+
+
+def apply(work: Path, *lines: str, workdir: Path | None = None) -> Plan:
+    plan = planned(work, *lines, workdir=workdir)
+    commit(plan.changes)
+    return plan
+
+
+def refusal(work: Path, *lines: str, workdir: Path | None = None) -> str:
+    """What is said of a patch that is refused; everything around stays as it was."""
+    before = tree(work.parent)
+    with pytest.raises(PatchRefused) as refused:
+        planned(work, *lines, workdir=workdir)
+    assert tree(work.parent) == before
+    return str(refused.value)
+
+
+# --- what comes of it --------------------------------------------------------------------
+
+
+def test_a_plan_says_what_becomes_of_each_file(work: Path) -> None:
+    plant(work, old__txt="alpha\nbeta\ngamma\n", gone__txt="x\n", from__txt="one\ntwo\n")
+    (work / "from.txt").chmod(0o751)
+
+    plan = planned(
+        work,
+        "*** Add File: sub/a.txt",
+        "+a",
+        "*** Delete File: gone.txt",
+        "*** Update File: old.txt",
+        "@@",
+        "-alpha",
+        "+ALPHA",
+        "*** Update File: from.txt",
+        "*** Move to: ./to.txt",
+        "@@",
+        "-two",
+        "+TWO",
+    )
+
+    assert plan == Plan(
+        changes=(
+            Change(written="sub/a.txt", path=f"{work}/sub/a.txt", before=None, after=b"a\n", mode=None),
+            Change(written="gone.txt", path=f"{work}/gone.txt", before=b"x\n", after=None, mode=0o644),
+            Change(
+                written="old.txt",
+                path=f"{work}/old.txt",
+                before=b"alpha\nbeta\ngamma\n",
+                after=b"ALPHA\nbeta\ngamma\n",
+                mode=0o644,
+            ),
+            Change(
+                written="./to.txt",
+                path=f"{work}/from.txt",
+                before=b"one\ntwo\n",
+                after=b"one\nTWO\n",
+                mode=0o751,
+                move_to=f"{work}/to.txt",
+            ),
+        ),
+        inside_cwd=True,
+    )
+    assert plan.summary() == (
+        "Success. Updated the following files:\nA sub/a.txt\nM old.txt\nM ./to.txt\nD gone.txt\n"
+    )
+    assert plan.for_events() == {
+        f"{work}/sub/a.txt": OtherChange(add=AddedFile(content="a\n")),
+        f"{work}/gone.txt": "delete",
+        f"{work}/old.txt": OtherChange(
+            update=UpdatedFile(unified_diff="@@ -1,2 +1,2 @@\n-alpha\n+ALPHA\n beta\n", move_path=None)
+        ),
+        f"{work}/from.txt": OtherChange(
+            update=UpdatedFile(unified_diff="@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n", move_path=f"{work}/to.txt")
+        ),
+    }
+    assert tree(work) == {
+        "from.txt": ("-rwxr-x--x", b"one\ntwo\n"),
+        "gone.txt": ("-rw-r--r--", b"x\n"),
+        "old.txt": ("-rw-r--r--", b"alpha\nbeta\ngamma\n"),
+    }
+
+
+def test_a_patch_changes_all_its_files_and_leaves_nothing_else(work: Path) -> None:
+    plant(work, old__txt="alpha\n", gone__txt="x\n", from__txt="one\n", other__txt="other\n")
+    (work / "from.txt").chmod(0o751)
+    (work / "old.txt").chmod(0o604)
+
+    apply(
+        work,
+        "*** Add File: sub/deeper/a.txt",
+        "+a",
+        "*** Add File: empty.txt",
+        "*** Delete File: gone.txt",
+        "*** Update File: old.txt",
+        "-alpha",
+        "+ALPHA",
+        "*** Update File: from.txt",
+        "*** Move to: sub/to.txt",
+        "-one",
+        "+ONE",
+    )
+
+    assert tree(work) == {
+        "empty.txt": ("-rw-r--r--", b""),
+        "old.txt": ("-rw----r--", b"ALPHA\n"),
+        "other.txt": ("-rw-r--r--", b"other\n"),
+        "sub": ("drwxr-xr-x", b""),
+        "sub/deeper": ("drwxr-xr-x", b""),
+        "sub/deeper/a.txt": ("-rw-r--r--", b"a\n"),
+        "sub/to.txt": ("-rwxr-x--x", b"ONE\n"),
+    }
+
+
+def test_several_hunks_on_one_file_are_one_change(work: Path) -> None:
+    plant(work, a__txt="one\ntwo\nthree\n")
+
+    plan = apply(
+        work, "*** Update File: a.txt", "-three", "+THREE", "*** Update File: ./x/../a.txt", "-one", "+ONE"
+    )
+
+    assert [(change.path, change.after) for change in plan.changes] == [(f"{work}/a.txt", b"ONE\ntwo\nTHREE\n")]
+    assert tree(work) == {"a.txt": ("-rw-r--r--", b"ONE\ntwo\nTHREE\n")}
+
+
+@pytest.mark.parametrize(
+    ("lines", "summary", "expected"),
+    [
+        (["*** Delete File: a", "*** Add File: a", "+new"], "M a\n", {"a": ("-rwxr-x--x", b"new\n")}),
+        (
+            ["*** Add File: b", "+x", "*** Update File: b", "-x", "+y"],
+            "A b\n",
+            {"a": ("-rwxr-x--x", b"old\n"), "b": ("-rw-r--r--", b"y\n")},
+        ),
+        (["*** Add File: b", "+x", "*** Delete File: b"], "", {"a": ("-rwxr-x--x", b"old\n")}),
+        (["*** Update File: a", "-old", "*** Delete File: a"], "D a\n", {}),
+        (
+            ["*** Update File: a", "*** Move to: b", "*** Update File: b", "-old", "+new"],
+            "M b\n",
+            {"b": ("-rwxr-x--x", b"new\n")},
+        ),
+        (
+            ["*** Update File: a", "*** Move to: b", "*** Update File: b", "*** Move to: c"],
+            "M c\n",
+            {"c": ("-rwxr-x--x", b"old\n")},
+        ),
+        (
+            ["*** Update File: a", "*** Move to: b", "*** Add File: a", "+new"],
+            "A b\nM a\n",
+            {"a": ("-rwxr-x--x", b"new\n"), "b": ("-rwxr-x--x", b"old\n")},
+        ),
+        (["*** Update File: a", "*** Move to: a", "-old", "+new"], "M a\n", {"a": ("-rwxr-x--x", b"new\n")}),
+        (["*** Update File: a", " old"], "M a\n", {"a": ("-rwxr-x--x", b"old\n")}),
+    ],
+)
+def test_hunks_are_played_through_in_order(
+    work: Path, lines: list[str], summary: str, expected: dict[str, tuple[str, bytes]]
+) -> None:
+    plant(work, a="old\n")
+    (work / "a").chmod(0o751)
+
+    plan = apply(work, *lines)
+
+    assert plan.summary() == f"Success. Updated the following files:\n{summary}"
+    assert tree(work) == expected
+
+
+def test_paths_are_read_from_the_directory_of_the_call(work: Path) -> None:
+    (work / "sub").mkdir()
+
+    plan = apply(work, "*** Add File: a.txt", "+a", workdir=work / "sub")
+
+    assert plan.inside_cwd
+    assert tree(work) == {"sub": ("drwxr-xr-x", b""), "sub/a.txt": ("-rw-r--r--", b"a\n")}
+
+
+def test_the_working_directory_itself_may_be_reached_through_a_link(work: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(work)
+
+    plan = verify(
+        patch("*** Add File: a", "+a", f"*** Add File: {link}/b", "+b", f"*** Add File: {work}/c", "+c"),
+        workdir=str(link),
+        cwd=str(link),
+    )
+
+    assert [change.path for change in plan.changes] == [f"{work}/a", f"{work}/b", f"{work}/c"]
+    assert plan.inside_cwd
+
+
+# --- where it leads ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["../outside.txt", "sub/../../outside.txt", "{outside}/outside.txt"])
+def test_a_plan_tells_when_a_file_lies_outside_and_where(work: Path, path: str) -> None:
+    plan = planned(work, f"*** Add File: {path.format(outside=work.parent)}", "+x")
+
+    assert [change.path for change in plan.changes] == [f"{work.parent}/outside.txt"]
+    assert not plan.inside_cwd
+
+
+def test_a_move_to_the_outside_is_outside(work: Path) -> None:
+    plant(work, a="x\n")
+
+    assert not planned(work, "*** Update File: a", "*** Move to: ../a").inside_cwd
+
+
+def test_a_neighbour_whose_name_begins_alike_is_outside(work: Path) -> None:
+    assert not planned(work, "*** Add File: ../work_evil/a", "+x").inside_cwd
+
+
+def test_a_call_in_a_directory_elsewhere_is_outside(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (work / "link").symlink_to(tmp_path / "elsewhere")
+
+    plan = planned(work, "*** Add File: a", "+x", workdir=work / "link")
+
+    assert [change.path for change in plan.changes] == [f"{tmp_path}/elsewhere/a"]
+    assert not plan.inside_cwd
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/hooks/pre-commit",
+        ".git",
+        "sub/.git/config",
+        ".GIT/config",
+        ".Git",
+        ".g\u200cit/config",
+        "\ufeff.git/config",
+        ".git./config",
+        ".git . ./config",
+        ".git::$INDEX_ALLOCATION/config",
+        "x\\.git\\config",
+        "git~1/config",
+        "GIT~2",
+        "../.git/config",
+        "x/../.git/config",
+    ],
+)
+@pytest.mark.parametrize("header", ["*** Add File: {}", "*** Update File: a\n*** Move to: {}"])
+def test_git_is_refused_in_every_spelling(work: Path, header: str, path: str) -> None:
+    plant(work, a="x\n")
+
+    told = refusal(work, header.format(path))
+
+    assert told == f"error: {work}/{path} must not be changed: .git is protected"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(".parley/config.toml", ".parley"), (".CODEX/x", ".codex"), ("a/parley~1", ".parley")]
+)
+def test_our_own_configuration_is_refused(work: Path, path: str, name: str) -> None:
+    assert refusal(work, f"*** Add File: {path}", "+x") == (
+        f"error: {work}/{path} must not be changed: {name} is protected"
+    )
+
+
+def test_git_is_refused_from_within(work: Path) -> None:
+    (work / ".git").mkdir()
+
+    told = refusal(work, "*** Add File: config", "+x", workdir=work / ".git")
+
+    assert told == f"error: {work}/.git/config must not be changed: .git is protected"
+
+
+def test_a_working_directory_below_such_a_name_is_like_any_other(tmp_path: Path) -> None:
+    work = tmp_path / ".codex" / "checkouts" / "one"
+    work.mkdir(parents=True)
+
+    apply(work, "*** Add File: .gitignore", "+x")
+
+    assert tree(work) == {".gitignore": ("-rw-r--r--", b"x\n")}
+
+
+# --- what stands there -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure"),
+    [
+        (["*** Add File: link/a", "+x"], "Failed to write file {work}/link/a"),
+        (["*** Update File: link/f", "-x"], "Failed to read file to update {work}/link/f"),
+        (["*** Delete File: link/f"], "Failed to delete file {work}/link/f"),
+        (["*** Update File: own", "*** Move to: link/a"], "Failed to write file {work}/link/a"),
+    ],
+)
+def test_a_directory_that_is_a_link_is_not_followed(work: Path, lines: list[str], failure: str) -> None:
+    outside = work.parent / "outside"
+    outside.mkdir()
+    plant(outside, f="x\n")
+    plant(work, own="x\n")
+    (work / "link").symlink_to(outside)
+
+    assert refusal(work, *lines) == f"error: {failure.format(work=work)}: {work}/link is a symbolic link"
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure"),
+    [
+        (["*** Add File: link", "+x"], "Failed to write file {work}/link"),
+        (["*** Add File: dangling", "+x"], "Failed to write file {work}/dangling"),
+        (["*** Update File: link", "-x"], "Failed to read file to update {work}/link"),
+        (["*** Delete File: link"], "Failed to delete file {work}/link"),
+    ],
+)
+def test_a_file_that_is_a_link_is_refused(work: Path, lines: list[str], failure: str) -> None:
+    plant(work, f="x\n")
+    (work / "link").symlink_to("f")
+    (work / "dangling").symlink_to("nowhere")
+
+    link = lines[0].rpartition(" ")[2]
+    assert refusal(work, *lines) == f"error: {failure.format(work=work)}: {work}/{link} is a symbolic link"
+
+
+def test_a_hard_link_elsewhere_keeps_its_content(work: Path) -> None:
+    outside = work.parent / "outside.txt"
+    outside.write_text("x\n")
+    os.link(outside, work / "a.txt")
+
+    apply(work, "*** Update File: a.txt", "-x", "+y")
+
+    assert (outside.read_text(), (work / "a.txt").read_text()) == ("x\n", "y\n")
+
+
+def test_only_regular_files_are_changed(work: Path) -> None:
+    (work / "folder").mkdir()
+    os.mkfifo(work / "pipe")
+
+    assert refusal(work, "*** Update File: pipe", "-x") == f"error: {work}/pipe is not a regular file"
+    assert refusal(work, "*** Delete File: folder") == f"error: {work}/folder is not a regular file"
+    assert refusal(work, "*** Add File: pipe", "+x") == f"error: File already exists: {work}/pipe"
+
+
+def test_a_file_is_not_added_over_another(work: Path) -> None:
+    plant(work, a="x\n", b="y\n")
+
+    assert refusal(work, "*** Add File: a", "+y") == f"error: File already exists: {work}/a"
+    assert refusal(work, "*** Update File: a", "*** Move to: b") == f"error: File already exists: {work}/b"
+    assert refusal(work, "*** Add File: c", "+1", "*** Add File: ./c", "+2") == (
+        f"error: File already exists: {work}/./c"
+    )
+
+
+@pytest.mark.parametrize("lines", [["*** Update File: a", "-x"], ["*** Delete File: a"]])
+def test_a_read_only_file_is_left_alone(work: Path, lines: list[str]) -> None:
+    plant(work, a="x\n")
+    (work / "a").chmod(0o444)
+
+    assert refusal(work, *lines) == f"error: {work}/a is read-only"
+
+
+def test_a_second_file_that_does_not_match_leaves_the_first_as_it_was(work: Path) -> None:
+    plant(work, a="x\n", b="y\n")
+
+    told = refusal(work, "*** Update File: a", "-x", "+z", "*** Update File: b", "-nothing like this")
+
+    assert told == f'error: Failed to find expected lines ["nothing like this"] in {work}/b'
+
+
+def test_a_missing_file_is_named(work: Path) -> None:
+    missing = "No such file or directory (os error 2)"
+
+    assert refusal(work, "*** Update File: a", "-x") == f"error: Failed to read file to update {work}/a: {missing}"
+    assert refusal(work, "*** Delete File: b/a") == f"error: Failed to delete file {work}/b/a: {missing}"
+    assert refusal(work, "*** Add File: n", "*** Delete File: n", "*** Delete File: n") == (
+        f"error: Failed to delete file {work}/n: {missing}"
+    )
+
+
+def test_a_file_in_place_of_a_directory_is_named(work: Path) -> None:
+    plant(work, a="x\n")
+
+    assert refusal(work, "*** Add File: a/b", "+x") == (
+        f"error: Failed to write file {work}/a/b: Not a directory (os error 20)"
+    )
+    assert refusal(work, "*** Add File: n", "+x", "*** Add File: n/b", "+x") == (
+        f"error: {work}/n would be both a file and a directory"
+    )
+
+
+# --- what cannot be ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("a\x00b", 'invalid path "a\\u0000b": it has control characters'),
+        ("a\x1bb", 'invalid path "a\\u001bb": it has control characters'),
+        ("a\u2028b", 'invalid path "a\\u2028b": it has control characters'),
+        ("folder/", "invalid path 'folder/': it does not name a file"),
+        ("..", "invalid path '..': it does not name a file"),
+        ("a/..", "invalid path 'a/..': it does not name a file"),
+        ("x/" * 2100 + "a", f"invalid path '{'x/' * 2100}a': it is too long"),
+    ],
+)
+def test_a_path_must_be_the_name_of_a_file(work: Path, path: str, told: str) -> None:
+    assert refusal(work, f"*** Add File: {path}", "+x") == f"error: {told}"
+
+
+def test_a_name_that_the_system_does_not_take_is_refused(work: Path) -> None:
+    name = "n" * 300
+
+    assert refusal(work, f"*** Add File: {name}", "+x") == (
+        f"error: Failed to write file {work}/{name}: File name too long (os error 36)"
+    )
+
+
+def test_a_call_cannot_be_in_a_directory_that_cannot_be(work: Path) -> None:
+    with pytest.raises(PatchRefused) as refused:
+        verify(patch("*** Add File: a"), workdir=f"{work}/\0", cwd=str(work))
+
+    assert str(refused.value) == f'error: invalid working directory "{work}/\\u0000": it has control characters'
+
+
+def test_an_empty_patch_is_rejected(work: Path) -> None:
+    assert refusal(work) == "patch rejected: empty patch"
+
+
+def test_half_a_surrogate_pair_is_no_text(work: Path) -> None:
+    assert refusal(work, "*** Add File: a", "+\ud800") == "error: invalid patch: the text is not valid Unicode"
+
+
+def test_a_large_file_is_refused(work: Path) -> None:
+    with (work / "large").open("wb") as file:
+        file.truncate(limits.MAX_FILE_BYTES + 1)
+
+    assert refusal(work, "*** Delete File: large") == f"error: {work}/large is larger than 16 MiB"
+
+
+def test_a_file_of_too_many_lines_is_refused(work: Path) -> None:
+    plant(work, lines=b"\n" * (limits.MAX_LINES + 1))
+
+    assert refusal(work, "*** Update File: lines", "-x") == f"error: {work}/lines has more than 2000000 lines"
+
+
+def test_a_patch_of_too_many_lines_or_bytes_is_refused(work: Path) -> None:
+    assert (
+        refusal(work, "*** Add File: a", "+\n" * limits.MAX_LINES) == "error: the patch has more than 2000000 lines"
+    )
+    assert refusal(work, "*** Add File: a", "+" + "x" * limits.MAX_PATCH_BYTES) == (
+        "error: the patch is larger than 64 MiB"
+    )
+
+
+def test_a_file_must_not_become_too_large(work: Path) -> None:
+    plant(work, a=b"x" * limits.MAX_FILE_BYTES)
+
+    assert refusal(work, "*** Update File: a", "@@", "+more") == f"error: {work}/a would be larger than 16 MiB"
+
+
+def test_all_files_together_must_not_be_too_large(work: Path) -> None:
+    names = [f"f{number}" for number in range(5)]
+    for name in names:
+        with (work / name).open("wb") as file:
+            file.truncate(limits.MAX_FILE_BYTES)
+
+    with pytest.raises(PatchRefused) as refused:
+        planned(work, *(f"*** Delete File: {name}" for name in names))
+
+    assert str(refused.value) == "error: the patch needs more than 64 MiB read"
+
+
+def test_too_many_files_or_directories_are_refused(work: Path) -> None:
+    many = limits.MAX_FILES + 1
+
+    assert refusal(work, *(f"*** Add File: f{number}" for number in range(many))) == (
+        "error: the patch has more than 2000 hunks"
+    )
+    assert refusal(work, *(f"*** Add File: {number}/{'d/' * 50}f" for number in range(50))) == (
+        "error: the patch would make more than 2000 directories"
+    )
+
+
+# --- what a file has besides its content -------------------------------------------------
+
+
+def test_owner_and_extended_attributes_are_kept_where_they_can_be(work: Path) -> None:
+    plant(work, a="x\n", b="x\n")
+    for name in ("a", "b"):
+        if os.geteuid() == 0:
+            os.chown(work / name, 1234, 2345)
+        os.setxattr(work / name, "user.note", b"kept")
+        (work / name).chmod(0o4751)
+    owner = (work / "a").stat()
+
+    apply(work, "*** Update File: a", "-x", "+y", "*** Update File: b", "*** Move to: c")
+
+    for name in ("a", "c"):
+        found = (work / name).stat()
+        assert (found.st_uid, found.st_gid) == (owner.st_uid, owner.st_gid)
+        assert stat.S_IMODE(found.st_mode) == 0o751
+        assert os.getxattr(work / name, "user.note") == b"kept"

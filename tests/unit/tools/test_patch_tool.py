@@ -1,0 +1,361 @@
+"""One patch of the model: its arguments, its events in their order, and what the model is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kit.model_peer import settings
+from kit.records import call
+from kit.trees import patch, plant, tree
+from parley.conversation.history import History
+from parley.conversation.log import Happened, ItemKind
+from parley.conversation.records import CommandOutput, StreamOutput
+from parley.ports.tools import Action, ApplyPatch, Desk, Granted, Refused, Verdict
+from parley.tools.apply_patch import Patches
+from parley.tools.patch.commit import System, commit
+from parley.tools.patch.grammar import parse
+from parley.tools.patch.plan import verify
+from parley.wire.events import (
+    AddedFile,
+    FileChange,
+    OtherChange,
+    OutputStream,
+    PatchApplyBegin,
+    PatchApplyEnd,
+    TurnDiff,
+    UpdatedFile,
+)
+from parley.wire.ids import CallId, ItemId
+
+CALL = CallId("c1")
+GRANTED = Granted()
+PATIENCE_SECONDS = 10
+
+
+class Appended(NamedTuple):
+    """One append, all of it, and the files at that moment."""
+
+    happened: tuple[Happened, ...]
+    files: dict[str, bytes]
+
+
+class Shown(NamedTuple):
+    stream: OutputStream
+    data: bytes
+
+
+class Bench:
+    """Everything around the tool, with one list of what it did, in order."""
+
+    history: History
+
+    def __init__(self, work: Path, verdict: Verdict = GRANTED) -> None:
+        self.work, self._verdict = work, verdict
+        self.did: list[Appended | Shown | Action] = []
+        self.begun = asyncio.Event()
+        self.spoil: Path | None = None
+        """A file that somebody else changes as soon as the patch has begun."""
+        desk = Desk(settings=settings(cwd=str(work)), transcript=self, permit=self._permit)
+        self.patches = Patches(desk)
+
+    async def apply(self, *lines: str, workdir: Path | None = None) -> str:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told = await self.patches.apply(CALL, patch(*lines), workdir=str(workdir or self.work))
+        return without_seconds(told)
+
+    async def call(self, arguments: str, name: str = "apply_patch") -> str:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return without_seconds(await self.patches.run(call(CALL, arguments, name=name)))
+
+    async def _permit(self, action: Action) -> Verdict:
+        self.did.append(action)
+        return self._verdict
+
+    # --- the transcript ------------------------------------------------------------------
+
+    async def append(self, *happened: Happened) -> None:
+        self.did.append(Appended(happened, self.files()))
+        self.begun.set()
+        if self.spoil is not None:
+            self.spoil.write_bytes(b"somebody else's\n")
+
+    def extend(self, kind: ItemKind, text: str) -> None:
+        raise AssertionError("a patch says nothing but output")
+
+    def unfinished(self, kind: ItemKind) -> str:
+        return ""
+
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        assert call_id == CALL
+        self.did.append(Shown(stream, data))
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        shown = [one for one in self.did if isinstance(one, Shown)]
+        return kept(shown[-1]) if shown else None
+
+    def files(self) -> dict[str, bytes]:
+        return {name: content for name, (mode, content) in tree(self.work).items() if mode.startswith("-")}
+
+
+def kept(shown: Shown) -> CommandOutput:
+    stream = StreamOutput(
+        item=ItemId("i1"),
+        stream=shown.stream,
+        head=shown.data,
+        tail=b"",
+        size=len(shown.data),
+        lines=shown.data.count(b"\n"),
+    )
+    return CommandOutput(call_id=CALL, streams=(stream,))
+
+
+def without_seconds(told: str) -> str:
+    """Durations differ from run to run."""
+    try:
+        answer = json.loads(told)
+    except ValueError:
+        return told
+    assert answer["metadata"].pop("duration_seconds") >= 0
+    return json.dumps(answer)
+
+
+def ran(output: str, exit_code: int) -> str:
+    return json.dumps({"output": output, "metadata": {"exit_code": exit_code}})
+
+
+def blob(content: bytes) -> str:
+    return sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    plant(tmp_path, old__txt="alpha\nbeta\n")
+    return tmp_path
+
+
+# --- events ------------------------------------------------------------------------------
+
+UPDATE = ("*** Update File: old.txt", "-alpha", "+ALPHA")
+DIFF = "@@ -1,2 +1,2 @@\n-alpha\n+ALPHA\n beta\n"
+
+
+def updated(work: Path) -> dict[str, FileChange]:
+    return {f"{work}/old.txt": OtherChange(update=UpdatedFile(unified_diff=DIFF, move_path=None))}
+
+
+@pytest.mark.parametrize("by_person", [False, True])
+async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: Path, by_person: bool) -> None:
+    bench = Bench(work, Granted(by_person=by_person))
+
+    told = await bench.apply(*UPDATE)
+
+    said = "Success. Updated the following files:\nM old.txt\n"
+    shown = Shown("stdout", said.encode())
+    before, after = b"alpha\nbeta\n", b"ALPHA\nbeta\n"
+    whole = (
+        f"diff --git a/{work}/old.txt b/{work}/old.txt\nindex {blob(before)}..{blob(after)}\n"
+        f"--- a/{work}/old.txt\n+++ b/{work}/old.txt\n{DIFF}"
+    )
+    begin = PatchApplyBegin(call_id=CALL, auto_approved=not by_person, changes=updated(work))
+    end = PatchApplyEnd(call_id=CALL, stdout=said, stderr="", success=True)
+    assert told == ran(said, 0)
+    assert bench.did == [
+        ApplyPatch(call_id=CALL, changes=updated(work), cwd=str(work)),
+        Appended((begin,), {"old.txt": before}),
+        shown,
+        Appended((kept(shown), end, TurnDiff(unified_diff=whole)), {"old.txt": after}),
+    ]
+
+
+async def test_the_diff_of_a_turn_goes_over_all_its_patches(work: Path) -> None:
+    bench = Bench(work)
+    await bench.apply(*UPDATE)
+
+    await bench.apply("*** Update File: old.txt", "-beta", "+BETA")
+
+    last = bench.did[-1]
+    assert isinstance(last, Appended)
+    assert isinstance(diff := last.happened[-1], TurnDiff)
+    assert diff.unified_diff.endswith("@@ -1,2 +1,2 @@\n-alpha\n-beta\n+ALPHA\n+BETA\n")
+
+
+async def test_a_moved_file_is_shown_once_with_both_names(work: Path) -> None:
+    bench = Bench(work)
+
+    told = await bench.apply("*** Update File: old.txt", "*** Move to: new.txt", "-alpha", "+ALPHA")
+
+    last = bench.did[-1]
+    assert isinstance(last, Appended)
+    assert isinstance(diff := last.happened[-1], TurnDiff)
+    assert told == ran("Success. Updated the following files:\nM new.txt\n", 0)
+    assert diff.unified_diff.splitlines()[0] == f"diff --git a/{work}/old.txt b/{work}/new.txt"
+
+
+async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
+    bench = Bench(work)
+
+    await bench.apply("*** Update File: old.txt", " alpha")
+
+    last = bench.did[-1]
+    assert isinstance(last, Appended)
+    assert [type(one) for one in last.happened] == [CommandOutput, PatchApplyEnd]
+
+
+async def test_a_patch_that_does_not_fit_is_told_without_events(work: Path) -> None:
+    bench = Bench(work)
+
+    told = await bench.apply("*** Update File: old.txt", "-nothing like this", "+x")
+
+    assert told == f'error: Failed to find expected lines ["nothing like this"] in {work}/old.txt'
+    assert bench.did == []
+
+
+async def test_an_empty_patch_is_told_without_events(work: Path) -> None:
+    bench = Bench(work)
+
+    assert await bench.apply() == "patch rejected: empty patch"
+    assert bench.did == []
+
+
+async def test_a_patch_that_is_refused_changes_nothing(work: Path) -> None:
+    bench = Bench(work, Refused(why="no sandbox is available"))
+
+    told = await bench.apply(*UPDATE)
+
+    assert told == "patch rejected: no sandbox is available"
+    assert bench.did == [ApplyPatch(call_id=CALL, changes=updated(work), cwd=str(work))]
+    assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
+
+
+async def test_a_failure_while_writing_is_shown_and_told(work: Path) -> None:
+    bench = Bench(work)
+    bench.spoil = work / "old.txt"
+
+    told = await bench.apply("*** Add File: sub/new.txt", "+x", *UPDATE)
+
+    said = "Failed to write file old.txt: changed meanwhile\n"
+    shown = Shown("stderr", said.encode())
+    end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
+    changes = {f"{work}/sub/new.txt": OtherChange(add=AddedFile(content="x\n")), **updated(work)}
+    begin = PatchApplyBegin(call_id=CALL, auto_approved=True, changes=changes)
+    assert told == ran(said, 1)
+    assert bench.did[1:] == [
+        Appended((begin,), {"old.txt": b"alpha\nbeta\n"}),
+        shown,
+        Appended((kept(shown), end), {"old.txt": b"somebody else's\n"}),
+    ]
+    assert tree(work).keys() == {"old.txt"}
+
+
+async def test_paths_are_read_from_the_directory_of_the_call(work: Path) -> None:
+    bench = Bench(work)
+    (work / "sub").mkdir()
+
+    await bench.apply("*** Add File: a.txt", "+a", workdir=work / "sub")
+
+    assert bench.files() == {"old.txt": b"alpha\nbeta\n", "sub/a.txt": b"a\n"}
+
+
+@pytest.fixture
+def odd(work: Path) -> Path:
+    """A directory whose name is not UTF-8."""
+    path = Path(os.fsdecode(bytes(work) + b"/\xff"))
+    path.mkdir()
+    return path
+
+
+async def test_a_directory_whose_name_is_not_text_can_be_worked_in(work: Path, odd: Path) -> None:
+    bench = Bench(odd)
+
+    told = await bench.apply("*** Add File: a", "+a", "*** Add File: b", "+b")
+
+    assert told == ran("Success. Updated the following files:\nA a\nA b\n", 0)
+    assert isinstance(action := bench.did[0], ApplyPatch)
+    assert action.changes.keys() == {f"{work}/?/a", f"{work}/?/b"}
+
+
+class Held(System):
+    """Stops before the first name changes, until it is let go."""
+
+    def __init__(self) -> None:
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    def link(self, name: str, other: str, *, folder: int) -> None:
+        self.reached.set()
+        assert self.let_go.wait(PATIENCE_SECONDS)
+        super().link(name, other, folder=folder)
+
+
+async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(work: Path) -> None:
+    bench, held = Bench(work), Held()
+    other = verify(patch("*** Add File: other.txt", "+x"), workdir=str(work), cwd=str(work))
+    first = threading.Thread(target=commit, args=(other.changes,), kwargs={"system": held})
+    first.start()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE_SECONDS)
+        applying = asyncio.create_task(bench.patches.apply(CALL, patch(*UPDATE), workdir=str(work)))
+        await bench.begun.wait()
+
+        for _ in range(3):
+            applying.cancel()
+            await asyncio.sleep(0)
+        assert not applying.done()
+        held.let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await applying
+        await asyncio.to_thread(first.join)
+
+    assert bench.files() == {"old.txt": b"ALPHA\nbeta\n", "other.txt": b"x\n"}
+    assert [type(one) for one in bench.did] == [ApplyPatch, Appended, Shown, Appended]
+
+
+# --- the function ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["apply_patch", "applypatch"])
+@pytest.mark.parametrize("argument", ["input", "patch"])
+async def test_the_function_applies_its_argument(work: Path, name: str, argument: str) -> None:
+    bench = Bench(work)
+
+    told = await bench.call(json.dumps({argument: f"<<'EOF'\n{patch(*UPDATE)}\nEOF\n", "more": 1}), name)
+
+    assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
+    assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail"),
+    [
+        ("{}", "missing field `input`"),
+        ('{"input": null}', "missing field `input`"),
+        ('{"input": 7}', "invalid type: integer `7`, expected a string (input)"),
+        ('["x"]', "invalid type: sequence, expected a map (arguments)"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_explained(work: Path, arguments: str, detail: str) -> None:
+    bench = Bench(work)
+
+    assert await bench.call(arguments) == f"failed to parse function arguments: {detail}"
+    assert bench.did == []
+
+
+async def test_arguments_that_are_not_json_are_explained(work: Path) -> None:
+    told = await Bench(work).call("*** Begin Patch")
+
+    assert told.startswith("failed to parse function arguments: arguments cannot be read: ")
+
+
+def test_the_format_is_described_to_the_model_by_an_example_that_can_be_read(work: Path) -> None:
+    spec: Any = Bench(work).patches.spec()
+
+    example = spec.description[spec.description.index("*** Begin") :].partition("*** End Patch")
+    assert [type(hunk).__name__ for hunk in parse("".join(example[:2]))] == ["AddFile", "UpdateFile", "DeleteFile"]
+    assert (spec.name, spec.parameters["required"]) == ("apply_patch", ["input"])

@@ -1,0 +1,576 @@
+"""One command of the model: its arguments, its events, and what the model is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from kit.model_peer import settings
+from kit.records import call
+from parley.config.types import Settings, WorkspaceWrite
+from parley.conversation.history import History
+from parley.conversation.log import Happened, ItemKind
+from parley.conversation.records import CallItem, CommandOutput, StreamOutput
+from parley.errors import CommandNotStarted
+from parley.ports.commands import Command, Ended
+from parley.ports.tools import Action, Desk, Granted, Refused, RunCommand, Verdict
+from parley.tools.shell import Shell
+from parley.wire.events import (
+    Duration,
+    ExecCommandBegin,
+    ExecCommandEnd,
+    OutputStream,
+    ParsedCommand,
+    ParsedPlain,
+)
+from parley.wire.ids import CallId, ItemId
+
+KEPT = 64 * 1024
+CALL = CallId("c1")
+ZERO = Duration(secs=0, nanos=0)
+OK = Ended(exit_code=0, seconds=0.0)
+GRANTED = Granted()
+
+
+class Appended(NamedTuple):
+    """One append, all of it."""
+
+    happened: tuple[Happened, ...]
+
+
+class Shown(NamedTuple):
+    call_id: CallId
+    stream: OutputStream
+    data: bytes
+
+
+class Patch(NamedTuple):
+    call_id: CallId
+    patch: str
+    workdir: str
+
+
+class Bench:
+    """Everything around the tool, with one list of what it did, in order."""
+
+    history: History
+
+    def __init__(
+        self,
+        *,
+        says: Sequence[tuple[OutputStream, bytes]] = (),
+        ends: Ended | CommandNotStarted = OK,
+        verdict: Verdict = GRANTED,
+        **changes: Any,
+    ) -> None:
+        base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access"}
+        self.settings: Settings = settings(**{**base, **changes})
+        self.did: list[Appended | Shown | Command | Action | Patch] = []
+        self.running = asyncio.Event()
+        self.never = asyncio.Event()
+        self.hangs = False
+        self._says, self._ends, self._verdict = says, ends, verdict
+        desk = Desk(settings=self.settings, transcript=self, permit=self._permit)
+        self.shell = Shell(desk, self, self, {"PATH": "/bin", "MY_API_KEY": "secret"})
+
+    async def call(self, name: str = "shell", /, **arguments: Any) -> str:
+        return await self.run_call(call(CALL, msgspec.json.encode(arguments).decode(), name=name))
+
+    async def run_call(self, item: CallItem) -> str:
+        async with asyncio.timeout(10):
+            return await self.shell.run(item)
+
+    @property
+    def command(self) -> Command:
+        (command,) = [entry for entry in self.did if isinstance(entry, Command)]
+        return command
+
+    @property
+    def end(self) -> ExecCommandEnd:
+        assert isinstance(self.did[-1], Appended)
+        event = self.did[-1].happened[-1]
+        assert isinstance(event, ExecCommandEnd)
+        return event
+
+    async def _permit(self, action: Action) -> Verdict:
+        self.did.append(action)
+        return self._verdict
+
+    # --- as a transcript ---
+
+    async def append(self, *happened: Happened) -> None:
+        msgspec.json.encode(happened)
+        self.did.append(Appended(happened))
+
+    def extend(self, kind: ItemKind, text: str) -> None:
+        raise AssertionError("the shell says nothing itself")
+
+    def unfinished(self, kind: ItemKind) -> str:
+        return ""
+
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        self.did.append(Shown(call_id, stream, data))
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        said: dict[OutputStream, bytes] = {}
+        for entry in self.did:
+            if isinstance(entry, Shown) and entry.call_id == call_id:
+                said[entry.stream] = said.get(entry.stream, b"") + entry.data
+        streams = tuple(kept(stream, data) for stream, data in said.items())
+        return CommandOutput(call_id=call_id, streams=streams) if streams else None
+
+    # --- as what runs commands and applies patches ---
+
+    async def run(self, command: Command, *, output: Callable[[OutputStream, bytes], None]) -> Ended:
+        self.did.append(command)
+        for stream, data in self._says:
+            output(stream, data)
+        self.running.set()
+        if self.hangs:
+            await self.never.wait()
+        if isinstance(self._ends, CommandNotStarted):
+            raise self._ends
+        return self._ends
+
+    async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
+        self.did.append(Patch(call_id, patch, workdir))
+        return "patched"
+
+
+def kept(stream: OutputStream, data: bytes) -> StreamOutput:
+    return StreamOutput(
+        item=ItemId(f"i-{stream}"),
+        stream=stream,
+        head=data[:KEPT],
+        tail=data[KEPT:][-KEPT:],
+        size=len(data),
+        lines=data.count(b"\n"),
+    )
+
+
+def unknown(*words: str) -> ParsedCommand:
+    return ParsedCommand(unknown=ParsedPlain(cmd=words))
+
+
+# --- events --------------------------------------------------------------------------------
+
+
+async def test_a_command_begins_says_what_it_says_and_ends() -> None:
+    bench = Bench(
+        says=[("stdout", b"out\n"), ("stderr", b"warning\n"), ("stdout", b"more\n")],
+        ends=Ended(exit_code=0, seconds=1.26),
+    )
+
+    told = await bench.call(command=["echo", "hi"])
+
+    assert told == '{"output":"out\\nmore\\n","metadata":{"exit_code":0,"duration_seconds":1.3}}'
+    assert bench.did == [
+        RunCommand(call_id=CALL, argv=("echo", "hi"), cwd="/project"),
+        Appended(
+            (
+                ExecCommandBegin(
+                    call_id=CALL, command=("echo", "hi"), cwd="/project", parsed_cmd=(unknown("echo", "hi"),)
+                ),
+            )
+        ),
+        Command(argv=("echo", "hi"), cwd="/project", env={"PATH": "/bin"}, timeout_seconds=10.0),
+        Shown(CALL, "stdout", b"out\n"),
+        Shown(CALL, "stderr", b"warning\n"),
+        Shown(CALL, "stdout", b"more\n"),
+        Appended(
+            (
+                CommandOutput(call_id=CALL, streams=(kept("stdout", b"out\nmore\n"), kept("stderr", b"warning\n"))),
+                ExecCommandEnd(
+                    call_id=CALL,
+                    stdout="out\nmore\n",
+                    stderr="warning\n",
+                    exit_code=0,
+                    duration=Duration(secs=1, nanos=260_000_000),
+                ),
+            )
+        ),
+    ]
+
+
+async def test_a_silent_command_leaves_its_two_events_alone() -> None:
+    bench = Bench()
+
+    told = await bench.call(command=["true"])
+
+    assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
+    assert [entry for entry in bench.did if isinstance(entry, Appended)] == [
+        Appended((ExecCommandBegin(call_id=CALL, command=("true",), cwd="/project", parsed_cmd=()),)),
+        Appended((ExecCommandEnd(call_id=CALL, stdout="", stderr="", exit_code=0, duration=ZERO),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ([("stdout", b"out\n"), ("stderr", b"err\n")], "out\\nerr\\n"),
+        ([("stderr", b"err\n")], "err\\n"),
+        ([("stdout", b"out\n")], "out\\n"),
+        ([("stdout", b"out"), ("stderr", b"err")], "out\\nerr"),
+        ([], ""),
+    ],
+)
+async def test_of_a_command_that_failed_the_model_reads_stdout_and_then_stderr(
+    says: list[tuple[OutputStream, bytes]], told: str
+) -> None:
+    bench = Bench(says=says, ends=Ended(exit_code=3, seconds=0.04))
+
+    assert await bench.call(command=["make"]) == (
+        f'{{"output":"{told}","metadata":{{"exit_code":3,"duration_seconds":0.0}}}}'
+    )
+    assert (bench.end.exit_code, bench.end.duration) == (3, Duration(secs=0, nanos=40_000_000))
+
+
+async def test_a_program_that_cannot_be_started_has_a_beginning_and_an_end() -> None:
+    detail = "No such file or directory (os error 2)"
+    bench = Bench(ends=CommandNotStarted(detail))
+
+    told = await bench.call(command=["no-such-program"])
+
+    assert told == f"execution error: {detail}"
+    assert [entry for entry in bench.did if isinstance(entry, Appended)] == [
+        Appended(
+            (
+                ExecCommandBegin(
+                    call_id=CALL,
+                    command=("no-such-program",),
+                    cwd="/project",
+                    parsed_cmd=(unknown("no-such-program"),),
+                ),
+            )
+        ),
+        Appended((ExecCommandEnd(call_id=CALL, stdout="", stderr=detail, exit_code=-1, duration=ZERO),)),
+    ]
+
+
+async def test_an_empty_command_is_one_that_cannot_be_started() -> None:
+    bench = Bench(ends=CommandNotStarted("command args are empty"))
+
+    told = await bench.call(command=[])
+
+    assert told == "execution error: command args are empty"
+    assert bench.did[1] == Appended(
+        (ExecCommandBegin(call_id=CALL, command=(), cwd="/project", parsed_cmd=(unknown(),)),)
+    )
+    assert bench.end == ExecCommandEnd(
+        call_id=CALL, stdout="", stderr="command args are empty", exit_code=-1, duration=ZERO
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("never", "failed in sandbox None with execution error: command timed out"),
+        ("on-request", "failed in sandbox None with execution error: command timed out"),
+        ("on-failure", "command timed out after 300 milliseconds"),
+        ("untrusted", "command timed out after 300 milliseconds"),
+    ],
+)
+async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, told: str) -> None:
+    bench = Bench(says=[("stdout", b"begun\n")], ends=Ended(timed_out=True, seconds=0.3), approval_policy=policy)
+
+    assert await bench.call(command=["sleep", "20"], timeout=300) == told
+    assert bench.did[-1] == Appended(
+        (
+            CommandOutput(call_id=CALL, streams=(kept("stdout", b"begun\n"),)),
+            ExecCommandEnd(
+                call_id=CALL,
+                stdout="",
+                stderr="sandbox error: command timed out",
+                exit_code=-1,
+                duration=ZERO,
+            ),
+        )
+    )
+
+
+@pytest.mark.parametrize("policy", ["never", "on-request", "on-failure", "untrusted"])
+async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) -> None:
+    bench = Bench(ends=Ended(signal=9, seconds=0.5), approval_policy=policy)
+
+    told = await bench.call(command=["kill", "-9", "0"])
+
+    assert told == "failed in sandbox None with execution error: command was killed by a signal"
+    assert bench.end == ExecCommandEnd(
+        call_id=CALL,
+        stdout="",
+        stderr="sandbox error: command was killed by a signal",
+        exit_code=-1,
+        duration=ZERO,
+    )
+
+
+async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_event() -> None:
+    bench = Bench(says=[("stdout", b"x" * 60_000), ("stderr", b"e\n" * 300)], ends=Ended(exit_code=1, seconds=0))
+
+    told = msgspec.json.decode(await bench.call(command=["noisy"]))
+
+    stdout = "x" * 5120 + "\n[... 0 lines, 49760 bytes truncated ...]\n" + "x" * 5120
+    stderr = "e\n" * 128 + "[... 44 lines, 88 bytes truncated ...]\n" + "e\n" * 128
+    assert told["output"] == f"{stdout}\n{stderr}"
+    assert (bench.end.stdout, bench.end.stderr) == ("x" * 5120, stderr)
+
+
+async def test_output_that_is_no_text_is_told_with_replacement_characters() -> None:
+    bench = Bench(says=[("stdout", b"a\xff\xfeb\x00c\xc3")])
+
+    told = msgspec.json.decode(await bench.call(command=["printf"]))
+
+    assert told["output"] == bench.end.stdout == "a��b\x00c�"
+
+
+async def test_a_command_that_is_cancelled_is_left_for_the_caller_to_end() -> None:
+    bench = Bench(says=[("stdout", b"begun\n")])
+    bench.hangs = True
+    running = asyncio.create_task(bench.call(command=["sleep", "20"]))
+    async with asyncio.timeout(10):
+        await bench.running.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert bench.did[-1] == Shown(CALL, "stdout", b"begun\n")
+
+
+# --- arguments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["shell", "container.exec"])
+async def test_both_names_of_the_function_take_the_same_arguments(name: str) -> None:
+    bench = Bench()
+
+    await bench.call(
+        name,
+        command=["ls"],
+        workdir="sub",
+        timeout=1500,
+        with_escalated_permissions=True,
+        justification="needs to write",
+        unknown=1,
+    )
+
+    assert bench.did[0] == RunCommand(
+        call_id=CALL, argv=("ls",), cwd="/project/sub", escalated=True, justification="needs to write"
+    )
+    assert bench.command == Command(argv=("ls",), cwd="/project/sub", env={"PATH": "/bin"}, timeout_seconds=1.5)
+
+
+async def test_a_local_shell_call_is_run_without_the_variables_and_the_user_that_it_names() -> None:
+    bench = Bench()
+
+    told = await bench.call(
+        "local_shell",
+        type="exec",
+        command=["ls"],
+        timeout_ms=5000,
+        working_directory="/",
+        env={"LD_PRELOAD": "/tmp/x.so"},
+        user="root",
+    )
+
+    assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
+    assert bench.command == Command(argv=("ls",), cwd="/", env={"PATH": "/bin"}, timeout_seconds=5.0)
+
+
+@pytest.mark.parametrize("name", ["shell", "local_shell"])
+async def test_what_is_null_is_as_if_it_were_left_out(name: str) -> None:
+    bench = Bench()
+
+    await bench.call(
+        name,
+        command=["ls"],
+        workdir=None,
+        working_directory=None,
+        timeout=None,
+        timeout_ms=None,
+        with_escalated_permissions=None,
+        justification=None,
+    )
+
+    assert bench.did[0] == RunCommand(call_id=CALL, argv=("ls",), cwd="/project")
+    assert bench.command.timeout_seconds == 10.0
+
+
+@pytest.mark.parametrize(
+    ("workdir", "cwd"), [("sub", "/project/sub"), ("/", "/"), ("", "/project"), ("../x", "/project/../x")]
+)
+async def test_a_working_directory_is_taken_from_that_of_the_conversation(workdir: str, cwd: str) -> None:
+    bench = Bench()
+
+    await bench.call(command=["pwd"], workdir=workdir)
+
+    assert bench.command.cwd == cwd
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "detail"),
+    [
+        ("shell", "{not json", "arguments cannot be read: JSON is malformed: object keys must be strings (byte 1)"),
+        ("shell", "", "arguments cannot be read: Input data was truncated"),
+        ("shell", "[]", "invalid type: sequence, expected a map (arguments)"),
+        ("shell", "[" * 100_000, "arguments cannot be read: nested too deeply"),
+        ("shell", '{"command": "echo hi"}', 'invalid type: string "echo hi", expected a sequence (command)'),
+        ("shell", '{"command": ["a", 1]}', "invalid type: integer `1`, expected a string (command[1])"),
+        ("shell", "{}", "missing field `command`"),
+        (
+            "shell",
+            '{"command": ["a"], "timeout": -1}',
+            "invalid value: integer `-1`, expected a number, at least 0 (timeout)",
+        ),
+        ("shell", '{"command": ["a"], "workdir": 1}', "invalid type: integer `1`, expected a string (workdir)"),
+        (
+            "shell",
+            '{"command": ["a"], "with_escalated_permissions": "yes"}',
+            'invalid type: string "yes", expected a boolean (with_escalated_permissions)',
+        ),
+        ("local_shell", '{"type": "exec"}', "missing field `command`"),
+        (
+            "local_shell",
+            '{"command": ["a"], "timeout_ms": "soon"}',
+            'invalid type: string "soon", expected a number (timeout_ms)',
+        ),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_explained_and_nothing_happens(
+    name: str, arguments: str, detail: str
+) -> None:
+    bench = Bench()
+
+    told = await bench.run_call(call(CALL, arguments, name=name))
+
+    assert told == f"failed to parse function arguments: {detail}"
+    assert bench.did == []
+
+
+async def test_half_a_surrogate_pair_in_the_arguments_is_read_as_a_replacement_character() -> None:
+    bench = Bench()
+
+    await bench.run_call(call(CALL, '{"command": ["echo", "\\ud800"]}'))
+
+    assert bench.command.argv == ("echo", "�")
+
+
+async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be() -> None:
+    bench = Bench(ends=CommandNotStarted("/caf\udce9 is gone"), cwd="/caf\udce9")
+
+    told = await bench.call(command=["pwd"])
+
+    assert told == "execution error: /caf? is gone"
+    assert bench.command.cwd == "/caf\udce9"
+    assert bench.did[1] == Appended(
+        (ExecCommandBegin(call_id=CALL, command=("pwd",), cwd="/caf?", parsed_cmd=(unknown("pwd"),)),)
+    )
+
+
+# --- who decides, patches, environment ---------------------------------------------------------
+
+
+async def test_a_refused_command_is_told_why_and_leaves_no_trace() -> None:
+    bench = Bench(verdict=Refused(why="no sandbox is available on this system: none yet"))
+
+    told = await bench.call(command=["ls"])
+
+    assert told == "exec command rejected: no sandbox is available on this system: none yet"
+    assert bench.did == [RunCommand(call_id=CALL, argv=("ls",), cwd="/project")]
+
+
+async def test_a_patch_is_applied_and_not_run() -> None:
+    patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch\n"
+    bench = Bench()
+
+    told = await bench.call(command=["apply_patch", patch], workdir="sub")
+
+    assert told == "patched"
+    assert bench.did == [Patch(CALL, patch, "/project/sub")]
+
+
+async def test_a_command_without_network_is_told_so_by_its_environment() -> None:
+    bench = Bench(sandbox_mode="workspace-write")
+
+    await bench.call(command=["env"])
+
+    assert bench.command.env == {"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+
+
+# --- the offer -----------------------------------------------------------------------------------
+
+
+def types_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: schema["type"] for name, schema in parameters["properties"].items()}
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    [("never", "read-only"), ("untrusted", "workspace-write"), ("on-request", "danger-full-access")],
+)
+def test_the_shell_is_offered_with_three_arguments(policy: str, mode: str) -> None:
+    spec = Bench(approval_policy=policy, sandbox_mode=mode).shell.spec()
+
+    assert spec.name == "shell"
+    assert types_of(spec.parameters) == {"command": "array", "workdir": "string", "timeout": "number"}
+    assert spec.parameters["properties"]["command"]["items"] == {"type": "string"}
+    assert (spec.parameters["required"], spec.parameters["additionalProperties"]) == (["command"], False)
+    assert "sandbox" not in spec.description
+
+
+@pytest.mark.parametrize("mode", ["read-only", "workspace-write"])
+def test_on_request_with_a_sandbox_the_model_is_offered_to_ask(mode: str) -> None:
+    spec = Bench(approval_policy="on-request", sandbox_mode=mode).shell.spec()
+
+    assert types_of(spec.parameters) == {
+        "command": "array",
+        "workdir": "string",
+        "timeout": "number",
+        "with_escalated_permissions": "boolean",
+        "justification": "string",
+    }
+    assert (spec.parameters["required"], spec.parameters["additionalProperties"]) == (["command"], False)
+    assert "with_escalated_permissions" in spec.description
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"sandbox_mode": "read-only"},
+            "They can read files anywhere. They cannot write files. They cannot use the network.",
+        ),
+        (
+            {"sandbox_mode": "workspace-write"},
+            "They can read files anywhere. They can write files only below these directories, and not in .git "
+            "there: /project, /tmp, $TMPDIR. They cannot use the network.",
+        ),
+        (
+            {
+                "sandbox_mode": "workspace-write",
+                "workspace_write": WorkspaceWrite(
+                    writable_roots=("/data",),
+                    network_access=True,
+                    exclude_slash_tmp=True,
+                    exclude_tmpdir_env_var=True,
+                ),
+            },
+            "They can read files anywhere. They can write files only below these directories, and not in .git "
+            "there: /project, /data. They can use the network.",
+        ),
+    ],
+)
+def test_the_offer_says_what_the_sandbox_forbids(changes: dict[str, Any], sentence: str) -> None:
+    spec = Bench(approval_policy="on-request", **changes).shell.spec()
+
+    assert sentence in spec.description
+
+
+def test_the_offer_can_be_sent_whatever_the_working_directory_is_called() -> None:
+    spec = Bench(approval_policy="on-request", sandbox_mode="workspace-write", cwd="/caf\udce9").shell.spec()
+
+    assert "/caf?" in msgspec.json.encode(spec).decode()

@@ -1,0 +1,459 @@
+"""Tool servers as a turn uses them, with real programs and a real address on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from kit.tool_servers import (
+    ENVIRON,
+    PATIENCE_SECONDS,
+    Loopback,
+    Notebook,
+    call_item,
+    call_text,
+    closing,
+    desk,
+    marker,
+    program,
+    running,
+    until,
+)
+from parley.config.types import ToolServer
+from parley.errors import ShuttingDown
+from parley.ports.model import ToolSpec
+from parley.tools.servers import Patience, ServerPool, ServerTools
+from parley.tools.servers.program import environment
+from parley.tools.servers.progress import progress_words, telling
+from parley.wire.events import (
+    BackgroundEvent,
+    Duration,
+    EventMsg,
+    Invocation,
+    McpToolCallBegin,
+    McpToolCallEnd,
+    ToolCallOutcome,
+)
+from parley.wire.ids import CallId
+
+X = program("x", env={"EXTRA": "1"})
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ServerPool]:
+    async with closing(ServerPool(ENVIRON)) as pool:
+        yield pool
+
+
+async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[EventMsg], str]:
+    """The events of one call, durations left out, and what the model is told."""
+    notebook = Notebook()
+    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
+        told = await ServerTools(desk(notebook), lease).run(call_item(name, arguments))
+    return [without_duration(one) for one in notebook.happened], told
+
+
+def without_duration(event: Any) -> EventMsg:
+    if isinstance(event, McpToolCallEnd):
+        assert 0 <= event.duration.secs + event.duration.nanos / 1e9 < PATIENCE_SECONDS
+        return structs.replace(event, duration=Duration(secs=0, nanos=0))
+    return event  # type: ignore[no-any-return]
+
+
+def shown(tool: str, arguments: dict[str, Any] | None, outcome: ToolCallOutcome) -> list[EventMsg]:
+    """The events of a call without progress."""
+    invocation = Invocation(server="x", tool=tool, arguments=arguments)
+    call_id = CallId("c1")
+    return [
+        McpToolCallBegin(call_id=call_id, invocation=invocation),
+        McpToolCallEnd(call_id=call_id, invocation=invocation, duration=Duration(secs=0, nanos=0), result=outcome),
+    ]
+
+
+# --- what the model is offered -----------------------------------------------------------
+
+
+async def test_tools_are_offered_as_in_the_recorded_traffic(pool: ServerPool) -> None:
+    async with pool.lease([X]) as lease:
+        specs = lease.specs()
+
+    recorded = {"x__add", "x__env", "x__fail", "x__image", "x__rpc_error", "x__slow"}
+    nothing: dict[str, Any] = {"type": "object", "properties": {}}
+    number, string = {"type": "number"}, {"type": "string"}
+    assert [spec for spec in specs if spec.name in recorded] == [
+        ToolSpec(
+            name="x__add",
+            description="Adds two integers.",
+            parameters={"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]},
+        ),
+        ToolSpec(name="x__env", description="Names of its environment variables.", parameters=nothing),
+        ToolSpec(name="x__fail", description="Reports a tool failure.", parameters=nothing),
+        ToolSpec(
+            name="x__image",
+            description="Returns an image.",
+            parameters={
+                "type": "object",
+                "properties": {"mode": string, "opt": string, "tags": {"type": "array", "items": string}},
+            },
+        ),
+        ToolSpec(name="x__rpc_error", description="Answers with a JSON-RPC error.", parameters=nothing),
+        ToolSpec(
+            name="x__slow",
+            description="Sleeps.",
+            parameters={"type": "object", "properties": {"seconds": number}},
+        ),
+    ]
+    assert [spec.name for spec in specs] == sorted(spec.name for spec in specs)
+
+
+async def test_only_what_is_offered_can_be_called(pool: ServerPool) -> None:
+    async with pool.lease([X]) as lease:
+        tools = ServerTools(desk(Notebook()), lease)
+
+        assert [tools.handles(name) for name in ("x__add", "x__nope", "add", "y__add", "shell")] == [
+            True,
+            False,
+            False,
+            False,
+            False,
+        ]
+        assert await tools.run(call_item("x__nope", "{}")) == "unsupported call: x__nope"
+
+
+async def test_a_turn_without_tool_servers_has_no_tools(pool: ServerPool) -> None:
+    async with pool.lease([]) as lease:
+        assert (lease.specs(), await pool.start([])) == ((), ())
+
+
+async def test_tools_that_changed_are_offered_anew(pool: ServerPool) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
+        assert await call_text(lease, "x__change_tools") == "ok"
+        await until(lambda: [spec.name for spec in lease.specs()] == ["x__new"])
+
+
+# --- calls, as in the recorded traffic ---------------------------------------------------
+
+
+async def test_a_result_is_shown_whole_and_its_content_told_as_json(pool: ServerPool) -> None:
+    events, told = await run(pool, "x__add", '{"a": 1, "b": 2}')
+
+    result = {"content": [{"type": "text", "text": "3"}], "structuredContent": {"sum": 3}}
+    assert events == shown("add", {"a": 1, "b": 2}, ToolCallOutcome(ok=result))
+    assert told == '[{"text":"3","type":"text"}]'
+
+
+async def test_a_tool_that_reports_a_failure_has_a_result_all_the_same(pool: ServerPool) -> None:
+    events, told = await run(pool, "x__fail", "{}")
+
+    result = {"content": [{"type": "text", "text": "it failed"}], "isError": True}
+    assert events == shown("fail", {}, ToolCallOutcome(ok=result))
+    assert told == '[{"text":"it failed","type":"text"}]'
+
+
+async def test_a_json_rpc_error_is_a_failed_call(pool: ServerPool) -> None:
+    events, told = await run(pool, "x__rpc_error", "{}")
+
+    failure = "tool call error: tool call failed for `x/rpc_error`"
+    assert (events, told) == (shown("rpc_error", {}, ToolCallOutcome(err=failure)), failure)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail"),
+    [
+        ("{bad", "JSON is malformed: object keys must be strings (byte 1)"),
+        ("[1]", "Expected `object | null`, got `array`"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ('{"a":' * 101 + "1" + "}" * 101, "nested too deeply"),
+    ],
+)
+async def test_arguments_that_are_no_json_object_leave_no_events(
+    pool: ServerPool, arguments: str, detail: str
+) -> None:
+    assert await run(pool, "x__add", arguments) == ([], f"err: {detail}")
+
+
+@pytest.mark.parametrize("arguments", ["", "  ", "null"])
+async def test_empty_arguments_mean_none(pool: ServerPool, arguments: str) -> None:
+    events, told = await run(pool, "x__env", arguments)
+
+    result = {"content": [{"type": "text", "text": "EXTRA,HOME,LANG,PATH"}]}
+    assert events == shown("env", None, ToolCallOutcome(ok=result))
+    assert told == '[{"text":"EXTRA,HOME,LANG,PATH","type":"text"}]'
+
+
+async def test_an_image_is_told_as_json_too(pool: ServerPool) -> None:
+    events, told = await run(pool, "x__image", '{"mode": "a"}')
+
+    result = {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]}
+    assert events == shown("image", {"mode": "a"}, ToolCallOutcome(ok=result))
+    assert told == '[{"data":"AAAA","mimeType":"image/png","type":"image"}]'
+
+
+async def test_arguments_reach_the_tool_as_the_model_gave_them(pool: ServerPool) -> None:
+    arguments: dict[str, Any] = {
+        "none": None,
+        "list": [None, 1.5, True],
+        "text": "ü 😀",
+        "big": 2**70,
+        "deep": {"a": {}},
+    }
+
+    async with pool.lease([X]) as lease:
+        assert json.loads(await call_text(lease, "x__echo", arguments)) == arguments
+
+
+async def test_a_result_over_one_mebibyte_is_cut_for_the_model_alone(pool: ServerPool) -> None:
+    size = 1024 * 1024
+    events, told = await run(pool, "x__big", json.dumps({"size": size}))
+
+    result = {"content": [{"type": "text", "text": "x" * size}]}
+    whole = f'[{{"text":"{"x" * size}","type":"text"}}]'
+    assert events == shown("big", {"size": size}, ToolCallOutcome(ok=result))
+    assert told == whole[:size] + f"\n[The result is too long: 27 of {size + 27} bytes are left out.]"
+
+
+async def test_a_result_over_four_mebibytes_is_left_out_of_the_event(pool: ServerPool) -> None:
+    size = 4 * 1024 * 1024
+    events, told = await run(pool, "x__big", json.dumps({"size": size}))
+
+    sentence = f"The result is too long to be shown: {size + 39} bytes, of {size} at most."
+    result = {"content": [{"type": "text", "text": sentence}]}
+    assert events == shown("big", {"size": size}, ToolCallOutcome(ok=result))
+    assert len(told) < 1024 * 1024 + 100
+
+
+# --- progress ----------------------------------------------------------------------------
+
+
+async def test_progress_becomes_background_events_few_enough_to_read(pool: ServerPool) -> None:
+    events, told = await run(pool, "x__steps", '{"count": 1000}')
+
+    begin, *progress, end = events
+    assert isinstance(begin, McpToolCallBegin)
+    assert isinstance(end, McpToolCallEnd)
+    assert told == '[{"text":"done","type":"text"}]'
+    assert progress[-1] == BackgroundEvent(message="Progress of x/steps: 1000 of 1000 (step 1000)")
+    assert all(isinstance(one, BackgroundEvent) for one in progress)
+    assert len(progress) < 100
+
+
+async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
+    notebook = Notebook()
+    async with pool.lease([X]) as lease:
+        tools = ServerTools(desk(notebook), lease)
+        waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
+        await notebook.until(2)
+
+        assert notebook.happened[1] == BackgroundEvent(message="Progress of x/wait: 0 (waiting)")
+        assert await call_text(lease, "x__release") == "ok"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await waiting == '[{"text":"released","type":"text"}]'
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "message", "words"),
+    [
+        (1, None, None, "Progress of x/y: 1"),
+        (0.5, 2, "", "Progress of x/y: 0.5 of 2"),
+        (3, 4, " two\n\x1b[2Klines ", "Progress of x/y: 3 of 4 (two [2Klines)"),
+        (3, 4, "long" * 1000, f"Progress of x/y: 3 of 4 ({'long' * 125})"),
+    ],
+)
+def test_progress_is_said_in_one_line(done: float, total: float | None, message: str | None, words: str) -> None:
+    assert progress_words("x", "y", done, total, message) == words
+
+
+async def test_of_news_that_come_too_fast_the_first_and_the_last_are_told() -> None:
+    said: list[str] = []
+    first = asyncio.Event()
+
+    async def say(words: str) -> None:
+        said.append(words)
+        first.set()
+
+    async with asyncio.timeout(PATIENCE_SECONDS), telling(say) as put:
+        put("1")
+        await first.wait()
+        for number in range(2, 100):
+            put(str(number))
+
+    assert said == ["1", "99"]
+
+
+# --- sharing -----------------------------------------------------------------------------
+
+
+async def test_equal_settings_share_one_program_whatever_they_are_called(pool: ServerPool) -> None:
+    mark = marker()
+    one, other = program("one", mark=mark), program("other", mark=mark)
+
+    async with pool.lease([one]) as lease, pool.lease([other, one]) as second:
+        pids = {
+            await call_text(lease, "one__pid"),
+            await call_text(second, "other__pid"),
+            await call_text(second, "one__pid"),
+        }
+
+        assert (len(pids), running(mark)) == (1, 1)
+
+
+async def test_other_settings_do_not(pool: ServerPool) -> None:
+    mark = marker()
+    same = [program("a", mark=mark), program("b", mark=mark, env={"A": "1"}), program("c", "garbage", mark=mark)]
+
+    async with pool.lease(same) as lease:
+        pids = {await call_text(lease, f"{name}__pid") for name in "abc"}
+
+    assert (len(pids), running(mark)) == (3, 3)
+
+
+async def test_a_server_runs_on_between_turns(pool: ServerPool) -> None:
+    async with pool.lease([X]) as lease:
+        before = await call_text(lease, "x__pid")
+    async with pool.lease([X]) as lease:
+        assert await call_text(lease, "x__pid") == before
+
+
+async def test_starting_twice_starts_once(pool: ServerPool) -> None:
+    mark = marker()
+    server = program("x", mark=mark)
+
+    await asyncio.gather(pool.start([server]), pool.start([server]), pool.start([server]))
+
+    assert running(mark) == 1
+
+
+async def test_a_server_that_nobody_uses_is_ended_and_starts_again_when_needed() -> None:
+    mark = marker()
+    server = program("x", mark=mark)
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        closing(ServerPool(ENVIRON, patience=Patience(idle_seconds=0))) as pool,
+    ):
+        async with pool.lease([server]) as lease:
+            before = await call_text(lease, "x__pid")
+        await until(lambda: not running(mark))
+        async with pool.lease([server]) as lease:
+            assert await call_text(lease, "x__pid") != before
+
+
+async def test_a_server_that_is_used_is_not_ended() -> None:
+    async with closing(ServerPool(ENVIRON, patience=Patience(idle_seconds=0))) as pool, pool.lease([X]) as lease:
+        before = await call_text(lease, "x__pid")
+        async with pool.lease([X]) as second:
+            assert await call_text(second, "x__pid") == before
+
+        assert await call_text(lease, "x__pid") == before
+
+
+async def test_a_closed_pool_starts_nothing() -> None:
+    pool = ServerPool(ENVIRON)
+    await pool.close()
+
+    with pytest.raises(ShuttingDown):
+        await pool.start([X])
+    with pytest.raises(ShuttingDown):
+        async with pool.lease([X]):
+            pass
+
+
+# --- other servers -----------------------------------------------------------------------
+
+
+async def test_a_server_of_the_official_library_is_understood(pool: ServerPool) -> None:
+    async with pool.lease([program("o", "official")]) as lease:
+        notebook = Notebook()
+        tools = ServerTools(desk(notebook), lease)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told = [
+                await tools.run(call_item("o__add", '{"a": 1, "b": 2}')),
+                await tools.run(call_item("o__steps", '{"count": 3}')),
+            ]
+
+        assert [spec.name for spec in lease.specs()] == ["o__add", "o__steps"]
+        assert told == ['[{"text":"3","type":"text"}]', '[{"text":"done","type":"text"}]']
+        assert BackgroundEvent(message="Progress of o/steps: 3 of 3 (step 3)") in notebook.happened
+
+
+async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> None:
+    loopback = Loopback(token="t0p-secret")
+    async with loopback.open() as url, closing(ServerPool({**ENVIRON, "TOKEN": "t0p-secret"})) as pool:
+        server = ToolServer(name="far", url=url, bearer_token_env_var="TOKEN")
+        notebook = Notebook()
+
+        assert await pool.start([server]) == ()
+        async with pool.lease([server]) as lease:
+            tools = ServerTools(desk(notebook), lease)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                told = await tools.run(call_item("far__add", '{"a": 1, "b": 2}'))
+                await tools.run(call_item("far__steps", '{"count": 2}'))
+
+    assert told == '[{"text":"3","type":"text"}]'
+    assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in notebook.happened
+    assert set(loopback.seen_tokens) == {"Bearer t0p-secret"}
+    assert (loopback.sessions, loopback.farewells) == (1, 1)
+
+
+async def test_an_address_needs_no_token() -> None:
+    loopback = Loopback()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
+
+    assert set(loopback.seen_tokens) == {None}
+
+
+async def test_a_large_result_comes_from_an_address_too() -> None:
+    loopback = Loopback()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        assert len(await call_text(lease, "far__big", {"size": 3_000_000})) == 3_000_000
+
+
+# --- what a program is given ---------------------------------------------------------------
+
+
+def test_a_program_is_given_a_few_variables_and_those_of_its_settings() -> None:
+    passed = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ")
+    environ = dict.fromkeys((*passed, "__CF_USER_TEXT_ENCODING", "OPENAI_API_KEY", "LD_PRELOAD", "A"), "ours")
+
+    assert environment(environ, {"A": "theirs", "TZ": "theirs"}) == {
+        **dict.fromkeys(passed, "ours"),
+        "__CF_USER_TEXT_ENCODING": "ours",
+        "A": "theirs",
+        "TZ": "theirs",
+    }
+
+
+# --- the library -------------------------------------------------------------------------
+
+
+def test_the_library_is_not_loaded_before_a_server_is_needed() -> None:
+    code = """
+import asyncio, sys
+from parley.tools.servers import ServerPool, ServerTools
+async def main():
+    pool = ServerPool({})
+    await pool.start([])
+    async with pool.lease([]):
+        pass
+    await pool.close()
+asyncio.run(main())
+print([name for name in ("mcp", "anyio", "httpx2", "pydantic") if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert result.stdout == "[]\n"
