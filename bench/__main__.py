@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from bench.client import through_client
+from bench.commands import command_output, commands
 from bench.conversations import idle_memory, opening
 from bench.latency import latency
 from bench.model import running_model
+from bench.patches import patches
 from bench.peers import fetch_peers
 from bench.pipe import Gone
 from bench.report import RESULTS, Row, begin_report, table, write_json
@@ -33,6 +35,9 @@ MEASURES: dict[str, Measure] = {
     "memory": lambda url, peers, times: idle_memory(url, peers),
     "snapshot": lambda url, peers, times: snapshot(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
+    "commands": lambda url, peers, times: commands(url, peers, repetitions=times),
+    "output": lambda url, peers, times: command_output(url, peers, repetitions=times),
+    "patch": lambda url, peers, times: patches(url, repetitions=times),
 }
 
 

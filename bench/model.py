@@ -1,19 +1,24 @@
 """The model of the benchmark, in a process of its own: `python -m bench.model`.
 
 What it answers stands in the last message, so that one process serves every measure: `deltas_of(N)`
-asks for N deltas of eight characters, `items_of(N)` for N whole messages, anything else for a word.
+asks for N deltas of eight characters, `items_of(N)` for N whole messages, `calls_of(FILE, ...)` for the
+calls of tools that were put into a file, anything else for a word. So is what the tools gave.
 Prints its base URL and serves the Responses API until stdin closes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from parley.testing.render import event
 from parley.testing.requests import RecordedRequest, read_request
@@ -25,6 +30,8 @@ __all__ = [
     "NOT_FOUND",
     "SHORT_REPLY",
     "STREAM_HEAD",
+    "ToolCall",
+    "calls_of",
     "delta_event",
     "deltas_of",
     "items_of",
@@ -39,7 +46,9 @@ while the others wait."""
 
 STREAM_HEAD: Final = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
 
-_WISH: Final = re.compile(rb"please send (\d+) (deltas|items)")
+_WISH: Final = re.compile(rb'please send ([^\s"]+) (deltas|items|calls)')
+
+_call_numbers: Final = itertools.count()
 
 
 def deltas_of(number: int) -> str:
@@ -50,6 +59,19 @@ def deltas_of(number: int) -> str:
 def items_of(number: int) -> str:
     """The message that is answered by so many messages, none of which has deltas."""
     return f"please send {number} items"
+
+
+class ToolCall(NamedTuple):
+    """A function that the model wants run."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def calls_of(file: Path, calls: Iterable[ToolCall]) -> str:
+    """Put calls into a file; the message that is answered by all of them, in one response."""
+    file.write_bytes(encode(list(calls)))
+    return f"please send {file} calls"
 
 
 @contextmanager
@@ -109,6 +131,14 @@ def _whole_messages(number: int) -> Iterator[bytes]:
     yield chunk(_END)
 
 
+def _calls(file: Path) -> Iterator[bytes]:
+    for name, arguments in msgspec.json.decode(file.read_bytes(), type=list[ToolCall]):
+        number = next(_call_numbers)
+        item = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": name}
+        yield chunk(_typed("response.output_item.done", item={**item, "arguments": encode(arguments).decode()}))
+    yield chunk(_END)
+
+
 # --- the server ------------------------------------------------------------------------
 
 
@@ -120,6 +150,8 @@ def _reply(request: RecordedRequest) -> Iterable[bytes]:
             return (STREAM_HEAD, *_text_in_deltas(int(number), DELTA), LAST_CHUNK)
         case [(number, b"items")]:
             return (STREAM_HEAD, *_whole_messages(int(number)), LAST_CHUNK)
+        case [(file, b"calls")] if request.body["input"][-1]["type"] != "function_call_output":
+            return (STREAM_HEAD, *_calls(Path(file.decode())), LAST_CHUNK)
         case _:
             return (SHORT_REPLY,)
 

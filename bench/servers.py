@@ -63,6 +63,10 @@ class Running(ABC):
     def turn(self, conversation: str, text: str) -> tuple[str, dict[str, Any]]:
         """Method and params of the request that starts a turn."""
 
+    def begin(self, text: str) -> int:
+        """Start a turn in a new conversation whose events are sent to us; the id of the request."""
+        return self.pipe.request(*self.turn(self.open_followed(), text))
+
     def run_short_turn(self) -> None:
         """Open a conversation and run one short turn in it; nobody follows it any more afterwards."""
         self.run_turns([self.open_followed()], "hello")
@@ -210,12 +214,16 @@ class _CodexMcp(_Mcp):
 
     def open_followed(self) -> str:
         """Conversations cannot be streamed here; the `codex` tool sends their events, and runs a turn."""
-        arguments = {"prompt": "hello", "model": MODEL, "cwd": str(self.work)}
-        request = self.pipe.request("tools/call", {"name": "codex", "arguments": arguments})
+        request = self.begin("hello")
         found = re.search(rb'"session_id":"([^"]+)"', self.pipe.line_with(b'"session_id"'))
         assert found is not None
         self.pipe.answer(request)
         return found[1].decode()
+
+    def begin(self, text: str) -> int:
+        # Not by a reply: one that comes right behind the end of another turn may be lost here.
+        arguments = {"prompt": text, "model": MODEL, "cwd": str(self.work)}
+        return self.pipe.request("tools/call", {"name": "codex", "arguments": arguments})
 
     def run_short_turn(self) -> None:
         self.open_followed()

@@ -68,9 +68,45 @@ script, so this needs no key and no network.
    <- 10 events, with 2 messages of 541 characters
 
 Every one of these characters was shown above, once. Nothing was lost.
+
+7. Let the agent work, in a directory where it may do anything
+   -> conversationCreate, sandbox danger-full-access
+   <- conversation_id UUID
+   -> conversationStream
+   -> conversationSendMessage "Write a greeting in Python, and try it."
+   <- status ok
+   <- task_started
+   <- user_message
+   <- agent_message_delta, one by one, as they are written:
+      WHAT IT WILL DO
+   <- agent_message: the same 38 characters, whole
+   <- patch_apply_begin: greet.py
+   <- exec_command_output_delta, stdout:
+      WHAT THE PATCH SAID
+   <- patch_apply_end
+   <- turn_diff:
+      THE DIFF
+   <- exec_command_begin: python3 greet.py
+   <- exec_command_output_delta, stdout:
+      WHAT THE COMMAND SAID
+   <- exec_command_end: exit code 0
+   <- agent_message_delta, one by one, as they are written:
+      WHAT IT DID
+   <- agent_message: the same 57 characters, whole
+   <- task_complete
 """
 
-RUNNING_TEXT = ("FIRST THOUGHT", "FIRST TEXT", "SECOND TEXT SO FAR", "THE REST OF IT")
+RUNNING_TEXT = (
+    "FIRST THOUGHT",
+    "FIRST TEXT",
+    "SECOND TEXT SO FAR",
+    "THE REST OF IT",
+    "WHAT IT WILL DO",
+    "WHAT THE PATCH SAID",
+    "THE DIFF",
+    "WHAT THE COMMAND SAID",
+    "WHAT IT DID",
+)
 """What stands in the story for the words of the model, in order."""
 
 
@@ -117,12 +153,20 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
 
 async def test_the_demonstration_tells_its_story_and_shows_every_word_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
-    story, (thought, first, so_far, rest) = told(output)
+    story, (thought, first, so_far, rest, *work) = told(output)
 
     assert (story, errors, exit_code) == (STORY.format(version=__version__), "", 0)
     assert thought == scripted(0, "reasoning")
     assert first == scripted(0, "text")
     assert f"{so_far} {rest}" == scripted(1, "text")
+    assert work == [
+        "A function, and two lines that try it.",
+        "Success. Updated the following files: A greet.py",
+        '@@ -0,0 +1,6 @@ +def greet(name: str) -> str: + return f"Hello, {name}!" + + +if __name__ == "__main__": '
+        '+ print(greet("world"))',
+        "Hello, world!",
+        "It greets. The diff above is what the whole turn changed.",
+    ]
     assert [line for line in output.splitlines() if len(line) >= 80] == []
 
 
@@ -141,11 +185,12 @@ async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_a
 
 def test_the_readme_shows_what_the_demonstration_prints() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^```text\n(4\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    story, (so_far, rest) = told("".join(shown), RUNNING_TEXT[2:])
+    shown = re.findall(r"^```text\n(5\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    story, (so_far, rest, *work) = told("".join(shown), RUNNING_TEXT[2:])
 
-    assert story == STORY[STORY.index("4. ") : STORY.index("\n6. ")]
+    assert story == STORY[STORY.index("5. ") :]
     assert f"{so_far} {rest}" == scripted(1, "text")
+    assert work[-2:] == ["Hello, world!", "It greets. The diff above is what the whole turn changed."]
 
 
 async def test_the_demonstration_explains_itself(tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from textwrap import fill
 from typing import Final
+
+import msgspec
 
 from parley.client import Client, ClientError, Conversation, Event, Stream, connect, events
 from parley.version import __version__
@@ -25,9 +28,10 @@ USAGE: Final = """\
 usage: parley demo
 
 Show a whole conversation on the terminal: create, stream, send, pause, send
-while paused, resume. It starts a server with a home of its own, and the model
-is a script that comes with Parley: no key, no network, and nothing is kept.
-Takes about six seconds; Ctrl-C ends it at any time.
+while paused, resume; then one in which the agent changes a file and runs a
+command. It starts a server with a home of its own, and the model is a script
+that comes with Parley: no key, no network, and nothing is kept.
+Takes about eight seconds; Ctrl-C ends it at any time.
 
 options:
   -h, --help   this text
@@ -44,6 +48,29 @@ MIDDLE_OF_A_SENTENCE: Final = 50
 
 GLANCE_SECONDS: Final = 0.05
 """How often we look how far the agent is while we do not stream."""
+
+WORK: Final = {
+    "delta_delay_ms": 25,
+    "replies": [
+        [
+            {"text": "A function, and two lines that try it."},
+            {
+                "call": {
+                    "name": "apply_patch",
+                    "arguments": {
+                        "input": "*** Begin Patch\n*** Add File: greet.py\n+def greet(name: str) -> str:\n"
+                        '+    return f"Hello, {name}!"\n+\n+\n'
+                        '+if __name__ == "__main__":\n+    print(greet("world"))\n'
+                        "*** End Patch"
+                    },
+                }
+            },
+            {"call": {"name": "shell", "arguments": {"command": ["python3", "greet.py"]}}},
+        ],
+        [{"text": "It greets. The diff above is what the whole turn changed."}],
+    ],
+}
+"""What the agent does in the last part."""
 
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
 """Variables of the user that would change what the server does: the demonstration is the same for all."""
@@ -102,10 +129,14 @@ async def _demonstrate(page: _Page) -> int:
             milliseconds = (time.perf_counter() - started_at) * 1000
             version = client.initialize_result.protocol_version
             page.told(f"MCP {version}; {milliseconds:.0f} ms since the process was started")
-            return await _converse(page, client, home, notifications)
+            kept = await _converse(page, client, home, notifications)
+            if kept:
+                await _work(page, client, home)
+            return 0 if kept else 1
 
 
-async def _converse(page: _Page, client: Client, cwd: str, notifications: list[bytes]) -> int:
+async def _converse(page: _Page, client: Client, cwd: str, notifications: list[bytes]) -> bool:
+    """Show that nothing is lost; whether that was so."""
     page.step("Create a conversation and stream it")
     page.says("conversationCreate")
     conversation = await client.create(model="demonstration", cwd=cwd)
@@ -135,13 +166,40 @@ async def _converse(page: _Page, client: Client, cwd: str, notifications: list[b
     page.step("Count")
     page.says("conversationRead")
     found = (await conversation.read()).events
-    kept = [event.message for _, event in found if isinstance(event, events.AgentMessage)]
+    kept = [event.message for _, event, *_ in found if isinstance(event, events.AgentMessage)]
     page.told(f"{len(found)} events, with {len(kept)} messages of {sum(map(len, kept))} characters")
     if [first, second] != kept:
         page.paragraph("\nSomething is wrong: that is not what was shown above.")
-        return 1
+        return False
     page.paragraph("\nEvery one of these characters was shown above, once. Nothing was lost.")
-    return 0
+    return True
+
+
+async def _work(page: _Page, client: Client, home: str) -> None:
+    """Let the agent change a file and run a command, in a directory of its own."""
+    folder = _prepare_work(home)
+    page.step("Let the agent work, in a directory where it may do anything")
+    page.says("conversationCreate, sandbox danger-full-access")
+    conversation = await client.create(
+        model="demonstration",
+        cwd=folder,
+        approval_policy="never",
+        sandbox="danger-full-access",
+        config={"model_providers.scripted": {"script": "work.json"}},
+    )
+    page.told(f"conversation_id {conversation.id}")
+    page.says("conversationStream")
+    async with conversation.stream() as stream:
+        await _send(page, conversation, "Write a greeting in Python, and try it.")
+        await _Telling(page).tell(stream, turn=1)
+
+
+def _prepare_work(home: str) -> str:
+    """The script for the agent, and an empty directory for it to work in, which is returned."""
+    Path(home, "work.json").write_bytes(msgspec.json.encode(WORK))
+    folder = Path(home, "project")
+    folder.mkdir()
+    return str(folder)
 
 
 async def _send(page: _Page, conversation: Conversation, text: str) -> None:
@@ -193,6 +251,19 @@ class _Telling:
                 return message
             case events.AgentMessage(message=message):
                 self._page.told(f"agent_message: the same {len(message)} characters, whole")
+                self._heading = ""
+            case events.PatchApplyBegin(changes=changes):
+                self._page.told(f"{_name(event)}: {', '.join(map(os.path.basename, changes))}")
+            case events.TurnDiff(unified_diff=diff):
+                self._page.told(f"{_name(event)}:")
+                self._page.lines(diff[diff.index("@@") :])
+            case events.ExecCommandBegin(command=command):
+                self._page.told(f"{_name(event)}: {' '.join(command)}")
+            case events.ExecCommandOutputDelta(stream=stream, chunk=chunk):
+                self._page.told(f"{_name(event)}, {stream}:")
+                self._page.lines(bytes(chunk).decode(errors="replace"))
+            case events.ExecCommandEnd(exit_code=exit_code):
+                self._page.told(f"{_name(event)}: exit code {exit_code}")
             case events.UnknownEvent(type=name):
                 self._page.told(name)
             case _:
@@ -256,6 +327,11 @@ class _Page:
                 self._space = part if self._column else ""
             else:
                 self._word(part)
+
+    def lines(self, text: str) -> None:
+        """Text as it is, line by line."""
+        for line in text.splitlines():
+            self._print(f"{INDENT}{line}"[:WIDTH].rstrip() + "\n")
 
     def _word(self, word: str) -> None:
         lead, self._space = self._space, ""
