@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
@@ -91,17 +91,23 @@ class Shell:
             return f"exec command rejected: {sayable(verdict.why)}"
         return await self._carry_out(call.call_id, wanted, cwd)
 
+    @cached_property
+    def _env(self) -> Mapping[str, str]:
+        """For every command of the turn."""
+        settings = self._desk.settings
+        return command_environment(
+            self._environ,
+            settings.shell_environment,
+            network=settings.network_access,
+            keys=settings.key_variables,
+        )
+
     async def _carry_out(self, call_id: CallId, wanted: _Wanted, cwd: str) -> str:
         settings, transcript = self._desk.settings, self._desk.transcript
         command = Command(
             argv=wanted.command,
             cwd=cwd,
-            env=command_environment(
-                self._environ,
-                settings.shell_environment,
-                network=settings.network_access,
-                keys=settings.key_variables,
-            ),
+            env=self._env,
             timeout_seconds=wanted.timeout_ms / 1000,
         )
         await transcript.append(

@@ -208,7 +208,7 @@ class _Running:
         self._given_away.callback(theirs.close)
         self._control.setblocking(False)
         self._to_pass.append(theirs.fileno())
-        self._loop.add_reader(self._control, self._report)
+        self._loop.add_reader(self._control.fileno(), self._report)
         for stream in ("stdout", "stderr"):
             self._open_pipe(stream)
 
@@ -260,7 +260,7 @@ class _Running:
         for descriptor in list(self._streams):
             self._close_pipe(descriptor)
         if self._control is not None:
-            self._loop.remove_reader(self._control)
+            self._loop.remove_reader(self._control.fileno())
             self._control.close()
 
     def stop(self) -> None:
@@ -287,7 +287,7 @@ class _Running:
         elif kind == ENDED:
             self.status = number
         self._confirmed = bool(kind)
-        self._loop.remove_reader(self._control)
+        self._loop.remove_reader(self._control.fileno())
         self.ended.set_result(None)
 
     def _read(self, descriptor: int) -> None:
