@@ -17,6 +17,7 @@ from parley.runtime.conversations import Conversations
 from parley.server.host import Host
 from parley.server.serve import serve
 from parley.tools import AgentTools
+from parley.tools.open_files import allow_many
 from parley.transports.stdio import Stdio
 
 __all__ = ["SystemClock", "serve_stdio"]
@@ -41,6 +42,7 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
     Raises:
         ConfigError: the overrides or the home cannot be used; nothing was read or written.
     """
+    allow_many()
     clock = SystemClock()
     loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
     http = Http()

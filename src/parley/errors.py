@@ -25,7 +25,10 @@
     ├── ToolError          a tool of the model cannot do what it was asked
     │   ├── CommandNotStarted
     │   ├── PatchRefused
-    │   └── BadImage
+    │   ├── BadImage
+    │   ├── NotStarted         a tool server did not come to answer
+    │   ├── CallFailed         a tool server gave no result, whoever asked
+    │   └── ToolServerFailed   the same, with the names that the model knows
     └── ClientError        what our own client met
         ├── RequestFailed      the server answered a request with a JSON-RPC error
         ├── ToolFailed         a tool answered that it failed
@@ -33,7 +36,8 @@
         └── Disconnected       the server is gone
 
 Each carries the facts and builds its text from them. `server/faults.py` alone turns them
-into what a client reads; `agent/turn.py` alone turns a `ModelError` into an event.
+into what a client reads; `agent/turn.py` alone turns a `ModelError` into an event. `os_detail` has
+the words for what the system itself refuses.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ __all__ = [
     "BadScript",
     "BadSessionId",
     "BadSetting",
+    "CallFailed",
     "CannotCarry",
     "CannotConnect",
     "ClientError",
@@ -58,6 +63,7 @@ __all__ = [
     "MissingVariable",
     "ModelError",
     "NoContent",
+    "NotStarted",
     "NotSupportedYet",
     "ParentUnknown",
     "ParleyError",
@@ -74,12 +80,23 @@ __all__ = [
     "StreamEnded",
     "ToolError",
     "ToolFailed",
+    "ToolServerFailed",
     "TurnIsRunning",
     "UnexpectedStatus",
     "UnknownConversation",
     "UnknownTool",
     "UsageLimitReached",
+    "os_detail",
 ]
+
+
+def os_detail(error: OSError) -> str:
+    """What the system said, as clients and models read it: `No such file or directory (os error 2)`.
+
+    Without a number where it was not the system that said so.
+    """
+    said = error.strerror or str(error)
+    return f"{said} (os error {error.errno})" if error.errno else said
 
 
 class ParleyError(Exception):
@@ -337,6 +354,31 @@ class BadImage(ToolError):
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
         self.path, self.detail = path, detail
+
+
+class NotStarted(ToolError):
+    """A tool server did not come to answer."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class CallFailed(ToolError):
+    """A call of a tool server without a result; `detail` where the server gave no answer that could be read."""
+
+    def __init__(self, detail: str | None) -> None:
+        super().__init__(detail or "the server answered with an error")
+        self.detail = detail
+
+
+class ToolServerFailed(ToolError):
+    """A call that a tool server did not answer with a result; `detail` where it did not answer at all."""
+
+    def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
+        why = f": {detail}" if detail else ""
+        super().__init__(f"tool call error: tool call failed for `{server}/{tool}`{why}")
+        self.server, self.tool, self.detail = server, tool, detail
 
 
 # --- our own client --------------------------------------------------------------------

@@ -9,15 +9,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import pytest
 
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, ran, resident_bytes
-from parley.errors import CommandNotStarted
+from kit.running import (
+    PATH,
+    PATIENCE_SECONDS,
+    PYTHON,
+    Ran,
+    marked,
+    open_descriptors,
+    out_of_time,
+    ran,
+    resident_bytes,
+)
 from parley.ports.commands import Command
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
@@ -36,14 +45,6 @@ def leave():
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
 """
 """A program that knows how to get away from whoever started it."""
-
-
-@pytest.fixture
-async def executor() -> AsyncIterator[Executor]:
-    executor = Executor()
-    yield executor
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await executor.close()
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ async def test_a_background_child_that_holds_the_pipe_delays_nothing(executor: E
 async def test_a_timeout_ends_a_whole_pipeline(executor: Executor, marker: str) -> None:
     script = f"echo begun; {sleeper(marker)} | {sleeper(marker)} | cat"
 
-    result = await shell(executor, script, marker, timeout_seconds=0.3)
+    result = await out_of_time(executor, "sh", "-c", script, marker, says=b"begun\n")
 
     assert (result, marked(marker)) == (Ran(stdout=b"begun\n", timed_out=True), [])
 
@@ -101,8 +102,8 @@ async def test_a_daemon_does_not_outlive_its_command(
         result = await ran(executor, "sh", "-c", '"$@" | head -c 1', marker, *PYTHON, daemon, marker)
     else:
         expected = Ran(stdout=b"x", timed_out=True)
-        result = await ran(
-            executor, "sh", "-c", '"$@"; sleep 1000', marker, *PYTHON, daemon, marker, timeout_seconds=0.4
+        result = await out_of_time(
+            executor, "sh", "-c", '"$@"; sleep 1000', marker, *PYTHON, daemon, marker, says=b"x"
         )
 
     assert (result, marked(marker)) == (expected, [])
@@ -132,7 +133,7 @@ async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
             peak = max(peak, resident_bytes() - before)
         size += len(data)
 
-    command = Command(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
+    command = Command(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=4 * PATIENCE_SECONDS)
     ended = await executor.run(command, output=count)
     assert ended.exit_code == 0
     return size, peak
@@ -204,14 +205,13 @@ with socket.socket(socket.AF_UNIX) as out:
     with connection:
         connection.settimeout(PATIENCE_SECONDS)
         _, [held], _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, 1)
-    since = loop.time()
     try:
-        result = await task
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            result = await task
     finally:
         os.close(held)
 
     assert result == Ran(exit_code=0, stdout=b"given away\n")
-    assert loop.time() - since < 5
 
 
 # --- commands that turn against who watches over them ------------------------------------
@@ -264,15 +264,6 @@ async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marke
     assert (marked(marker), open_descriptors()) == ([], before)
 
 
-async def test_a_supervisor_that_was_stopped_is_killed_with_its_command(executor: Executor, marker: str) -> None:
-    script = f"setsid {sleeper(marker)} & kill -STOP $PPID; exit 0"
-
-    result = await shell(executor, script, marker, timeout_seconds=0.1)
-
-    assert (result, marked(marker)) == (Ran(timed_out=True), [])
-    assert await ran(executor, "true") == Ran(exit_code=0)
-
-
 @pytest.mark.parametrize(
     ("descriptors", "expected"), [(2, Ran(exit_code=0)), (0, Ran(signal=signal.SIGKILL))]
 )  # without any it cannot even wait for its children
@@ -289,24 +280,6 @@ if os.fork() == 0:
     result = await ran(executor, *PYTHON, script, marker)
 
     assert (result, marked(marker)) == (expected, [])
-
-
-@pytest.mark.parametrize("descriptors", [2, 0])
-async def test_a_fork_server_that_may_open_nothing_makes_place_for_another(
-    executor: Executor, descriptors: int
-) -> None:
-    script = f"""
-import os, resource
-parent = int(open("/proc/%s/stat" % os.getppid()).read().split()[3])
-resource.prlimit(parent, resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))
-"""
-    results = [await ran(executor, *PYTHON, script)]
-    try:
-        results.append(await ran(executor, "true"))
-    except CommandNotStarted:  # the old one was asked, which had not noticed yet that it cannot go on
-        results.append(await ran(executor, "true"))
-
-    assert results == [Ran(exit_code=0)] * 2
 
 
 # --- cancelling --------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -426,25 +428,208 @@ def test_a_directory_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path) 
     assert contents(work) == DONE
 
 
-def test_of_two_patches_for_one_file_one_is_refused(work: Path) -> None:
-    plans = [planned(work, patch("*** Update File: first.txt", "-one", f"+{name}")) for name in "ab"]
-    told: list[str] = []
+class Another:
+    """A second commit, in a thread of its own."""
 
-    def run(plan: Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.told = ""
+        self._plan, self._thread = plan, threading.Thread(target=self._run)
+
+    def _run(self) -> None:
         try:
-            commit(plan.changes)
-            told.append("done")
+            commit(self._plan.changes)
+            self.told = "done"
         except PatchRefused as refused:
-            told.append(str(refused))
+            self.told = str(refused)
 
-    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def start(self) -> None:
+        self._thread.start()
 
-    assert sorted(told) == ["Failed to write file first.txt: changed meanwhile", "done"]
-    assert contents(work)["first.txt"] in (b"a\n", b"b\n")
+    def has_ended(self, *, within_seconds: float) -> bool:
+        self._thread.join(within_seconds)
+        return not self._thread.is_alive()
+
+
+class Overtaken(System):
+    """A commit that has compared everything and is about to rename when another one begins."""
+
+    def __init__(self, another: Another, *, for_seconds: float) -> None:
+        self._another, self._seconds = another, for_seconds
+        self.was_overtaken = False
+
+    def rename(self, name: str, other: str, *, folder: int) -> None:
+        self._another.start()
+        self.was_overtaken = self._another.has_ended(within_seconds=self._seconds)
+        super().rename(name, other, folder=folder)
+
+
+@pytest.mark.parametrize("also", ["", "/elsewhere/a.txt"])
+def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -> None:
+    add = [f"*** Add File: {work.parent}{also}", "+a"] if also else []
+    first = planned(work, patch("*** Update File: first.txt", "-one", "+a"))
+    another = Another(planned(work, patch("*** Update File: first.txt", "-one", "+b", *add)))
+    # However long it is given, the other must not get between comparing and renaming.
+    overtaken = Overtaken(another, for_seconds=0.5)
+
+    commit(first.changes, system=overtaken)
+
+    assert another.has_ended(within_seconds=CHILD_SECONDS)
+    assert not overtaken.was_overtaken
+    assert another.told == "Failed to write file first.txt: changed meanwhile"
+    assert contents(work)["first.txt"] == b"a\n"
+
+
+def test_patches_in_different_places_do_not_wait_for_each_other(work: Path, tmp_path: Path) -> None:
+    first = planned(work, patch("*** Update File: first.txt", "-one", "+a"))
+    another = Another(planned(tmp_path, patch("*** Add File: elsewhere/a.txt", "+b")))
+    (tmp_path / "elsewhere").mkdir()
+    overtaken = Overtaken(another, for_seconds=CHILD_SECONDS)
+
+    commit(first.changes, system=overtaken)
+
+    assert overtaken.was_overtaken
+    assert another.told == "done"
+    assert (contents(work)["first.txt"], contents(tmp_path)["elsewhere/a.txt"]) == (b"a\n", b"b\n")
+
+
+# --- what cannot be kept, or removed -----------------------------------------------------
+
+AS_SOMEBODY = """
+import json, os, sys
+from parley.errors import PatchRefused
+from parley.tools.patch.commit import commit
+from parley.tools.patch.plan import verify
+
+work = sys.argv[1]
+os.setgroups([])
+os.setgid(1000)
+os.setuid(1000)
+for patch in json.load(sys.stdin):
+    try:
+        commit(verify(patch, workdir=work, cwd=work).changes)
+        print("done")
+    except PatchRefused as refused:
+        print(refused)
+"""
+
+
+def update(name: str) -> str:
+    return patch(f"*** Update File: {name}", "-x", "+y")
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory of user 1000, with files of others in it."""
+    if os.geteuid():
+        pytest.skip("only root can have files of several users")
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        (path / "sticky").mkdir()
+        for file, user, group in (
+            ("own", 1000, 1000),
+            ("theirs", 2000, 2000),
+            ("of_their_group", 1000, 2000),
+            ("noted", 1000, 1000),
+            ("sticky/theirs", 2000, 2000),
+            ("sticky/own", 1000, 1000),
+        ):
+            (path / file).write_text("x\n")
+            os.chown(path / file, user, group)
+            (path / file).chmod(0o666)
+        os.chown(path, 1000, 1000)
+        path.chmod(0o755)
+        (path / "sticky").chmod(0o1777)
+        yield path
+
+
+def test_a_file_whose_owner_cannot_be_kept_is_left_alone(shared: Path) -> None:
+    before = tree(shared)
+    patches = {
+        update("own"): "done",
+        update("sticky/own"): "done",
+        update("theirs"): "Failed to write file theirs: its owner cannot be kept",
+        update("of_their_group"): "Failed to write file of_their_group: its group cannot be kept",
+        update("sticky/theirs"): "Failed to write file sticky/theirs: its owner cannot be kept",
+        patch("*** Update File: theirs", "*** Move to: moved"): (
+            "Failed to write file moved: its owner cannot be kept"
+        ),
+        patch("*** Delete File: sticky/theirs"): (
+            "Failed to delete file sticky/theirs: Operation not permitted (os error 1)"
+        ),
+    }
+
+    told = run_child(AS_SOMEBODY, str(shared), stdin=json.dumps([*patches]))
+
+    changed = dict.fromkeys(("own", "sticky/own"), ("-rw-rw-rw-", b"y\n"))
+    assert told.splitlines() == [*patches.values()]
+    assert tree(shared) == {**before, **changed}
+    assert {(shared / name).stat().st_uid for name in changed} == {1000}
+
+
+def test_a_file_whose_extended_attributes_cannot_be_kept_is_left_alone(shared: Path) -> None:
+    try:
+        os.setxattr(shared / "noted", "security.note", b"by root alone")
+    except OSError:
+        pytest.skip("the file system has no such attributes")
+    before = tree(shared)
+
+    told = run_child(AS_SOMEBODY, str(shared), stdin=json.dumps([update("noted")]))
+
+    assert told == "Failed to write file noted: its extended attribute security.note cannot be kept\n"
+    assert tree(shared) == before
+
+
+class Clinging(System):
+    """Files of ours cannot be removed."""
+
+    def unlink(self, name: str, *, folder: int) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_what_is_left_over_is_named(work: Path) -> None:
+    told = commit(planned(work, patch("*** Update File: first.txt", "-one", "+ONE")).changes, system=Clinging())
+
+    (leftover,) = work.glob(f"{OURS}*")
+    assert told == (f"{leftover} could not be removed: Operation not permitted (os error 1)",)
+    assert leftover.read_bytes() == b"one\n"
+
+
+def test_what_is_left_over_by_a_failure_is_named(work: Path) -> None:
+    plan = planned(work, patch("*** Update File: first.txt", "-one", "+ONE"))
+    (work / "first.txt").write_text("theirs\n")
+
+    told = refusal(plan, Clinging())
+
+    (leftover,) = work.glob(f"{OURS}*")
+    assert told == (
+        "Failed to write file first.txt: changed meanwhile; "
+        f"{leftover} could not be removed: Operation not permitted (os error 1)"
+    )
+
+
+# --- the disk ----------------------------------------------------------------------------
+
+
+class Syncing(System):
+    def __init__(self) -> None:
+        self.synced = 0
+
+    def fsync(self, descriptor: int) -> None:
+        self.synced += 1
+        super().fsync(descriptor)
+
+
+@pytest.mark.parametrize(("files", "synced"), [(1, 1), (64, 64), (65, 0)])
+def test_replaced_files_are_waited_for_until_they_are_on_the_disk_unless_there_are_very_many(
+    tmp_path: Path, files: int, synced: int
+) -> None:
+    plant(tmp_path, **{f"f{number}": "x\n" for number in range(files)})
+    system = Syncing()
+    text = patch("*** Add File: new", "+x", *(f"*** Update File: f{number}\n-x\n+y" for number in range(files)))
+
+    commit(planned(tmp_path, text).changes, system=system)
+
+    assert system.synced == synced
 
 
 # --- very many ---------------------------------------------------------------------------

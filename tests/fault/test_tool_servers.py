@@ -6,18 +6,19 @@ import asyncio
 import gc
 import logging
 import os
+import shlex
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from kit.notebook import Notebook
 from kit.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
     Loopback,
-    Notebook,
     call_item,
     call_text,
     closing,
@@ -28,11 +29,14 @@ from kit.tool_servers import (
     until,
 )
 from parley.config.types import ToolServer
-from parley.tools.servers import Patience, ServerPool, ServerTools, ToolServerFailed
+from parley.errors import ToolServerFailed
+from parley.tools.servers import ServerPool, ServerTools, Timing
+from parley.tools.servers.connection import GOODBYE_SECONDS
+from parley.tools.servers.program import LEAVE_SECONDS, TERM_SECONDS
 from parley.wire.events import McpToolCallBegin, McpToolCallEnd
 
-HASTY = Patience(answer_seconds=2)
-EAGER = Patience(retry_seconds=0)
+HASTY = Timing(answer_seconds=2)
+EAGER = Timing(retry_seconds=0)
 
 
 @pytest.fixture
@@ -56,6 +60,16 @@ async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
     named = [sentence.removeprefix("MCP client for ").split(" failed to start: ", 1) for sentence in sentences]
     assert all(len(one) == 2 for one in named), sentences
     return [f"{name} {detail}" for name, detail in named]
+
+
+def write_program(path: Path, mode: str, mark: str) -> ToolServer:
+    """A program in a file of its own, which can be replaced while the settings stay."""
+    command = shlex.join([program("x").command or "", *program("x", mode, mark=mark).args])
+    draft = path.with_suffix(".new")
+    draft.write_text(f"#!/bin/sh\nexec {command}\n")
+    draft.chmod(0o755)
+    draft.rename(path)
+    return ToolServer(name="x", command=str(path))
 
 
 # --- servers that do not start -----------------------------------------------------------
@@ -93,22 +107,21 @@ async def test_the_others_can_be_used_beside_one_that_failed(pool: ServerPool) -
 
 
 async def test_a_server_that_never_answers_is_given_up_and_ended(mark: str) -> None:
-    async with closing(ServerPool(ENVIRON, patience=HASTY)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=HASTY)) as pool:
         assert await failures(pool, program("slow", "mute", mark=mark)) == ["`slow` request timed out"]
         await until(lambda: not running(mark))
 
 
 async def test_nobody_else_waits_while_a_server_starts(mark: str) -> None:
-    async with closing(ServerPool(ENVIRON, patience=HASTY)) as pool:
-        await pool.start([program("x")])  # the library is loaded
+    async with closing(ServerPool(ENVIRON)) as pool, pool.lease([program("x")]) as lease:
         starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
-        calls = 0
-        async with pool.lease([program("x")]) as lease:
-            while not starting.done():
-                await call_text(lease, "x__add", {"a": 1, "b": 2})
-                calls += 1
+        await until(lambda: running(mark) == 1)
 
-    assert calls > 10
+        for _ in range(10):
+            assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+        assert not starting.done()
+        await pool.close()
+        await starting
 
 
 async def test_every_conversation_hears_of_a_failed_server_without_a_second_try(tmp_path: Path) -> None:
@@ -128,14 +141,63 @@ async def test_every_conversation_hears_of_a_failed_server_without_a_second_try(
 
 async def test_a_server_that_was_mended_is_found_after_a_while(tmp_path: Path) -> None:
     server = ToolServer(name="x", command=str(tmp_path / "server"), args=program("x").args)
-    async with closing(ServerPool(ENVIRON, patience=EAGER)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=EAGER)) as pool:
         assert await failures(pool, server) == ["`x` No such file or directory (os error 2)"]
         python = program("x").command
         assert python is not None
         (tmp_path / "server").symlink_to(python)
 
         async with pool.lease([server]) as lease:
+            await until(lambda: lease.find("x__add") is not None)
             assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+        assert await failures(pool, server) == []
+
+
+async def test_a_server_that_failed_is_tried_again_behind_the_backs_of_later_turns(
+    tmp_path: Path, mark: str
+) -> None:
+    server = ToolServer(name="x", command=str(tmp_path / "server"))
+    expected = ["`x` No such file or directory (os error 2)"]
+    async with closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=1000, retry_seconds=0))) as pool:
+        assert await failures(pool, server) == expected
+        write_program(tmp_path / "server", "mute", mark)
+
+        async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]) as lease:
+            assert lease.specs() == ()
+            assert await failures(pool, server) == expected
+            await until(lambda: running(mark) == 1)
+
+
+async def test_a_turn_does_not_wait_for_a_server_that_is_started_again_after_a_crash(
+    tmp_path: Path, mark: str
+) -> None:
+    server = write_program(tmp_path / "server", "serve", mark)
+    async with closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=1000))) as pool:
+        async with pool.lease([server]) as lease:
+            specs = lease.specs()
+            write_program(tmp_path / "server", "mute", mark)
+            with pytest.raises(ToolServerFailed):
+                await call_text(lease, "x__crash")
+
+        async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]) as lease:
+            assert lease.specs() == specs
+            assert specs
+
+
+async def test_a_server_that_fails_is_not_waited_for_anew_when_nobody_has_used_it_for_long(
+    tmp_path: Path, mark: str
+) -> None:
+    server = ToolServer(name="x", command=str(tmp_path / "server"))
+    expected = ["`x` No such file or directory (os error 2)"]
+    timing = Timing(answer_seconds=1000, retry_seconds=0, idle_seconds=0)
+    async with closing(ServerPool(ENVIRON, timing=timing)) as pool:
+        assert await failures(pool, server) == expected
+        write_program(tmp_path / "server", "mute", mark)
+        for _ in range(3):
+            async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]):
+                await until(lambda: running(mark) == 1)
+                assert await failures(pool, server) == expected
+            await until(lambda: running(mark) == 0)  # nobody uses it
 
 
 async def test_closing_does_not_wait_for_a_server_that_still_starts(mark: str) -> None:
@@ -342,11 +404,67 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
         await notebook.until(1)
 
         doomed.cancel()
-        began = time.monotonic()
-        await asyncio.wait([doomed])
-        assert time.monotonic() - began < 2  # the library would try for five seconds to tell the server
         async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.wait([doomed])
             await pool.close()
+
+        assert doomed.cancelled()
+
+
+# --- calls that take too long --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["program", "address"])
+async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_lives_on(where: str) -> None:
+    notebook, loopback = Notebook(), Loopback()
+    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool:
+        server = program("x") if where == "program" else ToolServer(name="x", url=url)
+        async with (
+            pool.lease([structs.replace(server, tool_timeout_seconds=1)]) as hasty,
+            pool.lease([server]) as lease,
+        ):
+            before = await call_text(lease, "x__pid")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                told = await ServerTools(desk(notebook), hasty).run(call_item("x__wait", "{}"))
+                while await call_text(lease, "x__cancelled") != "1":
+                    pass
+
+            assert told == "tool call error: tool call failed for `x/wait`: request timed out"
+            assert await call_text(lease, "x__pid") == before
+            begin, *_, end = notebook.happened
+            assert isinstance(begin, McpToolCallBegin)
+            assert isinstance(end, McpToolCallEnd)
+            assert end.result.err == told
+            assert end.duration.secs >= 1
+
+
+async def test_the_time_of_a_call_runs_while_its_server_starts_again(tmp_path: Path, mark: str) -> None:
+    server = write_program(tmp_path / "server", "serve", mark)
+    hasty = structs.replace(server, tool_timeout_seconds=1)
+    async with (
+        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=1000))) as pool,
+        pool.lease([server]) as lease,
+        pool.lease([hasty]) as second,
+    ):
+        write_program(tmp_path / "server", "mute", mark)
+        with pytest.raises(ToolServerFailed):
+            await call_text(lease, "x__crash")
+
+        with pytest.raises(ToolServerFailed) as failure:
+            await call_text(second, "x__add", {"a": 1, "b": 2})
+
+    assert failure.value.detail == "request timed out"
+
+
+async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerPool) -> None:
+    notebook = Notebook()
+    async with pool.lease([structs.replace(program("x"), tool_timeout_seconds=0)]) as lease:
+        waiting = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
+        await notebook.until(2)
+
+        await call_text(lease, "x__release")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await waiting == '[{"text":"released","type":"text"}]'
 
 
 # --- ending ------------------------------------------------------------------------------
@@ -376,6 +494,21 @@ async def test_a_server_that_is_stopped_in_its_tracks_is_ended_too() -> None:
         await pool.close()
 
     await until(lambda: running(mark) == 0)
+
+
+async def test_closing_does_not_wait_for_an_address_that_does_not_hear_the_farewell() -> None:
+    loopback = Loopback()
+    async with loopback.open() as url:
+        async with closing(ServerPool(ENVIRON)) as pool, pool.lease([ToolServer(name="x", url=url)]) as lease:
+            assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+            loopback.falls_silent = True
+
+        assert loopback.farewells == 1
+
+
+def test_what_will_not_leave_is_left_in_time_for_parley_to_end_in_two_seconds() -> None:
+    assert GOODBYE_SECONDS <= 0.7
+    assert LEAVE_SECONDS + TERM_SECONDS <= 1.0
 
 
 async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
@@ -458,7 +591,7 @@ async def test_a_token_does_not_follow_to_another_origin() -> None:
 async def test_an_address_that_falls_silent_is_given_up_and_left() -> None:
     loopback = Loopback()
     loopback.falls_silent = True
-    async with loopback.open() as url, closing(ServerPool(ENVIRON, patience=HASTY)) as pool:
+    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=HASTY)) as pool:
         assert await failures(pool, ToolServer(name="far", url=url)) == ["`far` request timed out"]
 
 
@@ -480,7 +613,7 @@ async def test_a_server_that_forgot_the_session_is_greeted_again_at_the_next_cal
 
 async def test_an_address_that_went_away_fails_the_call_and_may_come_back() -> None:
     loopback = Loopback()
-    async with closing(ServerPool(ENVIRON, patience=EAGER)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=EAGER)) as pool:
         async with loopback.open() as url:
             server = ToolServer(name="x", url=url)
             assert await pool.start([server]) == ()

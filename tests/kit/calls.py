@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Unpack
 
 from kit.hands import offered
 from kit.json import as_json
+from kit.messages import APIS
+from kit.requests import initialize, request
 from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.testing import RawParley, RecordedRequest, ScriptedModel
 from parley.testing.home import MODEL, ServerOptions
@@ -47,8 +49,6 @@ __all__ = [
     "without_message_ids",
 ]
 
-APIS: Final[tuple[Api, ...]] = ("chat", "responses")
-
 _DELAY: Final = re.compile(r"retrying (\d+)/(\d+) in ([\d.]+)(ms|s)…$")
 _USUAL_DELAY_SECONDS: Final = 0.2
 
@@ -75,7 +75,7 @@ class Wire:
         self.calls_made += 1
         meta = {} if progress_token is None else {"_meta": {"progressToken": progress_token}}
         params = {"name": tool, "arguments": arguments, **meta}
-        self.raw.send({"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params})
+        self.raw.send(request(request_id, "tools/call", params))
 
     def codex(self, request_id: RequestId, prompt: str, **arguments: Any) -> None:
         self.call(request_id, "codex", {"prompt": prompt, **arguments})
@@ -119,7 +119,7 @@ class Wire:
 
     async def silence(self) -> list[Any]:
         """All messages that were on their way; a ping is answered behind them."""
-        self.raw.send({"jsonrpc": "2.0", "id": "silence?", "method": "ping"})
+        self.raw.send(request("silence?", "ping"))
         return (await self.answer("silence?"))[:-1]
 
     async def _next(self) -> Any:
@@ -135,8 +135,7 @@ async def speaking(
 ) -> AsyncIterator[Wire]:
     """A server for a client of this version."""
     async with RawParley(model, **options) as raw:
-        about = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "kit", "version": "0"}}
-        raw.send({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": about})
+        raw.send(initialize("hello", version=version))
         await raw.read_message()
         raw.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         yield Wire(raw)

@@ -10,6 +10,7 @@ from parley.conversation.records import (
     CommandOutput,
     HistoryCompacted,
     InputRead,
+    InputRefused,
     MessageItem,
     ModelAsked,
     ModelItem,
@@ -31,6 +32,7 @@ __all__ = [
     "command_output",
     "history_compacted",
     "input_read",
+    "input_refused",
     "message",
     "model_asked",
     "model_said",
@@ -53,6 +55,10 @@ def command_output(
 
 def input_read(*content: InputItem, message_id: str | None = None) -> InputRead:
     return InputRead(content=content, message_id=None if message_id is None else MessageId(message_id))
+
+
+def input_refused() -> InputRefused:
+    return InputRefused()
 
 
 def history_compacted(summary: str = "all before", *, replaced: int = 1) -> HistoryCompacted:

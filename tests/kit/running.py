@@ -6,18 +6,42 @@ import asyncio
 import os
 import re
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 from parley.ports.commands import Command, Commands
+from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
 
-__all__ = ["PATH", "PATIENCE_SECONDS", "PYTHON", "Ran", "marked", "open_descriptors", "ran", "resident_bytes"]
+__all__ = [
+    "PATH",
+    "PATIENCE_SECONDS",
+    "PYTHON",
+    "Ran",
+    "executor",
+    "marked",
+    "open_descriptors",
+    "out_of_time",
+    "ran",
+    "resident_bytes",
+]
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 PATIENCE_SECONDS: Final = 20.0
 """For whatever takes no time worth mentioning on a computer that has nothing else to do."""
 PYTHON: Final = (sys.executable, "-I", "-S", "-c")
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[Executor]:
+    """Runs commands, and has ended all of them when the test is over; a folder's conftest.py takes it up."""
+    executor = Executor()
+    yield executor
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await executor.close()
 
 
 class Ran(NamedTuple):
@@ -51,6 +75,19 @@ async def ran(
         signal=ended.signal,
         timed_out=ended.timed_out,
     )
+
+
+async def out_of_time(commands: Commands, *argv: str, says: bytes) -> Ran:
+    """Run a command that says this and then goes on until its time is over.
+
+    It has little time; only where it did not come so far, as on a busy computer, it is run with more.
+    """
+    result = await ran(commands, *argv, timeout_seconds=0.4)
+    for seconds in (4.0, PATIENCE_SECONDS):
+        if result.stdout == says:
+            break
+        result = await ran(commands, *argv, timeout_seconds=seconds)
+    return result
 
 
 def marked(marker: str) -> list[int]:

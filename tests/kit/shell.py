@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from kit.calls import CallSent, Output, User, Wire, events_in, history
 from kit.messages import TASK_STARTED, TOKEN_COUNT, agent_message, delta, task_complete
-from kit.running import marked
+from kit.running import PATIENCE_SECONDS, marked
 from parley.testing import Call, RecordedRequest
 from parley.testing.render import Api
 from parley.testing.steps import Step
@@ -47,9 +47,6 @@ __all__ = [
 
 CHUNK_BYTES: Final = 8192
 """No event has more of a command's output."""
-
-PATIENCE_SECONDS: Final = 10.0
-"""How long something may take that should happen at once."""
 
 LOOK_SECONDS: Final = 0.02
 """How often the processes are looked through."""

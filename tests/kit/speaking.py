@@ -15,7 +15,7 @@ from parley.testing.home import MODEL, ServerOptions
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
 
-__all__ = ["Speaker", "Talker", "has_method", "speaking"]
+__all__ = ["Speaker", "Talker", "speaking"]
 
 
 @asynccontextmanager
@@ -27,11 +27,6 @@ async def speaking(
         speaker = Speaker(raw)
         await speaker.initialize(version)
         yield speaker
-
-
-def has_method(method: str) -> Callable[[Any], bool]:
-    """Whether a message is a notification with this method."""
-    return lambda message: bool(message.get("method") == method)
 
 
 class Talker(ABC):
@@ -117,7 +112,7 @@ class Talker(ABC):
 
     async def until_method(self, method: str) -> list[Any]:
         """All messages up to and including the first notification with this method."""
-        return await self.until(has_method(method))
+        return await self.until(lambda message: bool(message.get("method") == method))
 
     async def until_answer(self, request_id: int) -> list[Any]:
         """All messages up to and including the answer to a request."""

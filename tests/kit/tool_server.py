@@ -11,6 +11,7 @@ Modes:
     noisy      writes 10 MB to stderr before it answers
     stubborn   answers, and neither a closed input nor SIGTERM makes it leave
     leaving    answers, and leaves when its input is closed; a child in its group stays behind
+    odd        offers other tools, most of which make no sense
     official   written with the official library instead
 """
 
@@ -83,6 +84,26 @@ MORE_TOOLS: list[dict[str, Any]] = [
 ]
 
 
+LEVELS = 1000
+NESTED_JSON = '{"properties": {"a": ' * LEVELS + "{}" + "}}" * LEVELS
+"""A schema that hardly anything can read; NESTED stands for it."""
+
+NESTED = "NESTED"
+
+ODD_TOOLS: list[Any] = [
+    {"name": "no_schema"},
+    {"name": "a_list", "inputSchema": []},
+    {"name": "y__add", "description": 7, "inputSchema": NOTHING, "outputSchema": "none", "annotations": [1]},
+    {"name": 5, "inputSchema": NOTHING},
+    {"name": "", "inputSchema": NOTHING},
+    None,
+    "add",
+    {"name": "nested", "inputSchema": NESTED},
+    {"name": "odd_error", "inputSchema": NOTHING},
+]
+"""Those of the mode `odd`: `y__add`, `nested` and `odd_error` can be used."""
+
+
 def text_result(text: str, **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], **more}
 
@@ -90,11 +111,11 @@ def text_result(text: str, **more: Any) -> dict[str, Any]:
 class ToolServerProgram:
     """Answers messages one after another; `send` is how it speaks."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[Message], None], tools: list[Any] | None = None) -> None:
         self._send = send
         self._waiting: dict[Any, None] = {}
         self._cancelled = 0
-        self._tools = TOOLS + MORE_TOOLS
+        self._tools = TOOLS + MORE_TOOLS if tools is None else tools
 
     def answer(self, message: Message) -> None:
         request_id, params = message.get("id"), message.get("params") or {}
@@ -179,6 +200,12 @@ class ToolServerProgram:
                 self._result(request_id, text_result(str(start_child().pid)))
             case "crash":
                 os._exit(7)
+            case "y__add":
+                self._result(request_id, text_result("of y"))
+            case "nested":
+                self._result(request_id, text_result("nested"))
+            case "odd_error":
+                self._result(request_id, text_result("odd", isError="yes"))
             case "unreadable":
                 self._send({"jsonrpc": "2.0", "id": request_id, "result": "not an object"})
             case _:
@@ -205,7 +232,8 @@ def start_child() -> subprocess.Popen[bytes]:
 
 
 def send_line(message: Message) -> None:
-    sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
+    line = json.dumps(message).replace(json.dumps(NESTED), NESTED_JSON)
+    sys.stdout.buffer.write(line.encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -245,7 +273,7 @@ def main(mode: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mode == "leaving":
         start_child()
-    program = ToolServerProgram(send_line)
+    program = ToolServerProgram(send_line, ODD_TOOLS if mode == "odd" else None)
     for line in sys.stdin.buffer:
         if mode == "garbage":
             sys.stdout.buffer.write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,21 +14,20 @@ from uuid import uuid4
 from aiohttp import web
 
 from kit.model_peer import settings
+from kit.notebook import Notebook
+from kit.running import PATIENCE_SECONDS
 from kit.tool_server import Message, ToolServerProgram
 from parley.config.types import ToolServer
-from parley.conversation.history import History
-from parley.conversation.log import Happened, ItemKind
-from parley.conversation.records import CallItem, CommandOutput
+from parley.conversation.records import CallItem
 from parley.ports.tools import Action, Desk, Refused, Verdict
 from parley.tools.servers import Lease, ServerPool
-from parley.wire.events import OutputStream
 from parley.wire.ids import CallId
 
 __all__ = [
     "ENVIRON",
     "PATIENCE_SECONDS",
     "Loopback",
-    "Notebook",
+    "Spoil",
     "call_item",
     "call_text",
     "closing",
@@ -39,8 +38,6 @@ __all__ = [
     "text",
     "until",
 ]
-
-PATIENCE_SECONDS: Final = 10
 
 ENVIRON: Final = {"HOME": "/nowhere", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_KEY": "hidden"}
 """What the pools of the tests find in their environment."""
@@ -100,38 +97,6 @@ async def call_text(lease: Lease, name: str, arguments: dict[str, Any] | None = 
 # --- a turn ------------------------------------------------------------------------------
 
 
-class Notebook:
-    """A transcript that keeps what was appended."""
-
-    def __init__(self) -> None:
-        self.history = History()
-        self.happened: list[Happened] = []
-        self._grown = asyncio.Event()
-
-    async def append(self, *happened: Happened) -> None:
-        self.happened += happened
-        self._grown.set()
-
-    async def until(self, count: int) -> None:
-        """Wait for so many."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.happened) < count:
-                self._grown.clear()
-                await self._grown.wait()
-
-    def extend(self, kind: ItemKind, text: str) -> None:
-        raise AssertionError("a tool server writes no deltas")
-
-    def unfinished(self, kind: ItemKind) -> str:
-        return ""
-
-    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        raise AssertionError("a tool server has no output")
-
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        return None
-
-
 async def _refuse(action: Action) -> Verdict:
     return Refused(why="nobody was asked")
 
@@ -145,6 +110,9 @@ def call_item(name: str, arguments: str, call_id: str = "c1") -> CallItem:
 
 
 # --- an address --------------------------------------------------------------------------
+
+
+Spoil = Callable[[web.Request, Message], Awaitable[web.StreamResponse]]
 
 
 class Loopback:
@@ -161,12 +129,16 @@ class Loopback:
         self.redirect_to: str | None = None
         self.falls_silent = False
         """Once it has greeted, it answers no request more."""
+        self.spoils: dict[str, Spoil] = {}
+        """By method, of MCP or HTTP: what it does instead of answering."""
+        self.seen_encodings: set[str | None] = set()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
         """Yields its address."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/mcp", self._post)
+        app.router.add_get("/mcp", self._get, allow_head=False)
         app.router.add_delete("/mcp", self._delete)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
@@ -192,6 +164,7 @@ class Loopback:
             return web.Response(status=307, headers={"location": self.redirect_to})
         if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
             return web.Response(status=401)
+        self.seen_encodings.add(request.headers.get("accept-encoding"))
         message = await request.json()
         headers = {}
         if message["method"] == "initialize":
@@ -199,6 +172,8 @@ class Loopback:
             self._session = headers["mcp-session-id"] = f"session-{self.sessions}"
         elif request.headers.get("mcp-session-id") != self._session:
             return web.Response(status=404)
+        if message["method"] in self.spoils:
+            return await self.spoils[message["method"]](request, message)
         if "id" not in message:
             self._program.answer(message)
             return web.Response(status=202)
@@ -215,6 +190,11 @@ class Loopback:
                 break
         del self._streams[message["id"]]
         return response
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        if "GET" in self.spoils:
+            return await self.spoils["GET"](request, {})
+        return web.Response(status=405)
 
     async def _delete(self, request: web.Request) -> web.Response:
         self.farewells += 1

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from kit.diffs import changed_lines
+from kit.git import git
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
 anyhow = settings(deadline=None, max_examples=400)
@@ -72,10 +72,6 @@ def fewest_changes(before: str, after: str) -> int:
     return len(old) + len(new) - 2 * row[-1]
 
 
-def changed_lines(diff: str) -> int:
-    return sum(line[0] in "+-" for line in lines_of(diff))
-
-
 @anyhow
 @given(before=texts, after=texts, context=contexts)
 def test_a_diff_turns_one_text_into_the_other_and_back(before: bytes, after: bytes, context: int) -> None:
@@ -133,19 +129,10 @@ def test_one_line_more_in_a_long_text_costs_next_to_nothing(lines: list[str], ti
 def test_git_applies_the_diff(before: bytes, after: bytes, context: int) -> None:
     assume(before != after and before and after)
     diff = "--- a/file\n+++ b/file\n" + unified_diff(before, after, context=context)
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 
     with TemporaryDirectory() as folder:
         file = Path(folder, "file")
         file.write_bytes(before)
-        done = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "apply", "--whitespace=nowarn", f"-C{context}", "-"],
-            input=diff.encode(),
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        git("apply", "--whitespace=nowarn", f"-C{context}", "-", cwd=Path(folder), stdin=diff.encode())
 
-        assert (done.returncode, done.stderr, file.read_bytes()) == (0, b"", after)
+        assert file.read_bytes() == after

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,8 @@ from kit.trees import Tree, patch, tree
 from parley.errors import PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.grammar import UpdateFile, parse
-from parley.tools.patch.matching import Patience, Text, apply_chunks
+from parley.tools.patch.matching import Text, apply_chunks
+from parley.tools.patch.patience import Deadline
 from parley.tools.patch.plan import verify
 
 settings.register_profile("patches", deadline=None, max_examples=200)
@@ -135,7 +137,7 @@ def as_lines(edit: Edit) -> list[str]:
 def applied(content: bytes, lines: list[str]) -> bytes:
     (hunk,) = parse(patch("*** Update File: a", *lines))
     assert isinstance(hunk, UpdateFile)
-    return apply_chunks(content, hunk.chunks, path="a", patience=Patience())
+    return apply_chunks(content, hunk.chunks, path="a", deadline=Deadline())
 
 
 # --- edits -------------------------------------------------------------------------------
@@ -389,3 +391,43 @@ def test_the_patch_that_is_spoiled_is_a_good_one() -> None:
             "src/a.py": ("-rwxr-xr-x", b"def f():\n    one()\n    three()\n\ndef g():\n    one()\n"),
             "src/moved.txt": ("-rw-r-----", b"\xef\xbb\xbfalpha\r\nBETA"),
         }
+
+
+# --- whatever a path says ----------------------------------------------------------------
+
+parts = st.sampled_from(["..", ".", "work", "sub", "link", "deep", "f", "missing"])
+steps = st.lists(parts, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def maze() -> Iterator[Path]:
+    """Directories of few names with a file in each, and links from one part to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        for name in ("work", "work/sub", "work/sub/deep", "deep", "deep/work", "deep/sub"):
+            (root / name).mkdir()
+            (root / name / "f").write_text("x\n")
+        (root / "work/link").symlink_to(root / "deep/work")
+        (root / "work/sub/link").symlink_to("../..")
+        (root / "deep/link").symlink_to("../work/sub")
+        (root / "link").symlink_to("work")
+        yield root
+
+
+@anyhow
+@given(cwd=steps, workdir=steps, path=steps, is_absolute=st.booleans())
+def test_a_path_means_what_the_system_means_by_it_or_is_refused(
+    maze: Path, cwd: list[str], workdir: list[str], path: list[str], is_absolute: bool
+) -> None:
+    place, call = "/".join([str(maze), *cwd]), "/".join([str(maze), *cwd, *workdir])
+    written = "/".join([str(maze), *path, "f"] if is_absolute else [*path, "f"])
+    try:
+        (change,) = verify(patch(f"*** Update File: {written}", "-x", "+y"), workdir=call, cwd=place).changes
+    except PatchRefused:
+        meant = Path(call, written)
+        is_there = meant.is_file() and meant.resolve().is_relative_to(maze)
+        assert "link" in [*cwd, *workdir, *path] or not (os.path.isdir(call) and is_there)
+        return
+
+    assert os.path.samefile(change.path, os.path.join(call, written))
+    assert change.path == os.path.realpath(change.path)

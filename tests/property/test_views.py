@@ -35,7 +35,7 @@ from kit.events import (
 from kit.logs import AT
 from kit.records import model_asked, turn_ended, turn_started
 from kit.views import View
-from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta, output_of
+from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_piece, output_of
 from parley.conversation.output import SHOWN_BYTES, OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY, OutputStream
 from parley.wire.ids import CallId, ItemId, Seq
@@ -125,7 +125,7 @@ class Reader:
     def _send_delta(self, delta: Delta | OutputDelta) -> None:
         self.pieces.append((delta.item.id, delta.offset, _said(delta)))
         meta = EventMeta(item=delta.item.id, offset=delta.offset)
-        self._send(ConversationEvent(meta=meta, msg=Raw(encode_delta(delta))))
+        self._send(ConversationEvent(meta=meta, msg=Raw(encode_piece(delta))))
 
     def _send(self, event: ConversationEvent) -> None:
         self._room -= 1

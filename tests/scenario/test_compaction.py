@@ -493,3 +493,45 @@ async def test_the_window_is_that_of_the_model_in_use(scripted_model: ScriptedMo
         ]
         assert [request.body["model"] for request in scripted_model.requests] == [MODEL, "gpt-4o", "gpt-4o"]
         assert texts(scripted_model.requests[-1]) == [SUMMARY, "two"]
+
+
+# --- a window that nobody knew -----------------------------------------------------------
+
+
+TOO_LONG: Final = '{"error": {"code": "context_length_exceeded", "message": "This is too long."}}'
+
+
+@pytest.mark.promises("context.overflow")
+@both_apis
+async def test_a_request_that_turns_out_to_be_too_long_is_made_shorter_and_asked_again(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as client:
+        conversation = await talk(client, scripted_model)
+        scripted_model.fails(400, body=TOO_LONG)
+        scripted_model.says("In short.")
+        await client.say(conversation, "three")
+        await client.over(conversation)
+        page = await client.value_of(client.call("conversationRead", conversation_id=conversation, limit=1000))
+
+        refused, summary, again = bodies(scripted_model)[2:]
+        whole = User("one"), Assistant(A1), *RECENT, User("three")
+        assert refused == body(api, *whole, cwd=client.work, session=conversation)
+        assert len(str(summary)) < len(str(refused))
+        assert "USER: one" in str(summary)
+        assert again == body(api, User(SUMMARY), User("three"), cwd=client.work, session=conversation)
+        told = [event["msg"] for event in page["events"] if event["msg"]["type"] in ("error", "background_event")]
+        assert [event["message"][:18] for event in told] == ["Context compacted:"]
+
+
+async def test_a_request_that_cannot_be_made_shorter_fails_the_turn(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        scripted_model.fails(400, body=TOO_LONG)
+        await client.open_stream(conversation)
+        await client.say(conversation, "one")
+        events = await client.until_method("task_complete")
+
+        told = f"unexpected status 400 Bad Request: {TOO_LONG}"
+        assert events == [live(event) for event in (TASK_STARTED, error(told), task_complete(None))]
+        assert len(scripted_model.requests) == 1

@@ -9,21 +9,22 @@ from uuid import uuid4
 import pytest
 
 from kit.calls import Assistant, User, history
+from kit.images import JPEG, PNG, as_data_url, large_png
 from kit.messages import APIS, TASK_STARTED, answered, failed, spoken
 from kit.speaking import Speaker, speaking
+from parley.conversation.history import REFUSED
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.images import MAX_IMAGE_BYTES
 from parley.wire.mcp import FULL_VERSION
 
-PNG: Final = b"\x89PNG\r\n\x1a\n and so on"
-JPEG: Final = b"\xff\xd8\xff\xe0 and so on"
 PDF: Final = base64.b64encode(b"%PDF-1.7 and so on").decode()
 NOTES: Final = base64.b64encode(b"- milk\n").decode()
+TABLE: Final = base64.b64encode(b"PK\3\4\0\0 and so on").decode()
 
 
 def _url(kind: str, content: bytes) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    return as_data_url(f"image/{kind}", content)
 
 
 def _text(words: str) -> Any:
@@ -123,10 +124,6 @@ async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
         (work / "sub").mkdir()
         (work / "dot.png").write_bytes(PNG)
         (work / "sub/photo.txt").write_bytes(JPEG)
-        (work / "words.png").write_text("just words")
-        with (work / "large.png").open("wb") as large:
-            large.write(PNG)
-            large.truncate(MAX_IMAGE_BYTES + 1)
         conversation = await speaker.create()
         await _say(
             speaker,
@@ -135,9 +132,7 @@ async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
             _local("dot.png"),
             _local("missing.png"),
             _local(work / "sub/photo.txt"),
-            _local("words.png"),
             _local("sub"),
-            _local("large.png"),
             _local("a\0b.png"),
             _local("x" * 5000),
             _local(""),
@@ -155,6 +150,24 @@ async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
     )
     assert _asked(speaker, 0) == [seen]
     assert _asked(speaker, 1) == [seen, *history(api, Assistant("Done"), User("Again"))]
+
+
+@pytest.mark.parametrize("name", ["words.png", "half.png", "large.png"])
+async def test_a_file_that_is_no_image_for_a_model_is_refused_by_its_place(
+    scripted_model: ScriptedModel, name: str
+) -> None:
+    async with speaking(scripted_model) as speaker:
+        (speaker.work / "words.png").write_text("just words")
+        (speaker.work / "half.png").write_bytes(PNG[:-20])
+        (speaker.work / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES + 1))
+        conversation = await speaker.create()
+        content = [_text("See "), _local(name)]
+        request = speaker.call("conversationSendMessage", conversation_id=conversation, content=content)
+        told = (await speaker.value_of(request))["message"]
+
+    why = "larger than 20 MiB" if name == "large.png" else "not a PNG, JPEG, GIF or WebP image"
+    assert told == f"content[1]: {name}: {why}"
+    assert scripted_model.requests == []
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -193,14 +206,19 @@ async def test_files_are_sent_by_the_ways_that_the_api_has(scripted_model: Scrip
         _text_part(api, "Read"),
         _file_part(api, file_id="file-1"),
         _file_part(api, file_data=f"data:application/pdf;base64,{PDF}", filename="a.pdf"),
-        _file_part(api, file_data=f"data:text/markdown;base64,{NOTES}", filename="list.md"),
     ]
-    if api == "responses":
+    if api == "chat":
+        expected += [_text_part(api, "File list.md:\n\n- milk\n")]
+    else:
         content += [
+            _file(file_data=TABLE, filename="table.xlsx"),
             _file(file_url="https://example.invalid/a.pdf"),
             {"type": "image", "file_id": "file-2", "detail": "low"},
         ]
+        sheet = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
         expected += [
+            _file_part(api, file_data=f"data:text/markdown;base64,{NOTES}", filename="list.md"),
+            _file_part(api, file_data=f"data:{sheet};base64,{TABLE}", filename="table.xlsx"),
             _file_part(api, file_url="https://example.invalid/a.pdf"),
             {"type": "input_image", "file_id": "file-2", "detail": "low"},
         ]
@@ -213,13 +231,17 @@ async def test_files_are_sent_by_the_ways_that_the_api_has(scripted_model: Scrip
 async def test_what_another_api_cannot_be_given_is_named_in_its_place(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, api="responses") as speaker:
         conversation = await speaker.create()
-        await _say(speaker, conversation, _text("Read"), _file(file_url="https://example.invalid/a.pdf"))
+        file_data = _file(file_data=TABLE, filename="table.xlsx")
+        await _say(speaker, conversation, _text("Read"), _file(file_url="https://example.invalid/a.pdf"), file_data)
         await _say(speaker, conversation, _text("And now?"), config={"model_provider": "chat"})
 
-    left_out = "[Left out: a file by address cannot be sent over the chat API.]"
+    left_out = [
+        _text_part("chat", f"[Left out: {what} cannot be sent over the chat API.]")
+        for what in ("a file by address", "the file table.xlsx")
+    ]
     assert scripted_model.requests[-1].path.endswith("/chat/completions")
     assert _asked(speaker) == [
-        _user("chat", _text_part("chat", "Read"), _text_part("chat", left_out)),
+        _user("chat", _text_part("chat", "Read"), *left_out),
         *history("chat", Assistant("Done"), User("And now?")),
     ]
 
@@ -248,6 +270,10 @@ REFUSED_BY_CHAT: Final = (
         "an image by file id cannot be sent over the chat API",
     ),
     (_file(file_url="https://example.invalid/a.pdf"), "a file by address cannot be sent over the chat API"),
+    (
+        _file(file_data=TABLE, filename="table.xlsx"),
+        "the file table.xlsx cannot be sent over the chat API, which takes only text and PDF",
+    ),
 )
 
 
@@ -326,14 +352,13 @@ async def test_an_item_is_refused_by_its_own_place_also_behind_one_that_is_left_
 
 async def test_images_that_are_too_much_together_are_refused(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as speaker:
-        with (speaker.work / "large.png").open("wb") as large:
-            large.write(PNG)
-            large.truncate(MAX_IMAGE_BYTES)
+        (speaker.work / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES))
         conversation = await speaker.create()
         request_id = _send(speaker, conversation, _text("See"), *[_local("large.png")] * 3)
         answer = await speaker.read()
 
-    assert answer == failed(request_id, "content[3]: the images of a message exceed 50 MiB in all")
+    why = "content[2]: the images and files of a message exceed 48 MB of base64 in all"
+    assert answer == failed(request_id, why)
     assert scripted_model.requests == []
 
 
@@ -440,3 +465,23 @@ async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_respo
         _user(api, _text_part(api, "and"), _image_part(api, _url("png", PNG))),
     ]
     assert len(second) == 4  # the call and its output are between
+
+
+@pytest.mark.promises("context.refused")
+@pytest.mark.parametrize("api", APIS)
+async def test_an_image_that_the_provider_refuses_is_not_sent_again(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    async with speaking(scripted_model, api=api) as client:
+        conversation = await client.create()
+        scripted_model.fails(400, body="no such image")
+        content = [{"type": "text", "text": "look"}, {"type": "image", "image_url": "https://example.com/a.png"}]
+        await client.value_of(client.call("conversationSendMessage", conversation_id=conversation, content=content))
+        await client.over(conversation)
+        await client.say(conversation, "never mind")
+        await client.over(conversation)
+
+        first, second = (str(request.body) for request in scripted_model.requests)
+        assert "https://example.com/a.png" in first
+        assert "https://example.com/a.png" not in second
+        assert REFUSED in second

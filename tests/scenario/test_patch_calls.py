@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from kit.calls import (
     APIS,
     Output,
     User,
+    Wire,
     answered,
     body,
     configured,
@@ -51,6 +53,7 @@ from parley.wire.events import FileChange, PatchApplyBegin
 from parley.wire.ids import CallId
 
 GO = User("go")
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +137,20 @@ class Case(NamedTuple):
     after: Tree
 
 
-BEFORE: Tree = {"gone.txt": _file("x\n"), "old.txt": _file(OLD), "run": _file("true\n", mode="-rwxr-x--x")}
+INDENTED = "  alpha\n\tbeta\n"
+TYPESET = "“alpha” — beta\n"
+BEFORE: Tree = {
+    "gone.txt": _file("x\n"),
+    "indented.txt": _file(INDENTED),
+    "old.txt": _file(OLD),
+    "run": _file("true\n", mode="-rwxr-x--x"),
+    "typeset.txt": _file(TYPESET),
+}
+
+
+def _all_but(gone: str) -> Tree:
+    return {name: file for name, file in BEFORE.items() if name != gone}
+
 
 CASES = {
     "add": Case(
@@ -190,6 +206,30 @@ CASES = {
         diff=_changed("WORK/old.txt", BOTH_BLOB, BOTH_HUNK),
         after={**BEFORE, "old.txt": _file("alpha\nBETA\nGAMMA\n")},
     ),
+    "update-though-the-blanks-differ": Case(
+        lines=("*** Update File: indented.txt", " alpha", "-    beta", "+BETA"),
+        changes={"WORK/indented.txt": updated("@@ -1,2 +1,2 @@\n   alpha\n-\tbeta\n+BETA\n")},
+        said=("M indented.txt",),
+        diff=_changed(
+            "WORK/indented.txt",
+            "f1e34d4962be262cd06024825cb28ac1add399c2",
+            "@@ -1,2 +1,2 @@\n   alpha\n-\tbeta\n+BETA\n",
+            before="0dcc6d16993fafb14f166ba1a7cffee929bc34b6",
+        ),
+        after={**BEFORE, "indented.txt": _file("  alpha\nBETA\n")},
+    ),
+    "update-though-quotes-and-dashes-differ": Case(
+        lines=("*** Update File: typeset.txt", '-"alpha" - beta', "+ALPHA"),
+        changes={"WORK/typeset.txt": updated(f"@@ -1 +1 @@\n-{TYPESET}+ALPHA\n")},
+        said=("M typeset.txt",),
+        diff=_changed(
+            "WORK/typeset.txt",
+            "43581617a67b3cbef4bf71458d418efa59ac2de6",
+            f"@@ -1 +1 @@\n-{TYPESET}+ALPHA\n",
+            before="6eeb718a9fbb447852c0ae33660c5e3001cde955",
+        ),
+        after={**BEFORE, "typeset.txt": _file("ALPHA\n")},
+    ),
     "delete": Case(
         lines=("*** Delete File: gone.txt",),
         changes={"WORK/gone.txt": "delete"},
@@ -197,7 +237,7 @@ CASES = {
         diff="diff --git a/WORK/gone.txt b/WORK/gone.txt\ndeleted file mode 100644\n"
         f"index 587be6b4c3f93f93c489c0111bba5596147a26cb..{NO_BLOB}\n"
         "--- a/WORK/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n",
-        after={name: file for name, file in BEFORE.items() if name != "gone.txt"},
+        after=_all_but("gone.txt"),
     ),
     "move": Case(
         lines=("*** Update File: old.txt", "*** Move to: moved.txt", "@@", "-beta", "+BETA"),
@@ -206,11 +246,7 @@ CASES = {
         },
         said=("M moved.txt",),
         diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK, new_path="WORK/moved.txt"),
-        after={
-            "gone.txt": BEFORE["gone.txt"],
-            "moved.txt": _file("alpha\nBETA\ngamma\n"),
-            "run": BEFORE["run"],
-        },
+        after={**_all_but("old.txt"), "moved.txt": _file("alpha\nBETA\ngamma\n")},
     ),
     "move-as-it-is": Case(
         lines=("*** Update File: run", "*** Move to: bin/run"),
@@ -218,12 +254,7 @@ CASES = {
         said=("M bin/run",),
         diff="diff --git a/WORK/run b/WORK/bin/run\nsimilarity index 100%\n"
         "rename from WORK/run\nrename to WORK/bin/run\n",
-        after={
-            "bin": ("drwxr-xr-x", b""),
-            "bin/run": BEFORE["run"],
-            "gone.txt": BEFORE["gone.txt"],
-            "old.txt": BEFORE["old.txt"],
-        },
+        after={**_all_but("run"), "bin": ("drwxr-xr-x", b""), "bin/run": BEFORE["run"]},
     ),
     "multi": Case(
         lines=(
@@ -245,11 +276,7 @@ CASES = {
         "diff --git a/WORK/old.txt b/WORK/old.txt\n"
         f"index {OLD_BLOB}..3d4991afce663be0b9ba863757ac43e040c2a804\n"
         "--- a/WORK/old.txt\n+++ b/WORK/old.txt\n@@ -1,3 +1,3 @@\n-alpha\n+ALPHA\n beta\n gamma\n",
-        after={
-            "a.txt": _file("a\n"),
-            "old.txt": _file("ALPHA\nbeta\ngamma\n"),
-            "run": BEFORE["run"],
-        },
+        after={**_all_but("gone.txt"), "a.txt": _file("a\n"), "old.txt": _file("ALPHA\nbeta\ngamma\n")},
     ),
 }
 
@@ -319,6 +346,56 @@ async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_c
             "sub/a.txt": _file("a\n"),
         }
     assert outputs(scripted_model) == [(CALL_ID, told(success("A a.txt", "M ../old.txt")))]
+
+
+async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        work, elsewhere = wire.work / "work", wire.work / "elsewhere"
+        for folder in (work / "sub", elsewhere / "sub", elsewhere / "inner"):
+            _plant(folder, {"old.txt": _file(OLD)})
+        (work / "link").symlink_to(elsewhere / "inner")
+        text = patch(f"*** Update File: {work}/sub/old.txt", "-beta", "+BETA")
+        scripted_model.says(shell_call("apply_patch", text, workdir="link/../sub"))
+        wire.codex(1, "go", cwd=str(work))
+        await wire.answer(1)
+
+        assert (work / "sub/old.txt").read_text() == "alpha\nBETA\ngamma\n"
+        assert tree(elsewhere) == {
+            **dict.fromkeys(("inner", "sub"), ("drwxr-xr-x", b"")),
+            **{f"{name}/old.txt": _file(OLD) for name in ("inner", "sub")},
+        }
+    assert outputs(scripted_model) == [(CALL_ID, told(success(f"M {work}/sub/old.txt")))]
+
+
+async def test_a_file_that_has_a_second_name_elsewhere_stays_as_it_was_there(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says(*calls_for(patch("*** Update File: old.txt", "-beta", "+BETA")))
+    async with speaking(scripted_model) as wire:
+        work, outside = wire.work / "work", wire.work / "outside"
+        _plant(outside, {"old.txt": _file(OLD)})
+        work.mkdir()
+        (work / "old.txt").hardlink_to(outside / "old.txt")
+        wire.codex(1, "go", cwd=str(work))
+        await wire.answer(1)
+
+        assert tree(work) == {"old.txt": _file("alpha\nBETA\ngamma\n")}
+        assert tree(outside) == {"old.txt": _file(OLD)}
+    assert outputs(scripted_model) == [(CALL_ID, told(success("M old.txt")))]
+
+
+async def test_the_servers_own_files_are_left_alone(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        path = wire.raw.home / "config.toml"
+        before = path.read_bytes()
+        scripted_model.says(*calls_for(patch(f"*** Delete File: {path}")))
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+        assert path.read_bytes() == before
+    assert outputs(scripted_model) == [
+        (CALL_ID, f"error: {path} must not be changed: Parley's home is protected"),
+    ]
 
 
 async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
@@ -484,6 +561,25 @@ MISFITS = {
         "error: WORK/.git/HEAD must not be changed: .git is protected"
     ),
     patch("*** Delete File: .git/HEAD"): "error: WORK/.git/HEAD must not be changed: .git is protected",
+    **{
+        patch(f"*** Add File: {path}", "+a"): f"error: WORK/{path} must not be changed: {name} is protected"
+        for path, name in (
+            (".parley/config.toml", ".parley"),
+            ("folder/.parley", ".parley"),
+            (".PARLEY./config.toml", ".parley"),
+            (".codex/config.toml", ".codex"),
+            ("codex~1/config.toml", ".codex"),
+            (".claude/settings.json", ".claude"),
+            (".cursor/mcp.json", ".cursor"),
+        )
+    },
+    # Behind a link, `..` leads elsewhere than it seems to.
+    patch("*** Update File: way/../old.txt", "-beta", "+BETA"): (
+        "error: invalid path 'way/../old.txt': WORK/way is a symbolic link"
+    ),
+    patch("*** Update File: missing/../old.txt", "-beta", "+BETA"): (
+        f"error: invalid path 'missing/../old.txt': WORK/missing: {NOT_FOUND}"
+    ),
 }
 """What the model is told of each patch; `WORK` stands for the working directory."""
 
@@ -845,3 +941,43 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stop
 
         assert last == failed(1, "Turn interrupted: the server was stopped")
         assert tree(wire.work) == MANY_AFTER
+
+
+LINES = 1_500_000
+PROMPTLY_SECONDS = 4
+"""Less than so large a patch is worked at, which is five seconds, and many times what ending takes."""
+
+
+def _holds(pid: int, folder: Path) -> bool:
+    """Whether a process has a directory open."""
+    return folder in {Path(os.path.realpath(one)) for one in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+async def _is_matching(wire: Wire) -> None:
+    """Wait until the server looks for the lines of a patch: meanwhile it holds the directory of the file."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not _holds(wire.raw.pid, wire.work):
+            await wire.silence()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors of others can be seen on Linux alone")
+async def test_a_server_that_matches_a_very_large_patch_ends_at_once_when_its_input_ends(
+    scripted_model: ScriptedModel,
+) -> None:
+    # Their quotes are of another kind: they are looked for at every level.
+    chunks = ("@@\n 'a'\n-'b'\n+x" for _ in range(LINES // 5))
+    scripted_model.says(*calls_for(patch("*** Update File: large.txt", *chunks)))
+    scripted_model.default = Says((HOLD,))
+    async with speaking(scripted_model) as wire:
+        large = "‘a’\n‘b’\n".encode() * (LINES // 2)
+        (wire.work / "large.txt").write_bytes(large)
+        wire.codex(1, "go")
+        await _is_matching(wire)
+        async with asyncio.timeout(PROMPTLY_SECONDS):
+            wire.raw.close_stdin()
+            *_, last = await wire.answer(1)
+            code = await wire.raw.exit_code()
+
+        assert last == failed(1, "Turn interrupted: the server was stopped")
+        assert code == 0
+        assert (wire.work / "large.txt").read_bytes() == large

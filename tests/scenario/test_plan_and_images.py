@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from kit.calls import APIS, AskedFor, Assistant, Output, User, answered, body, configured, history, pairs, speaking
 from kit.hands import offered
+from kit.images import GIF, JPEG, PNG, WEBP, as_data_url, large_png
 from kit.model_peer import settings
 from kit.patches import outputs, sent, turn
 from kit.traces import SPENT
@@ -137,10 +137,10 @@ async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(scripted_mode
 # --- images --------------------------------------------------------------------------------
 
 IMAGES = {
-    "dot.png": ("image/png", b"\x89PNG\r\n\x1a\n and so on"),
-    "photo": ("image/jpeg", b"\xff\xd8\xff\xe0 and so on"),
-    "moving.gif": ("image/gif", b"GIF89a and so on"),
-    "web.txt": ("image/webp", b"RIFF\x10\0\0\0WEBPVP8 and so on"),
+    "dot.png": ("image/png", PNG),
+    "photo": ("image/jpeg", JPEG),
+    "moving.gif": ("image/gif", GIF),
+    "web.txt": ("image/webp", WEBP),
 }
 """By what they are, not by how they are called."""
 
@@ -158,8 +158,7 @@ def _views(*paths: str) -> list[Call]:
 
 def _seen(api: Api, name: str) -> Any:
     """An image in front of the model."""
-    kind, content = IMAGES[name]
-    url = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+    url = as_data_url(*IMAGES[name])
     if api == "chat":
         return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
     image = {"type": "input_image", "image_url": url}
@@ -178,21 +177,20 @@ async def test_an_image_is_put_before_the_model_behind_the_outputs_of_its_calls(
 ) -> None:
     async with speaking(scripted_model, api=api) as wire:
         _plant_images(wire.work)
-        calls = [*_views("dot.png", str(wire.work / "photo"), "./moving.gif"), Call("look", "{}", "c4")]
+        seen = ("dot.png", str(wire.work / "photo"), "./moving.gif", "web.txt")
+        calls = [*_views(*seen), Call("look", "{}", "c5")]
         scripted_model.says(*calls)
         wire.codex(1, "go")
         first = await wire.answer(1)
         wire.reply(2, "again")
         second = await wire.answer(2)
-        work = wire.work
 
     assert first == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
     assert second[-1] == answered(2, "Done")
-    paths = ("dot.png", f"{work}/photo", "./moving.gif")
-    told = [*(f"The image {path} is attached." for path in paths), "unsupported call: look"]
+    told = [*(f"The image {path} is attached." for path in seen), "unsupported call: look"]
     outcomes = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
     paired = [item for pair in zip(sent(*calls), outcomes, strict=True) for item in pair]
-    images = [_seen(api, name) for name in ("dot.png", "photo", "moving.gif")]
+    images = [_seen(api, name) for name in IMAGES]
     asked = [_said(request.body, api) for request in scripted_model.requests]
     looked = [*history(api, GO, *paired), *images]
     assert asked == [
@@ -209,20 +207,20 @@ async def test_the_model_is_told_why_it_cannot_see_an_image(scripted_model: Scri
         (work / "notes.png").write_text("just words")
         (work / "folder").mkdir()
         os.mkfifo(work / "pipe.png")
-        with (work / "large.png").open("wb") as large:
-            large.write(IMAGES["dot.png"][1])
-            large.truncate(MAX_IMAGE_BYTES + 1)
-        (home / "secret.png").write_bytes(IMAGES["dot.png"][1])
+        (work / "half.png").write_bytes(PNG[:-20])
+        (work / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES + 1))
+        (home / "secret.png").write_bytes(PNG)
         (work / "way.png").symlink_to(home / "secret.png")
         whys = {
-            "missing.png": "No such file or directory",
+            "missing.png": "No such file or directory (os error 2)",
             "notes.png": "not a PNG, JPEG, GIF or WebP image",
-            "folder": "Is a directory",
+            "half.png": "not a PNG, JPEG, GIF or WebP image",
+            "folder": "Is a directory (os error 21)",
             "pipe.png": "not a regular file",
             "large.png": "larger than 20 MiB",
             str(home / "secret.png"): "may not be read",
             "way.png": "may not be read",
-            "a\0.png": "a path holds no NUL",
+            "a\0.png": "not the path of a file",
         }
         calls = [*_views(*whys), Call("view_image", "{}", "c90"), Call("view_image", '{"path": 7}', "c91")]
         scripted_model.says(*calls)
@@ -240,19 +238,21 @@ async def test_the_model_is_told_why_it_cannot_see_an_image(scripted_model: Scri
 
 
 @pytest.mark.long
-async def test_an_image_as_large_as_may_be_is_seen(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(*_views("large.png"))
+@pytest.mark.promises("send.room")
+async def test_of_the_largest_images_the_newest_is_seen_and_words_stand_for_the_others(
+    scripted_model: ScriptedModel,
+) -> None:
+    image = large_png(MAX_IMAGE_BYTES)
+    scripted_model.says(*_views(*["large.png"] * 3))
     async with speaking(scripted_model) as wire:
-        with (wire.work / "large.png").open("wb") as large:
-            large.write(IMAGES["dot.png"][1])
-            large.truncate(MAX_IMAGE_BYTES)
+        (wire.work / "large.png").write_bytes(image)
         wire.codex(1, "go")
         await wire.answer(1)
 
-    url = _said(scripted_model.requests[-1].body, "chat")[-1]["content"][0]["image_url"]["url"]
-    seen = base64.b64decode(url.removeprefix("data:image/png;base64,"))
-    assert len(seen) == MAX_IMAGE_BYTES
-    assert seen.rstrip(b"\0") == IMAGES["dot.png"][1]
+    *left_out, newest = _said(scripted_model.requests[-1].body, "chat")[-3:]
+    words = "[Left out: an image, as newer images and files fill the request]"
+    assert left_out == [{"role": "user", "content": words}] * 2
+    assert newest["content"] == [{"type": "image_url", "image_url": {"url": as_data_url("image/png", image)}}]
 
 
 async def test_looking_at_an_image_and_planning_need_nobodys_yes(scripted_model: ScriptedModel) -> None:

@@ -99,12 +99,12 @@ MANY_X: Final = "head -c {} /dev/zero | tr '\\0' x"
 
 
 LONG: Final = {
-    "seq 256": lines(1, 256),
-    "seq 400": lines(1, 128) + "[... 144 lines, 576 bytes truncated ...]\n" + lines(273, 400),
-    MANY_X.format(10240): X + X,
-    MANY_X.format(60000): f"{X}\n[... 0 lines, 49760 bytes truncated ...]\n{X}",
+    "seq 256": (lines(1, 256), lines(1, 256)),
+    "seq 400": (lines(1, 128) + "[... 144 lines, 576 bytes truncated ...]\n" + lines(273, 400), lines(1, 256)),
+    MANY_X.format(10240): (X + X, X),
+    MANY_X.format(60000): (f"{X}\n[... 0 lines, 49760 bytes truncated ...]\n{X}", X),
 }
-"""By script, what the model is told."""
+"""By script, what the model is told, and what the end event shows."""
 
 
 @pytest.mark.promises("shell.told")
@@ -116,19 +116,19 @@ async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_sti
         seen = await turn(wire, *calls)
 
         ends = [event for event in seen.events if event["type"] == "exec_command_end"]
-        assert ends == [ended(f"c{place}", told[:5120]) for place, told in enumerate(LONG.values())]
-        outputs = [Output(f"c{place}", ran(told)) for place, told in enumerate(LONG.values())]
+        assert ends == [ended(f"c{place}", shown) for place, (_, shown) in enumerate(LONG.values())]
+        outputs = [Output(f"c{place}", ran(told)) for place, (told, _) in enumerate(LONG.values())]
         assert seen.asked[2::2] == history("chat", *outputs)
 
 
-async def test_each_stream_of_a_failing_command_is_cut_by_itself(scripted_model: ScriptedModel) -> None:
+async def test_the_streams_of_a_failing_command_are_cut_to_fit_together(scripted_model: ScriptedModel) -> None:
     call = sh("c1", "seq 300; seq 301 600 >&2; exit 1")
     async with speaking(scripted_model) as wire:
         seen = await turn(wire, call)
 
-        out = lines(1, 128) + "[... 44 lines, 176 bytes truncated ...]\n" + lines(173, 300)
-        err = lines(301, 428) + "[... 44 lines, 176 bytes truncated ...]\n" + lines(473, 600)
-        assert seen.events[-4] == ended("c1", out, err, exit_code=1)
+        out = lines(1, 64) + "[... 172 lines, 653 bytes truncated ...]\n" + lines(237, 300)
+        err = lines(301, 364) + "[... 172 lines, 688 bytes truncated ...]\n" + lines(537, 600)
+        assert seen.events[-4] == ended("c1", lines(1, 256), lines(301, 556), exit_code=1)
         told = Output("c1", ran(out + err, exit_code=1))
         assert seen.asked == history("chat", User("go"), sent(call), told)
 
@@ -179,7 +179,7 @@ async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_th
 async def test_what_a_command_said_before_its_time_was_over_is_shown_and_not_told(
     scripted_model: ScriptedModel,
 ) -> None:
-    call = sh("c1", "echo begun; sleep 1000", timeout=2000)
+    call = sh("c1", "echo begun; sleep 1000", timeout=5000)
     async with speaking(scripted_model) as wire:
         seen = await turn(wire, call)
 
@@ -432,7 +432,9 @@ async def environment(model: ScriptedModel, policy: str) -> dict[str, str]:
     assert [secret for secret in SECRETS.values() if secret in model.requests[-1].raw.decode()] == []
     (said,) = [event for event in seen.events if event["type"] == "exec_command_output_delta"]
     variables = bytes(said["chunk"]).decode().removesuffix("\0").split("\0")
-    return dict(variable.split("=", 1) for variable in variables)
+    given = dict(variable.split("=", 1) for variable in variables)
+    del given["PARLEY_COMMAND"]  # by which the command is known to us
+    return given
 
 
 @pytest.mark.promises("shell.environment")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import pytest
+from msgspec import structs
 
 from kit.calls import (
     APIS,
@@ -53,6 +54,7 @@ def table(server: ToolServer) -> str:
     """A tool server as config.toml has it."""
     keys: dict[str, Any] = {"command": server.command, "args": list(server.args), "url": server.url}
     keys["bearer_token_env_var"] = server.bearer_token_env_var
+    keys["tool_timeout_seconds"] = server.tool_timeout_seconds
     given = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value]
     return "\n".join((f'[mcp_servers."{server.name}"]', *given, ""))
 
@@ -280,6 +282,33 @@ async def test_progress_is_seen_while_the_tool_works_and_another_conversation_go
     last = [request.body["messages"][-1]["content"] for request in scripted_model.requests]
     assert last[:2] == ["wait for it", "release it"]
     assert sorted(last[2:]) == sorted([told_texts("released"), told_texts("ok")])
+
+
+async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the_turn_goes_on(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says(Call("x__wait", {}, call_id="c1"))
+    scripted_model.says(Call("x__add", {"a": 1, "b": 2}, call_id="c2"))
+    config = table(structs.replace(program("x"), tool_timeout_seconds=3))
+    async with speaking(scripted_model, config=config) as wire:
+        wire.codex(1, "go")
+        messages = await answer_of(wire, 1)
+
+    wait, add = began("c1", "wait", {}), began("c2", "add", {"a": 1, "b": 2})
+    late = "tool call error: tool call failed for `x/wait`: request timed out"
+    events = (
+        task_started(),
+        wait,
+        background_event("Progress of x/wait: 0 (waiting)"),
+        ended(wait, err=late),
+        add,
+        ended(add, ok={"content": text_of("3"), "structuredContent": {"sum": 3}}),
+        *shown("chat", *said("Done")),
+        task_complete("Done"),
+    )
+    assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *events), answered(1, "Done")]
+    told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    assert told == [late, told_texts("3")]
 
 
 # --- addresses ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -240,18 +241,56 @@ async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
     assert scripted_model.requests == []
 
 
+SLOW_TO_LOAD: Final = """\
+import importlib.abc, os, pathlib, sys, threading
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "mcp":
+            pathlib.Path(os.environ["LOADING"]).touch()
+            threading.Event().wait()
+
+sys.meta_path.insert(0, Finder())
+"""
+"""Run by Python when it starts: the library for tool servers then never comes to be loaded."""
+
+
+@pytest.mark.parametrize("how", ["eof", "SIGTERM"])
+async def test_parley_ends_while_the_library_for_tool_servers_is_being_loaded(
+    scripted_model: ScriptedModel, tmp_path: Path, mark: str, how: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_TO_LOAD)
+    loading = tmp_path / "loading"
+    env = {"PYTHONPATH": str(tmp_path), "LOADING": str(loading)}
+    async with speaking(scripted_model, config=table(program("x", mark=mark)), env=env) as wire:
+        wire.codex(1, "go")
+        await wire.until(is_event("session_configured"))
+        await until(loading.exists)
+
+        end(wire, how)
+        (answer,) = await wire.answer(1)
+        assert await wire.raw.exit_code() == 0
+        assert wire.raw.stderr_text() == ""
+
+    assert answer["result"] == {"content": [{"type": "text", "text": "Server is shutting down"}], "isError": True}
+
+
 @pytest.mark.promises("servers.background")
 @pytest.mark.long
 async def test_a_server_that_never_answers_is_waited_for_ten_seconds_and_then_told_to_everybody(
     scripted_model: ScriptedModel, mark: str
 ) -> None:
     config = table(program("mute", "mute", mark=mark)) + table(program("good"))
+    clock = asyncio.get_running_loop().time
     async with speaking(scripted_model, config=config) as wire:
+        asked_at = clock()
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
         conversation = await created(wire, 2)
         wire.send(3, conversation, "hello")
         await wire.answer(3)
+        await patiently(lambda: scripted_model.asked(1))
+        waited_seconds = clock() - asked_at
         await patiently(lambda: scripted_model.asked(2))
         messages = await wire.answer(1)
         events = await read_until(wire, conversation, has_ended)
@@ -259,6 +298,7 @@ async def test_a_server_that_never_answers_is_waited_for_ten_seconds_and_then_to
         later = await wire.answer(4)
         await until(lambda: running(mark) == 0)
 
+    assert waited_seconds >= 10
     spoken = pairs(1, "1", task_started(), *turn("Done"))
     assert messages == [*pairs(1, "0", MUTE), *spoken, answered(1, "Done")]
     whole = (task_started(), MUTE, agent_message("Done"), task_complete("Done"))

@@ -1,4 +1,5 @@
-"""Images on the server's own disk that a message names: read once, when the message comes.
+"""Images and files in front of the model: those on the server's own disk that a message names, read once, when
+the message comes; and how much of all that a request repeats.
 
 Does not know which model API will carry them, nor judge which file somebody may name: whoever
 sends messages here acts as the user.
@@ -9,23 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from parley.config.files import read_file
 from parley.config.types import Settings
-from parley.errors import CannotCarry
-from parley.wire.images import MAX_IMAGE_BYTES, data_url, image_type
-from parley.wire.items import ImageItem, InputItem, LocalImageItem
+from parley.conversation.history import HistoryItem, UserItem
+from parley.errors import CannotCarry, os_detail
+from parley.wire.images import MAX_IMAGE_BYTES, data_url
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
-__all__ = ["read_content"]
+__all__ = ["read_content", "within_bounds"]
 
 log = logging.getLogger(__name__)
 
-MIB: Final = 1024 * 1024
+MAX_MEGABYTES: Final = 48
+"""Of base64, for all images and files in a request together, and so in a message: a line may name the largest
+image a hundred thousand times, a request repeats all that was shown before, and providers take 50 MB."""
 
-MAX_MESSAGE_BYTES: Final = 50 * MIB
-"""For all images of a message together: a line may name the largest one a hundred thousand times, and
-providers take no more than this in one request."""
+ROOM: Final = MAX_MEGABYTES * 1_000_000
 
 
 async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tuple[InputItem, ...]:
@@ -34,53 +38,80 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
     One that cannot be read is left out (docs/protocol.md, sending).
 
     Raises:
-        CannotCarry: nothing is left, or all together are too large.
+        CannotCarry: one is no image that models are shown or too large, nothing is left, or all images and
+            files together are too large.
     """
-    if not any(isinstance(item, LocalImageItem) for item in content):
-        return content
-    return await asyncio.to_thread(_read_all, content, settings.cwd)
+    if any(isinstance(item, LocalImageItem) for item in content):
+        return await asyncio.to_thread(_read_all, content, settings.cwd)
+    for place, taken in enumerate(accumulate(map(_weight, content))):
+        _refuse_excess(place, taken)
+    return content
 
 
 def _read_all(content: tuple[InputItem, ...], cwd: str) -> tuple[InputItem, ...]:
     read: list[InputItem] = []
-    room = MAX_MESSAGE_BYTES
+    taken = 0
     left_out: CannotCarry | None = None
     for place, item in enumerate(content):
-        if not isinstance(item, LocalImageItem):
-            read.append(item)
-            continue
-        try:
-            data = _read_image(os.path.join(cwd, item.path))
-        except (OSError, ValueError) as error:
-            left_out = CannotCarry(place, f"{item.path}: {_reason(error)}")
-            log.warning("an image was left out: %s", left_out)
-            continue
-        room -= len(data)
-        if room < 0:
-            raise CannotCarry(place, f"the images of a message exceed {MAX_MESSAGE_BYTES // MIB} MiB in all")
-        read.append(ImageItem(image_url=data_url(data)))
+        given: InputItem = item
+        if isinstance(item, LocalImageItem):
+            try:
+                data = read_file(os.path.join(cwd, item.path), limit=MAX_IMAGE_BYTES + 1)
+                given = ImageItem(image_url=data_url(data))
+            except OSError as error:
+                left_out = CannotCarry(place, f"{item.path}: {os_detail(error)}")
+                log.warning("an image was left out: %s", left_out)
+                continue
+            except ValueError as error:
+                raise CannotCarry(place, f"{item.path}: {error}") from None
+        taken += _weight(given)
+        _refuse_excess(place, taken)
+        read.append(given)
     if left_out is not None and not read:
         raise left_out
     return tuple(read)
 
 
-def _read_image(path: str) -> bytes:
-    """The bytes of an image.
+def _refuse_excess(place: int, taken: int) -> None:
+    if taken > ROOM:
+        raise CannotCarry(place, f"the images and files of a message exceed {MAX_MEGABYTES} MB of base64 in all")
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is none, is too large, or the path cannot be one.
+
+# --- what a request repeats --------------------------------------------------------------
+
+
+def within_bounds(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
+    """The history with words in place of its oldest images and files, where all are too much for one request.
+
+    The same object where they are not. What was once left out stays so as a history grows.
     """
-    data = read_file(path, limit=MAX_IMAGE_BYTES + 1)
-    if len(data) > MAX_IMAGE_BYTES:
-        raise ValueError(f"larger than {MAX_IMAGE_BYTES // MIB} MiB")
-    if image_type(data) is None:
-        raise ValueError("not a PNG, JPEG, GIF or WebP image")
-    return data
+    spoken = [item for item in history if isinstance(item, UserItem)]
+    if sum(_weight(part) for item in spoken for part in item.content) <= room:
+        return history
+    backwards: list[HistoryItem] = []
+    for item in reversed(history):
+        if isinstance(item, UserItem) and any(map(_weight, item.content)):
+            content: list[InputItem] = []
+            for part in reversed(item.content):
+                room -= _weight(part)
+                content.append(_words_for(part) if room < 0 and _weight(part) else part)
+            backwards.append(UserItem(tuple(reversed(content))))
+        else:
+            backwards.append(item)
+    return backwards[::-1]
 
 
-def _reason(error: OSError | ValueError) -> str:
-    if not isinstance(error, OSError):
-        return str(error)
-    reason = error.strerror or str(error)
-    return f"{reason} (os error {error.errno})" if error.errno else reason
+def _weight(item: InputItem) -> int:
+    """The characters of what travels with a request; an address is none."""
+    match item:
+        case ImageItem(image_url=str(url)) if url[:5].lower() == "data:":
+            return len(url)
+        case FileItem(file_data=str(data)):
+            return len(data)
+        case _:
+            return 0
+
+
+def _words_for(item: InputItem) -> TextItem:
+    name = f"the file {item.filename}" if isinstance(item, FileItem) else "an image"
+    return TextItem(text=f"[Left out: {name}, as newer images and files fill the request]")

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, assert_never
 
-from parley.agent.patience import ask_patiently
+from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently
 from parley.agent.prompt import request_for
 from parley.agent.tokens import context_window, estimate
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, HistoryCompacted, MessageItem, OpaqueItem
-from parley.errors import UnexpectedStatus
+from parley.errors import ModelError, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, TextDelta, ToolSpec
 from parley.ports.transcript import Transcript
@@ -29,7 +29,7 @@ from parley.wire.events import BackgroundEvent, TokenCount
 from parley.wire.items import TextItem, text_of
 from parley.wire.text import sayable
 
-__all__ = ["Meter", "make_room"]
+__all__ = ["Meter", "is_overflow", "make_room"]
 
 NEARLY_FULL: Final = 0.85
 """Of the window. The rest is for the answer, and for the error of an estimate."""
@@ -43,8 +43,14 @@ LONGEST_SUMMARY: Final = 0.2
 """Of the room."""
 LONGEST_PARTS: Final = (4_000, 1_000, 250)
 """Characters of one output or of the arguments of one call that a summary is made from: the most that fits."""
-REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
-"""Statuses that speak of the request; the others speak of who asks, or of the moment."""
+SAID_OF_TOO_MUCH: Final = ("context_length_exceeded", "maximum context length", "exceeds the context window")
+"""What providers say of a request that is too long for the model."""
+LESS_THAN_TOO_MUCH: Final = 0.9
+"""Of a request that was too long: so much is taken for the window from then on."""
+LEAST_RATIO: Final = 0.25
+"""Of what a provider counted to the estimate: below, it did not count all, only what it had not seen before."""
+LARGEST_RATIO: Final = 8.0
+"""Beyond, it is the count that is wrong."""
 
 INSTRUCTIONS: Final = """\
 You are given the record of a conversation between a user and a coding agent. It has become too long, and your \
@@ -67,6 +73,16 @@ class Meter:
 
     def __init__(self) -> None:
         self._ratio = 1.0
+        self._overflow: int | None = None
+
+    def window(self, settings: Settings) -> int | None:
+        """How much the model can read at once: what is known of it, and what it showed itself."""
+        known = context_window(settings.model, settings.model_context_window)
+        return min((window for window in (known, self._overflow) if window is not None), default=None)
+
+    def overflowed(self, request: ModelRequest) -> None:
+        """The provider said that this request is too long for the model."""
+        self._overflow = int(self.tokens(request) * LESS_THAN_TOO_MUCH)
 
     def tokens(self, request: ModelRequest) -> int:
         return int(estimate(request) * self._ratio)
@@ -74,8 +90,13 @@ class Meter:
     def reported(self, request: ModelRequest, usage: TokenCount) -> None:
         """The provider counted this request."""
         ratio = usage.input_tokens / max(estimate(request), 1)
-        if ratio >= 0.25:  # below, it did not count all: nothing, or only what it had not seen before
-            self._ratio = min(ratio, 8.0)
+        if ratio >= LEAST_RATIO:
+            self._ratio = min(ratio, LARGEST_RATIO)
+
+
+def is_overflow(error: ModelError) -> bool:
+    """Whether a provider refused a request because it is too long for the model."""
+    return any(words in str(error) for words in SAID_OF_TOO_MUCH)
 
 
 async def make_room(
@@ -85,21 +106,21 @@ async def make_room(
     settings: Settings,
     clock: Clock,
     meter: Meter,
-) -> None:
-    """Compact the history if the next request would come near the end of the window.
+) -> bool:
+    """Compact the history if the next request would come near the end of the window; whether that was done.
 
     Raises:
         ModelError: there is no summary; nothing was changed.
     """
-    window = context_window(settings.model, settings.model_context_window)
+    window = meter.window(settings)
     if window is None:
-        return
+        return False
     items = transcript.history.items
     has = _size(items, meter)
     rest = meter.tokens(request_for(settings, transcript.history.waiting, tools))
     room = max(window * NEARLY_FULL - rest, window * LEAST_ROOM)
     if not items or has <= room or rest >= window:  # then no summary could be short enough
-        return
+        return False
     replaced = _how_many(items, transcript.history.cuts, room, meter)
     old, longest = items[:replaced], room * LONGEST_SUMMARY
     try:
@@ -115,6 +136,7 @@ async def make_room(
         ),
         BackgroundEvent(message=f"Context compacted: {rest + has} of {window} tokens"),
     )
+    return True
 
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: Meter) -> int:

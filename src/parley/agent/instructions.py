@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from parley.config.family import family
+from parley.wire.patch_format import PATCH_FORMAT
+
 __all__ = ["BASE_INSTRUCTIONS", "PATCH_INSTRUCTIONS", "instructions_for"]
 
 BASE_INSTRUCTIONS: Final = """\
@@ -58,38 +61,10 @@ Show code only where it says more than words.
 and what is left open or could not be checked. Nothing that was not asked for and is not worth knowing.
 """
 
-PATCH_INSTRUCTIONS: Final = """
+PATCH_INSTRUCTIONS: Final = f"""
 How to write a patch
 Call the function apply_patch with the patch as `input`. Without that function, call shell with \
-["apply_patch", PATCH]; it is the same. A patch looks like this:
-
-*** Begin Patch
-*** Add File: docs/greeting.md
-+# Greeting
-+Say hello.
-*** Update File: src/app.py
-*** Move to: src/main.py
-@@ def greet(name):
-     if not name:
--        return "Hi"
-+        return "Hello"
-     return f"Hello {name}"
-*** Delete File: old.txt
-*** End Patch
-
-- The first and the last line are always *** Begin Patch and *** End Patch. Between them stands a section for \
-each file: Add File, Update File or Delete File with its path, relative to the working directory.
-- Add File is followed by all lines of the new file, each with + in front. The file must not exist yet.
-- Delete File is followed by nothing.
-- Update File is followed by chunks, in the order of the file. *** Move to: PATH as its first line renames it.
-- In a chunk every line begins with one character more: a space for a line that stays, - for one that goes, \
-+ for one that comes. An unchanged empty line is a line with one space. No line numbers.
-- Give about three unchanged lines before and after each change, exactly as they are in the file. Lines are \
-looked for behind the chunk before.
-- Where these lines occur more than once, begin the chunk with @@ and a line that stands somewhere above, \
-such as that of the class or function. Every chunk but the first begins with @@, alone or with such a line.
-- *** End of File behind the last line of a chunk says that the file ends there. A chunk of + lines alone is put \
-at the end of the file.
+["apply_patch", PATCH]; it is the same. {PATCH_FORMAT}
 """
 """For models that were not taught the format."""
 
@@ -98,4 +73,4 @@ _NOT_TAUGHT: Final = "gpt-4.1"
 
 def instructions_for(model: str) -> str:
     """Parley's own instructions, with what this model needs besides."""
-    return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if model.startswith(_NOT_TAUGHT) else BASE_INSTRUCTIONS
+    return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if family(model).startswith(_NOT_TAUGHT) else BASE_INSTRUCTIONS

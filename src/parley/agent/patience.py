@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import random
+from typing import Final
 
 from parley.errors import ModelError
 from parley.ports.clock import Clock
@@ -12,7 +13,10 @@ from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent
 from parley.wire.text import sayable
 
-__all__ = ["ask_patiently"]
+__all__ = ["REFUSED_AS_SUCH", "ask_patiently"]
+
+REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
+"""Statuses that speak of the request; the others speak of who asks, or of the moment."""
 
 
 async def ask_patiently(

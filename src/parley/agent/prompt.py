@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from parley.agent.attachments import within_bounds
 from parley.agent.instructions import instructions_for
 from parley.config.files import read_file
 from parley.config.types import Settings
@@ -31,7 +32,7 @@ def request_for(settings: Settings, history: Sequence[HistoryItem], tools: tuple
     return ModelRequest(
         instructions=instructions_for(settings.model) if instructions is None else instructions,
         context=tuple(context),
-        history=history,
+        history=within_bounds(history),
         tools=tools,
     )
 

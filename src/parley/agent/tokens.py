@@ -11,6 +11,7 @@ from typing import Final, assert_never
 
 import msgspec
 
+from parley.config.family import family
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.ports.model import ModelRequest
@@ -114,5 +115,5 @@ def context_window(model: str, configured: int | None) -> int | None:
     """The window of a model: as configured, else as far as it is known. None: it is not."""
     if configured is not None:
         return configured
-    name = model.rpartition("/")[2]  # services that offer many put the maker in front
+    name = family(model)
     return next((window for beginning, window in WINDOWS if name.startswith(beginning)), None)

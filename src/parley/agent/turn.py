@@ -7,24 +7,25 @@ being cancelled is an interrupt, and whoever cancels says so in the log.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
-from typing import assert_never
+from contextlib import aclosing, suppress
+from typing import Final, assert_never
 
-from parley.agent.compaction import Meter, make_room
-from parley.agent.patience import ask_patiently
+from parley.agent.compaction import Meter, is_overflow, make_room
+from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
 from parley.conversation.log import Happened, ItemKind
 from parley.conversation.records import (
     CallItem,
     CallOutput,
+    InputRefused,
     MessageItem,
     ModelAsked,
     ModelItem,
     ModelSaid,
     TurnEnded,
 )
-from parley.errors import ModelError
+from parley.errors import ModelError, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -59,9 +60,11 @@ async def run_turn(
 ) -> TurnEnded:
     """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended."""
     last_message: str | None = None
+    overflows = 0
     while True:
         await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
         response = _Response()
+        request: ModelRequest | None = None
         try:
             await make_room(transcript, model, hands.specs(), settings, clock, meter)
             await transcript.append(ModelAsked())
@@ -73,12 +76,19 @@ async def run_turn(
                 clock,
             )
         except ModelError as error:
+            if request is not None and is_overflow(error) and overflows < OVERFLOWS:
+                overflows += 1
+                meter.overflowed(request)
+                with suppress(ModelError):  # no summary either: then the first failure is what counts
+                    if await make_room(transcript, model, hands.specs(), settings, clock, meter):
+                        continue
             told = sayable(str(error))
             ended = TurnEnded(why="failed", message=told)
             # Whole texts that were shown stay; calls did not run and were not shown.
             said = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
+            refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             failed = ErrorEvent(message=told), TaskComplete(last_agent_message=None)
-            await transcript.append(*said, *failed, ended)
+            await transcript.append(*said, *refused, *failed, ended)
             return ended
         last_message = response.last_text or last_message
         await transcript.append(*(ModelSaid(item=item) for item in response.items))
@@ -95,6 +105,15 @@ async def run_turn(
     ended = TurnEnded(why="done", message=last_message)
     await transcript.append(TaskComplete(last_agent_message=last_message), ended)
     return ended
+
+
+OVERFLOWS: Final = 3
+"""How often in a turn a request may turn out to be too long: each time what is sent gets shorter."""
+
+
+def _is_refusal(error: ModelError) -> bool:
+    """Whether the provider would refuse the same request each time, not for who asks nor for the moment."""
+    return isinstance(error, UnexpectedStatus) and error.status in REFUSED_AS_SUCH
 
 
 class _Response:

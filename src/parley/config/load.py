@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -23,18 +23,13 @@ from parley.config.files import read_file
 from parley.config.locate import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS, SETTINGS, Wrong, described, is_address, shortened
 from parley.config.types import Chosen, Provider, Settings, ShellEnvironment, ToolServer, Wanted, WorkspaceWrite
-from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
+from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
 
 __all__ = ["Loader"]
 
 _REMEMBERED: Final = 64
 """How many combinations are kept to be shared: enough for the few that clients really use, while
 one that makes up a new one for each call costs a bounded amount of memory."""
-
-
-_T = TypeVar("_T")
-
-NAMED: Final = tuple(name for name in Wanted.__struct_fields__ if name not in ("config", "profile"))
 
 
 class Loader:
@@ -53,7 +48,7 @@ class Loader:
         self._server_dir = server_dir
         self._overrides = _checked("-c", map(_parse_override, overrides))
         self._file = _Source("config.toml", {})
-        self._made: dict[tuple[tuple[Wanted, ...], bytes], Settings] = {}
+        self._made: dict[tuple[Wanted, bytes], Chosen] = {}
 
     @property
     def home(self) -> str:
@@ -81,75 +76,77 @@ class Loader:
             ProfileNotFound: no such profile.
             ProviderNotFound: no such provider.
         """
-        calls = before.calls if before is not None else ()
-        if calls and wanted == calls[-1]:
-            pass  # some clients send all of theirs with every message
-        elif calls and wanted.config is None and wanted.profile is None:
-            # Named arguments win over all else in their call: they can as well be part of the one before.
-            given = {name: value for name in NAMED if (value := getattr(wanted, name)) is not None}
-            calls = (*calls[:-1], replace(calls[-1], **given))
-        else:
-            calls = (*calls, wanted)
-        home = self.home
-        path = os.path.join(home, "config.toml")
+        argument = _checked("config argument", _parse_argument(wanted.config or {}))
+        if before is None:
+            return self._begin(wanted, argument)
+        values = _merge(before.values, into={})
+        settings = self._lay(wanted, argument, values, (self._overrides, argument))
+        if values == before.values:
+            return before
+        return Chosen(values, before.settings if settings == before.settings else settings)
+
+    def _begin(self, wanted: Wanted, argument: _Source) -> Chosen:
+        """By the file as it is now; the same object for those that ask for the same."""
+        path = os.path.join(self.home, "config.toml")
         # Its text tells whether it changed: times do not, when a program writes twice in one tick of the clock.
-        text = _read_config(path) if before is None else before.file
-        if text == self._file.text:
-            settings = self._resolve(home, calls)
-        elif before is None:
+        text = _read_config(path)
+        if text != self._file.text:
             self._file = _parse_config(path, text)
             self._made.clear()
-            settings = self._resolve(home, calls)
-        else:
-            settings = self._combine(home, _parse_config(path, text), calls, _arguments(calls))
-        return Chosen(calls, settings, text)
-
-    def _resolve(self, home: str, calls: Sequence[Wanted]) -> Settings:
-        """By the file as it is now; the same object for those that ask for the same."""
-        arguments = _arguments(calls)
-        key = (
-            tuple(replace(call, config=None) for call in calls),
-            msgspec.json.encode([argument.values for argument in arguments]),
-        )
-        settings = self._made.get(key)
-        if settings is None:
-            settings = self._combine(home, self._file, calls, arguments)
+        key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
+        chosen = self._made.get(key)
+        if chosen is None:
+            sources = (self._file, self._overrides, argument)
+            values = _merge(DEFAULTS, into={})
+            for source in sources[:2]:
+                _merge(source.values, into=values)
+            settings = self._lay(wanted, argument, values, sources, profile=values.get("profile"))
+            chosen = Chosen(values, settings)
             # Instructions that came out of a file are not remembered: the file may change.
-            if settings.base_instructions is _last(call.base_instructions for call in calls):
+            if settings.base_instructions is wanted.base_instructions:
                 if len(self._made) >= _REMEMBERED:
                     self._made.clear()
-                self._made[key] = settings
-        return settings
+                self._made[key] = chosen
+        return chosen
 
-    def _combine(self, home: str, file: _Source, calls: Sequence[Wanted], arguments: Sequence[_Source]) -> Settings:
-        sources = (file, self._overrides, *arguments)
-        values = _merge(DEFAULTS, into={})
-        for source in (file, self._overrides):
-            _merge(source.values, into=values)
+    def _lay(
+        self,
+        wanted: Wanted,
+        argument: _Source,
+        values: dict[str, Any],
+        sources: Sequence[_Source],
+        *,
+        profile: str | None = None,
+    ) -> Settings:
+        """Lay one call over the values, which are changed, and return what they come to.
 
-        profile: str | None = values.get("profile")  # for the first call; later ones have to name theirs
-        instructions: str | None = None
-        for call, argument in zip(calls, arguments, strict=True):
-            said = dict(argument.values)
-            _merge(said, into=values)
-            if (profile := _last((profile, said.get("profile"), call.profile))) is not None:
-                if profile not in values["profiles"]:
-                    raise ProfileNotFound(profile)
-                said |= values["profiles"][profile]
-                values |= values["profiles"][profile]
-                profile = None
-            values |= _check_named_arguments(call)
-            if "experimental_instructions_file" in said:
-                instructions = None
-            if call.base_instructions is not None:
-                instructions = call.base_instructions
+        `profile` holds where the call names none.
+        """
+        said = dict(argument.values)
+        _merge(said, into=values)
+        if wanted.profile is not None or "profile" in said:
+            profile = said.get("profile") if wanted.profile is None else wanted.profile
+        if profile is not None:
+            if profile not in values["profiles"]:
+                raise ProfileNotFound(profile)
+            said |= values["profiles"][profile]
+            values |= values["profiles"][profile]
+        values |= _check_named_arguments(wanted)
+        if "experimental_instructions_file" in said:
+            values["base_instructions"] = None
+        for name in ("base_instructions", "include_plan_tool"):
+            if (given := getattr(wanted, name)) is not None:
+                values[name] = given
+        return self._settings(values, sources)
+
+    def _settings(self, values: Mapping[str, Any], sources: Sequence[_Source]) -> Settings:
+        home = self.home
         cwd = _utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
-
         if "experimental_resume" in values:
             raise _blame(sources, ("experimental_resume",), "experimental_resume is not supported yet")
+        instructions = values.get("base_instructions")
         if instructions is None and "experimental_instructions_file" in values:
             instructions = _read_instructions(os.path.join(cwd, values["experimental_instructions_file"]))
-
         return Settings(
             home=home,
             cwd=cwd,
@@ -171,7 +168,7 @@ class Loader:
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
             key_variables=_key_variables(values),
             model_context_window=values.get("model_context_window"),
-            include_plan_tool=_last(call.include_plan_tool for call in calls) or False,
+            include_plan_tool=values.get("include_plan_tool", False),
         )
 
     def _provider(
@@ -254,10 +251,6 @@ def _checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> _So
     return _Source(name, values, text)
 
 
-def _arguments(calls: Sequence[Wanted]) -> list[_Source]:
-    return [_checked("config argument", _parse_argument(call.config or {})) for call in calls]
-
-
 def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:
     """The named arguments that were given, by the key of the setting that each overrides."""
     given = {name: getattr(wanted, name) for name in NAMED_ARGUMENTS.fields}
@@ -268,14 +261,6 @@ def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:
     if "sandbox" in named:
         named["sandbox_mode"] = named.pop("sandbox")
     return named
-
-
-def _last(given: Iterable[_T | None]) -> _T | None:
-    """The newest word."""
-    found: _T | None = None
-    for one in given:
-        found = one if one is not None else found
-    return found
 
 
 def _merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
@@ -346,7 +331,7 @@ def _read_config(path: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        raise BadSetting(_os_error(error), source=path) from None
+        raise BadSetting(os_detail(error), source=path) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise BadSetting("not valid UTF-8", source=path, line=line) from None
@@ -379,7 +364,7 @@ def _read_instructions(path: str) -> str:
     try:
         text = _read_text(path).strip()
     except OSError as error:
-        raise BadSetting(f"{failed}: {_os_error(error)}") from None
+        raise BadSetting(f"{failed}: {os_detail(error)}") from None
     except UnicodeDecodeError:
         raise BadSetting(f"{failed}: not valid UTF-8") from None
     if not text:
@@ -392,15 +377,11 @@ def _read_text(path: str) -> str:
     return read_file(path).decode("utf-8-sig")
 
 
-def _os_error(error: OSError) -> str:
-    return f"{error.strerror} (os error {error.errno})" if error.errno else str(error.strerror)
-
-
 def _refuse_missing_directory(path: str, *, named_by: str) -> None:
     try:
         os.stat(os.path.join(path, ""))  # with a slash at its end only a directory is found
     except OSError as error:
-        raise BadSetting(f"{path}: {_os_error(error)}", source=named_by) from None
+        raise BadSetting(f"{path}: {os_detail(error)}", source=named_by) from None
 
 
 def _absolute(cwd: str, server_dir: str) -> str:

@@ -216,6 +216,7 @@ SETTINGS: Final = Table(
                     "env": Named(_text),
                     "url": _address,
                     "bearer_token_env_var": _text,
+                    "tool_timeout_seconds": _integer(0, 2**31 - 1),
                 }
             )
         ),

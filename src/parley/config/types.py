@@ -84,6 +84,8 @@ class ToolServer(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     url: str | None = None
     bearer_token_env_var: str | None = None
+    tool_timeout_seconds: int = 600
+    """How long one call of a tool may take; 0: as long as it likes."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -138,9 +140,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Chosen(Struct, frozen=True):
-    """What was asked for, call by call, and what that comes to: a later call wins over an earlier one."""
+    """What was asked for so far, call over call, and what that comes to."""
 
-    calls: tuple[Wanted, ...]
+    values: dict[str, Any]
+    """Every setting by its key: of the file as it was at the beginning, and of all calls since."""
     settings: Settings
-    file: str
-    """The text of config.toml as it was for the first of these calls: what comes later does not change it."""

@@ -23,9 +23,12 @@ from parley.conversation.records import (
     CallOutput,
     HistoryCompacted,
     InputRead,
+    InputRefused,
+    MessageItem,
     ModelAsked,
     ModelItem,
     ModelSaid,
+    OpaqueItem,
     TurnEnded,
     TurnStarted,
 )
@@ -33,10 +36,14 @@ from parley.wire.events import UserMessage
 from parley.wire.ids import CallId, MessageId
 from parley.wire.items import InputItem, TextItem
 
-__all__ = ["ABORTED", "History", "HistoryItem", "OutputItem", "UserItem"]
+__all__ = ["ABORTED", "REFUSED", "History", "HistoryItem", "OutputItem", "UserItem"]
 
 ABORTED: Final = "aborted"
 """What the model is told of a call that an interrupt cut short."""
+
+
+REFUSED: Final = "[Left out: an image or file that the provider refused]"
+"""What stands in its place."""
 
 
 class UserItem(Struct, frozen=True):
@@ -118,6 +125,8 @@ class History:
                     self._turn.places.append(None)
             case CallOutput(call_id=call_id, output=output):
                 self._answer(call_id, output)
+            case InputRefused():
+                self._leave_out_what_is_new()
             case HistoryCompacted(summary=summary, replaced=replaced):
                 self._compact(summary, replaced)
             case ModelAsked() | TurnEnded():
@@ -149,6 +158,31 @@ class History:
         compacted.places = [UserItem((TextItem(text=summary),)), *kept]
         compacted.cuts = cuts
         compacted.before = None
+
+    @property
+    def has_new_attachments(self) -> bool:
+        """Whether there are images or files that the model was sent, if at all, without ever answering."""
+        return bool(self._new_attachments())
+
+    def _new_attachments(self) -> list[int]:
+        """Where in the turn they are."""
+        found: list[int] = []
+        for place in reversed(range(len(self._turn.places))):
+            item = self._turn.places[place]
+            if isinstance(item, MessageItem | CallItem | OpaqueItem):
+                break  # the model answered what stands before
+            if isinstance(item, UserItem) and not all(isinstance(part, TextItem) for part in item.content):
+                found.append(place)
+        return found
+
+    def _leave_out_what_is_new(self) -> None:
+        """Words stay, of everything else it is said that it was refused."""
+        for place in self._new_attachments():
+            item = self._turn.places[place]
+            assert isinstance(item, UserItem)
+            self._turn.places[place] = UserItem(
+                tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content)
+            )
 
     def _answer(self, call_id: CallId, output: str) -> None:
         places = self._unanswered.get(call_id)

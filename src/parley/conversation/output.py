@@ -78,6 +78,14 @@ class StreamItem:
         tail = self._tail[-KEPT_BYTES:]
         yield from self._cut(offset, tail, self.length - len(tail), end=self.length)
 
+    def runs(self) -> list[tuple[int, bytes]]:
+        """All that is kept, in one piece, or in two where the middle is gone; each with where it begins."""
+        head, tail = bytes(self._head), bytes(self._tail[-KEPT_BYTES:])
+        begin = self.length - len(tail)
+        if not tail or begin == len(head):
+            return [(0, head + tail)]
+        return [(0, head), (begin, tail)]
+
     def shown(self) -> Iterator[OutputDelta]:
         """The beginning and the end, for a snapshot."""
         if self.length <= 2 * SHOWN_BYTES:

@@ -21,6 +21,7 @@ __all__ = [
     "CommandOutput",
     "HistoryCompacted",
     "InputRead",
+    "InputRefused",
     "MessageItem",
     "ModelAsked",
     "ModelItem",
@@ -48,6 +49,8 @@ class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="mess
     text: str
     id: str | None = None
     """The provider's name for it, sent back with it."""
+    by: str = ""
+    """Who gave it that name: to another provider it means nothing."""
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
@@ -59,12 +62,16 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     """JSON text as it came, good or bad."""
     verbatim: Raw | UnsetType = UNSET
     """The item as the provider sent it, where its API wants it back like that."""
+    by: str = ""
+    """Which provider that was."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
-    """An item that only its own API understands, such as reasoning; goes back as it came."""
+    """An item that only its own provider understands, such as reasoning; goes back as it came."""
 
     verbatim: Raw
+    by: str = ""
+    """Which provider that is."""
 
 
 ModelItem = MessageItem | CallItem | OpaqueItem
@@ -137,6 +144,11 @@ class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
     message_id: MessageId | None = None
 
 
+class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
+    """The provider refused the request as such: images and files that it had not been sent before are left out
+    from here on, or they would be refused each time."""
+
+
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
     """From here on a summary stands in place of the first items of the history."""
 
@@ -161,6 +173,7 @@ Record = (
     | CallOutput
     | CommandOutput
     | InputRead
+    | InputRefused
     | HistoryCompacted
     | TurnEnded
 )

@@ -17,10 +17,10 @@ from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import StreamDisconnected
-from parley.models.content import file_data_url, left_out, refusal
+from parley.models.content import file_data_url, flaw_of, is_pdf, left_out, refusal, text_in
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
-from parley.models.payloads import read_payload
+from parley.models.payloads import read_payload, text_or_json
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.clock import Clock
 from parley.ports.model import (
@@ -37,7 +37,7 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId
-from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, flaw_of, text_of
+from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, text_of
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ChatDecoder", "ChatModel", "encode_chat"]
@@ -64,6 +64,8 @@ class ChatModel:
         match item:
             case ImageItem(file_id=str()) | FileItem(file_url=str()):
                 return refusal(item, api="chat")
+            case FileItem(file_data=str(data)) if not is_pdf(data) and text_in(data) is None:
+                return f"{refusal(item, api='chat')}, which takes only text and PDF"
             case _:
                 return None
 
@@ -123,8 +125,10 @@ def _part(item: InputItem) -> dict[str, Any]:
             return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
         case ImageItem(image_url=str(url)):
             return {"type": "image_url", "image_url": {"url": url}}
-        case FileItem(file_data=str(data), filename=str(filename)):
+        case FileItem(file_data=str(data), filename=str(filename)) if is_pdf(data):
             return {"type": "file", "file": {"file_data": file_data_url(data, filename), "filename": filename}}
+        case FileItem(file_data=str(data), filename=str(filename)) if (words := text_in(data)) is not None:
+            return {"type": "text", "text": f"File {filename}:\n\n{words}"}
         case FileItem(file_id=str(file_id)):
             return {"type": "file", "file": {"file_id": file_id}}
         case _:
@@ -151,7 +155,7 @@ class _Thought(Struct, frozen=True, gc=False):
 
 class _Function(Struct, frozen=True, gc=False):
     name: str | None = None
-    arguments: str | None = None
+    arguments: Raw | UnsetType = UNSET
 
 
 class _CallPiece(Struct, frozen=True, gc=False):
@@ -209,7 +213,7 @@ class _Call:
         self.id = self.id or piece.id or ""
         if piece.function is not None:
             self.name = self.name or piece.function.name or ""
-            self.arguments.append(piece.function.arguments or "")
+            self.arguments.append(text_or_json(piece.function.arguments)[0])
 
     def item(self) -> CallItem:
         call_id = CallId(self.id or f"call_{uuid4()}")  # its output has to name it

@@ -1,16 +1,20 @@
-"""Images and files in what the user said: what they are called, and how their bytes travel.
+"""Images and files in what the user said: what they are called, how their bytes travel, what is wrong with them.
 
 Knows no model API: how a part is written down stays with each of them.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from pathlib import PurePath
 from typing import Final
 
+from msgspec import UnsetType
+
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
-__all__ = ["file_data_url", "left_out", "refusal"]
+__all__ = ["file_data_url", "flaw_of", "is_pdf", "left_out", "refusal", "text_in"]
 
 PDF: Final = "application/pdf"
 _PDF_BEGINS: Final = "JVBERi"
@@ -41,11 +45,22 @@ PLAIN_TEXT: Final = "text/plain"
 
 def file_data_url(data: str, filename: str) -> str:
     """A file as providers take it: base64 alone is not enough, they want to be told its type."""
-    if data.startswith(_PDF_BEGINS):
-        media_type = PDF
-    else:
-        media_type = MEDIA_TYPES.get(PurePath(filename).suffix.lower(), PLAIN_TEXT)
+    media_type = PDF if is_pdf(data) else MEDIA_TYPES.get(PurePath(filename).suffix.lower(), PLAIN_TEXT)
     return f"data:{media_type};base64,{data}"
+
+
+def is_pdf(data: str) -> bool:
+    """Whether a file, in base64, is a PDF, whatever it is called."""
+    return data.startswith(_PDF_BEGINS)
+
+
+def text_in(data: str) -> str | None:
+    """The text of a file in base64; None if it is none, in UTF-8 and without NUL."""
+    try:
+        text = b64decode(data, validate=True).decode("utf-8-sig")
+    except ValueError:
+        return None
+    return None if "\0" in text else text
 
 
 def refusal(item: InputItem, *, api: str) -> str:
@@ -74,3 +89,42 @@ def _name(item: InputItem) -> str:
             return f"the file {name}"
         case FileItem():
             return "a file by file id"
+
+
+# --- items that say too little or too much -----------------------------------------------
+
+_BASE64: Final = re.compile("[A-Za-z0-9+/]*+(?:(?<=[AQgw])==|(?<=[AEIMQUYcgkosw048])=)?")
+"""As it is written by whoever encodes bytes: what is left of the last letter stays zero. Never looks back over
+what it has read: a file may be tens of megabytes."""
+
+
+def flaw_of(item: InputItem) -> str | None:
+    """What is wrong with an item, whoever it is for: a sentence that names it. None: nothing."""
+    match item:
+        case ImageItem():
+            return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
+        case FileItem(file_data=data):
+            flaw = _flaw_of_sources("a file", file_url=item.file_url, file_id=item.file_id, file_data=data)
+            if flaw or not isinstance(data, str):
+                return flaw
+            if not item.filename:
+                return "a file with `file_data` has to have a `filename`"
+            return None if _is_base64(data) else "the `file_data` of a file has to be base64"
+        case _:
+            return None
+
+
+def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
+    """Exactly one of the places that something may come from has to be named."""
+    named = [name for name, value in sources.items() if isinstance(value, str)]
+    match named:
+        case []:
+            return f"{what} has to have one of {', '.join(f'`{name}`' for name in sources)}"
+        case [name]:
+            return None if sources[name] else f"the `{name}` of {what} is empty"
+        case _:
+            return f"{what} cannot have {' and '.join(f'`{name}`' for name in named)} at once"
+
+
+def _is_base64(text: str) -> bool:
+    return len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from parley.wire.jsonrpc import decode_lenient
 
-__all__ = ["read_payload"]
+__all__ = ["read_payload", "text_or_json"]
 
 T = TypeVar("T")
 
@@ -19,3 +20,16 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
         return decode_lenient(decoder, payload.decode(errors="replace").encode())
     except msgspec.DecodeError:
         return None
+
+
+def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
+    """The arguments of a call as text, and whether they came as text: some models send the object itself."""
+    if raw is UNSET:
+        return "", False
+    value = decode_lenient(_ANYTHING, bytes(raw))
+    if isinstance(value, str):
+        return value, True
+    return ("" if value is None else bytes(raw).decode()), False
+
+
+_ANYTHING: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()

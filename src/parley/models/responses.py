@@ -13,14 +13,15 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from parley.config.family import family
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import StreamDisconnected
-from parley.models.content import file_data_url, left_out
+from parley.models.content import file_data_url, flaw_of, left_out
 from parley.models.endpoint import Endpoint
 from parley.models.http import Http
-from parley.models.payloads import read_payload
+from parley.models.payloads import read_payload, text_or_json
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.clock import Clock
 from parley.ports.model import (
@@ -39,7 +40,7 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId, ConversationId
-from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, flaw_of
+from parley.wire.items import FileItem, ImageItem, InputItem, TextItem
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ResponsesDecoder", "ResponsesModel", "encode_responses"]
@@ -76,7 +77,7 @@ class ResponsesModel:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         body = encode_responses(request, self._settings, self._conversation)
-        return self._endpoint.stream(body, ResponsesDecoder())
+        return self._endpoint.stream(body, ResponsesDecoder(by=_name_of(self._settings)))
 
     def cannot_carry(self, item: InputItem) -> str | None:
         return flaw_of(item)
@@ -93,7 +94,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
         {
             "model": settings.model,
             "instructions": request.instructions,
-            "input": [*map(_context, request.context), *_items(request.history)],
+            "input": [*map(_context, request.context), *_items(request.history, to=_name_of(settings))],
             "tools": [_tool(tool, settings.model) for tool in request.tools],
             "tool_choice": "auto",
             "parallel_tool_calls": False,
@@ -108,7 +109,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
 
 
 def _reasoning(settings: Settings) -> dict[str, str] | None:
-    supported = settings.model_supports_reasoning_summaries or settings.model.startswith(REASONING_MODELS)
+    supported = settings.model_supports_reasoning_summaries or family(settings.model).startswith(REASONING_MODELS)
     if not supported or settings.model_reasoning_effort == "none":
         return None
     reasoning: dict[str, str] = {"effort": settings.model_reasoning_effort}
@@ -118,7 +119,7 @@ def _reasoning(settings: Settings) -> dict[str, str] | None:
 
 
 def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
-    if tool.name == "shell" and model.startswith(LOCAL_SHELL_MODEL):
+    if tool.name == "shell" and family(model).startswith(LOCAL_SHELL_MODEL):
         return {"type": LOCAL_SHELL}
     return {
         "type": "function",
@@ -159,26 +160,38 @@ def _detail(item: ImageItem) -> dict[str, str]:
     return {"detail": item.detail} if item.detail else {}
 
 
-def _items(history: Sequence[HistoryItem]) -> Iterator[dict[str, Any] | Raw]:
+def _name_of(settings: Settings) -> str:
+    """Who knows the ids and the reasoning in a reply: whatever answers at this address."""
+    return settings.provider.base_url or settings.provider.id
+
+
+def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any] | Raw]:
+    """The history for one provider; what only another understands is left out, or put in plain words."""
     for item in history:
         match item:
             case UserItem():
                 yield _said_by_user(item.content)
-            case MessageItem(text=text, id=item_id):
+            case MessageItem(text=text, id=item_id, by=by):
                 content = [{"type": "output_text", "text": text}]
-                yield {"type": "message", "id": item_id, "role": "assistant", "content": content}
+                yield {
+                    "type": "message",
+                    "id": item_id if by in ("", to) else None,
+                    "role": "assistant",
+                    "content": content,
+                }
             case CallItem():
-                yield _call(item)
+                yield _call(item, to=to)
             case OutputItem(call_id=call_id, output=output):
                 yield {"type": "function_call_output", "call_id": call_id, "output": output}
-            case OpaqueItem(verbatim=verbatim):
-                yield verbatim
+            case OpaqueItem(verbatim=verbatim, by=by):
+                if by in ("", to):
+                    yield verbatim
             case _:
                 assert_never(item)
 
 
-def _call(item: CallItem) -> dict[str, Any] | Raw:
-    if item.verbatim is not UNSET:
+def _call(item: CallItem, *, to: str) -> dict[str, Any] | Raw:
+    if item.verbatim is not UNSET and item.by in ("", to):
         return item.verbatim
     return {
         "type": "function_call",
@@ -221,15 +234,15 @@ class _Reasoning(Struct, frozen=True):
 
 
 class _FunctionCall(Struct, frozen=True):
-    call_id: CallId
-    name: str
-    arguments: str
+    call_id: Raw | UnsetType = UNSET
+    name: str | None = None
+    arguments: Raw | UnsetType = UNSET
 
 
 class _LocalShellCall(Struct, frozen=True):
-    action: Raw
-    call_id: str | None = None
-    id: str | None = None
+    action: Raw | UnsetType = UNSET
+    call_id: Raw | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
 
 
 class _Fault(Struct, frozen=True):
@@ -265,8 +278,10 @@ _COMPLETED: Final = msgspec.json.Decoder(_Completed)
 class ResponsesDecoder:
     """One reply. It is whole when the provider says that it is completed, and not before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by: str = "") -> None:
+        """`by` is who replies: it alone understands the ids and the reasoning in it."""
         self.done = self.whole = False
+        self._by = by
         self._framer = SseFramer()
         self._failure = "stream closed before response.completed"
         self._completed: ResponseDone | None = None
@@ -293,7 +308,7 @@ class ResponsesDecoder:
                     if event.delta:
                         chunks.append(RawReasoningDelta(event.delta))
                 case "response.output_item.done":
-                    if event.item is not UNSET and (chunk := _item_done(event.item)):
+                    if event.item is not UNSET and (chunk := _item_done(event.item, self._by)):
                         chunks.append(chunk)
                 case "response.completed":
                     self._completed = ResponseDone(_token_count(event.response))
@@ -313,50 +328,68 @@ class ResponsesDecoder:
         return [self._completed]
 
 
-def _item_done(raw: Raw) -> Chunk | None:
+def _item_done(raw: Raw, by: str) -> Chunk | None:
     """What an item means to us; None when it is not what its type says."""
     data = bytes(raw).decode(errors="replace").encode()  # kept for good: it has to be valid JSON
     match read_payload(_KIND, data):
         case None:
             return None
         case _Kind(type="message", role=role):
-            return _message_done(data) if role in (None, "assistant") else None
+            return _message_done(data, by) if role in (None, "assistant") else None
         case _Kind(type="reasoning"):
-            return _reasoning_done(data)
+            return _reasoning_done(data, by)
         case _Kind(type="function_call"):
-            return _function_call_done(data)
+            return _function_call_done(data, by)
         case _Kind(type="local_shell_call"):
-            return _local_shell_call_done(data)
+            return _local_shell_call_done(data, by)
         case _:
-            return OpaqueDone(OpaqueItem(verbatim=Raw(data)))
+            return OpaqueDone(OpaqueItem(verbatim=Raw(data), by=by))
 
 
-def _message_done(data: bytes) -> Chunk | None:
+def _message_done(data: bytes, by: str) -> Chunk | None:
     if (message := read_payload(_MESSAGE, data)) is None:
         return None
     text = "".join(part.text or part.refusal or "" for part in message.content)
-    return MessageDone(MessageItem(text=text, id=message.id))
+    return MessageDone(MessageItem(text=text, id=message.id, by=by))
 
 
-def _reasoning_done(data: bytes) -> Chunk | None:
+def _reasoning_done(data: bytes, by: str) -> Chunk | None:
     if (reasoning := read_payload(_REASONING, data)) is None:
         return None
-    item = OpaqueItem(verbatim=Raw(data))
+    item = OpaqueItem(verbatim=Raw(data), by=by)
     return ReasoningDone(summaries=_texts(reasoning.summary), raw=_texts(reasoning.content), item=item)
 
 
-def _function_call_done(data: bytes) -> Chunk | None:
+def _function_call_done(data: bytes, by: str) -> Chunk | None:
     if (call := read_payload(_FUNCTION_CALL, data)) is None:
         return None
-    return CallDone(CallItem(call_id=call.call_id, name=call.name, arguments=call.arguments, verbatim=Raw(data)))
+    arguments, is_text = text_or_json(call.arguments)
+    return _call_done(call.call_id, call.name or "", arguments, data, by, verbatim=is_text)
 
 
-def _local_shell_call_done(data: bytes) -> Chunk | None:
+def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
     if (call := read_payload(_LOCAL_SHELL_CALL, data)) is None:
         return None
-    call_id = CallId(call.call_id or call.id or f"call_{uuid4()}")
-    arguments = bytes(call.action).decode()
-    return CallDone(CallItem(call_id=call_id, name=LOCAL_SHELL, arguments=arguments, verbatim=Raw(data)))
+    arguments = bytes(call.action).decode() if call.action is not UNSET else ""
+    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older ones have no other
+    return _call_done(call_id, LOCAL_SHELL, arguments, data, by, verbatim=call.action is not UNSET)
+
+
+def _call_done(
+    call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
+) -> CallDone:
+    """A call, however odd: it is answered, and if it has no id, under one of ours, with which it goes back."""
+    given, is_text = text_or_json(call_id)
+    known = given if is_text else ""
+    return CallDone(
+        CallItem(
+            call_id=CallId(known or f"call_{uuid4()}"),
+            name=name,
+            arguments=arguments,
+            verbatim=Raw(data) if known and verbatim else UNSET,
+            by=by,
+        )
+    )
 
 
 def _texts(parts: tuple[_Part, ...] | None) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from parley.config.types import Provider
 from parley.conversation.records import CallItem, MessageItem
 from parley.errors import StreamDisconnected
+from parley.models.content import flaw_of
 from parley.models.demonstration import DEMONSTRATION
 from parley.models.script import Call, Script, Step, Usage, read_script
 from parley.ports.clock import Clock
@@ -33,7 +34,7 @@ from parley.ports.model import (
 )
 from parley.wire.events import TokenCount
 from parley.wire.ids import CallId, ConversationId
-from parley.wire.items import InputItem, flaw_of
+from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ScriptedModel"]

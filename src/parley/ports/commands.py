@@ -19,7 +19,7 @@ class Command(Struct, frozen=True, kw_only=True):
     cwd: str
     """Absolute."""
     env: Mapping[str, str]
-    """All of it: nothing of the server's own environment is added."""
+    """All of it: nothing of the server's own environment is added, and nothing else but a mark of the command."""
     timeout_seconds: float
 
 

@@ -52,7 +52,8 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     call_id: CallId
     changes: dict[str, FileChange]
     """By absolute path, with every link in it resolved."""
-    cwd: str
+    inside_cwd: bool
+    """Every file lies below the conversation's working directory."""
 
 
 Action = RunCommand | ApplyPatch
@@ -117,7 +118,7 @@ class Tools(Protocol):
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         """Start the tool servers of these settings, or find them running; wait for those that still
-        start, ten seconds at most in all.
+        start: until ten seconds after the last of them began, and a moment for what they say then.
 
         Returns a sentence for each that could not be started, in the order of the settings. One that
         needs longer goes on starting and is not among them.

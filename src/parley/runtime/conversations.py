@@ -22,6 +22,7 @@ from parley.agent.turn import run_turn
 from parley.config.types import Chosen, Settings
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import Happened, ItemKind, Log, encode_delta
+from parley.conversation.output import encode_output_delta
 from parley.conversation.records import (
     CallOutput,
     CommandOutput,
@@ -35,7 +36,6 @@ from parley.conversation.state import Phase, State
 from parley.errors import (
     CannotCarry,
     MessageIdTaken,
-    ParentUnknown,
     ShuttingDown,
     TurnIsRunning,
     UnknownConversation,
@@ -43,7 +43,9 @@ from parley.errors import (
 from parley.ports.clock import Clock
 from parley.ports.model import Model, OpenModel
 from parley.ports.tools import Action, Desk, Tools, Verdict
+from parley.runtime.choices import Choices
 from parley.runtime.readers import Reader
+from parley.runtime.tool_servers import ToolServers
 from parley.wire.events import ErrorEvent, OutputStream, TaskComplete, TaskStarted, UserMessage
 from parley.wire.ids import CallId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem, text_of
@@ -96,22 +98,17 @@ class Conversation:
         closing: asyncio.Event,
     ) -> None:
         self.id = conversation_id
-        self.chosen = chosen
-        """What holds for the next turn."""
+        self._choices = Choices(conversation_id, chosen)
         self.log = Log()
         self.state = State()
         self.history = History()
         self._clock, self._open_model, self._tools, self._closing = clock, open_model, tools, closing
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._first_chosen = chosen
-        self._chosen_at: dict[MessageId, Chosen] = {}
-        """What holds behind each message."""
         self._model: tuple[Settings, Model] | None = None
-        self._meter = Meter()
-        self._told_of: set[str] = set()
-        """The failures of tool servers that the log has."""
-        self._starting: asyncio.Task[None] | None = None
+        self._meters: dict[tuple[str, str], Meter] = {}
+        """One for each model, by its provider and its name."""
+        self.tool_servers = ToolServers(tools, self.append)
         self._turn: Turn | None = None
         self._over: asyncio.Task[None] | None = None
         self._taking = asyncio.Lock()
@@ -121,7 +118,7 @@ class Conversation:
     @property
     def settings(self) -> Settings:
         """What is in force for the next turn."""
-        return self.chosen.settings
+        return self._choices.now.settings
 
     # --- reading -----------------------------------------------------------------------
 
@@ -154,10 +151,11 @@ class Conversation:
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
         for delta in self.log.extend_output(call_id, stream, data):
-            if self._readers:
-                encoded = encode_delta(delta)
-                for reader in self._readers:
-                    reader.delta(delta, encoded)
+            # A list of byte values is costly, and while a command floods, often nobody can take it.
+            taken = any(reader.keeps_up for reader in self._readers)
+            encoded = encode_output_delta(delta) if taken else b""
+            for reader in self._readers:
+                reader.delta(delta, encoded)
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
         return next(self.log.kept_outputs(call_id), None)
@@ -229,12 +227,16 @@ class Conversation:
         In every case nothing was changed.
         """
         message_id = message_id or MessageId(str(uuid4()))
+        if message_id == MessageId(self.id):
+            raise MessageIdTaken(message_id)  # as a parent it means: before the first message
         async with self._taking:
             while (turn := self.turn) is not None and turn.cut_short and self._over is not None:
                 await asyncio.wait({self._over})  # what is said behind an interrupt is not part of it
             if self._is_repeated(message_id, content, accepted):
                 return
-            before = self._chosen_behind(parent_id)
+            if turn is not None and parent_id is not None:
+                raise TurnIsRunning
+            before = self._choices.behind(parent_id)
             chosen = choose(before) if choose is not None else before
             read = await read_content(content, chosen.settings)
             turn = self.turn  # it may be over by now, or another may have begun
@@ -261,7 +263,7 @@ class Conversation:
                     started.event_id, chosen.settings, asyncio.create_task(self._work(chosen.settings))
                 )
                 self._over = asyncio.create_task(self._see_to_the_end_of(turn))
-            self.chosen = self._chosen_at[message_id] = chosen
+            self._choices.take(message_id, chosen)
             turn.inputs[message_id] = text_of(content)
             accepted(Accepted(message_id, turn, first))
             self._show(first)
@@ -278,18 +280,6 @@ class Conversation:
         took_it = turn is not None and message_id in turn.inputs
         accepted(Accepted(message_id, turn if took_it else None, first=self.log.last))
         return True
-
-    def _chosen_behind(self, parent_id: MessageId | None) -> Chosen:
-        """The settings in force at a message, or now."""
-        if parent_id is None:
-            return self.chosen
-        if self.turn is not None:
-            raise TurnIsRunning
-        if parent_id == MessageId(self.id):  # the conversation itself: before the first message
-            return self._first_chosen
-        if parent_id not in self._chosen_at:
-            raise ParentUnknown(parent_id)
-        return self._chosen_at[parent_id]
 
     def _refuse_what_cannot_be_carried(self, content: tuple[InputItem, ...], settings: Settings) -> None:
         if all(isinstance(item, TextItem) for item in content):
@@ -310,32 +300,10 @@ class Conversation:
         """End the running turn because the server ends; return when its end is written down."""
         self.interrupt(why="stopped")
         self._wake()
-        self.stop_waiting_for_tool_servers()
-        await self.tool_servers_started()
+        self.tool_servers.stop_waiting()
+        await self.tool_servers.begun()
         if self._over is not None:
             await asyncio.wait({self._over})
-
-    async def start_tool_servers(self, settings: Settings | None = None) -> None:
-        """Have the tool servers started, and say which cannot be: each failure once."""
-        for failure in await self._tools.start_servers(settings or self.settings):
-            if failure not in self._told_of:
-                self._told_of.add(failure)
-                await self.append(ErrorEvent(message=sayable(failure)))
-
-    def begin_starting_tool_servers(self) -> None:
-        """The same, while others go on."""
-        if self.settings.mcp_servers:
-            self._starting = asyncio.create_task(self.start_tool_servers())
-
-    async def tool_servers_started(self) -> None:
-        """Return when what was begun there is done, or nobody wants to wait for it any more."""
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
-
-    def stop_waiting_for_tool_servers(self) -> None:
-        """They go on starting; what fails is said when the next turn begins."""
-        if self._starting is not None:
-            self._starting.cancel()
 
     def _model_for(self, settings: Settings) -> Model:
         if self._model is None or self._model[0] is not settings:
@@ -343,16 +311,15 @@ class Conversation:
         return self._model[1]
 
     async def _work(self, settings: Settings) -> TurnEnded:
-        await self.tool_servers_started()  # so that what is said of them cannot come in the middle of a sentence
-        if settings.mcp_servers:
-            await self.start_tool_servers(settings)
+        await self.tool_servers.ready(settings)
 
         async def permit(action: Action) -> Verdict:
             return decide(action, settings)
 
         desk = Desk(settings=settings, transcript=self, permit=permit)
         async with self._tools.open(desk) as hands:
-            return await run_turn(self, self._model_for(settings), hands, settings, self._clock, self._meter)
+            meter = self._meters.setdefault((settings.provider.id, settings.model), Meter())
+            return await run_turn(self, self._model_for(settings), hands, settings, self._clock, meter)
 
     async def _see_to_the_end_of(self, turn: Turn) -> None:
         """Every turn ends exactly once, and the log says how, whatever happened to the work."""

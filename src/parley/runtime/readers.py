@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from parley.conversation.log import Cursor, Delta, Entry, Log, encode_delta
+from parley.conversation.log import Cursor, Delta, Entry, Log, encode_piece
 from parley.conversation.output import OutputDelta
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
@@ -60,6 +60,11 @@ class Reader:
         """Say nothing more."""
         self._closed = True
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the next delta would be sent at once."""
+        return self._cursor.live and self._out.writable
+
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
         """The log's newest delta; the hot path."""
         cursor = self._cursor
@@ -87,7 +92,7 @@ class Reader:
             if step is None:
                 return
             if not isinstance(step, Entry):
-                out.send(voice.delta(step, encode_delta(step)))
+                out.send(voice.delta(step, encode_piece(step)))
                 continue
             if step.is_event and step.type not in voice.hidden:
                 out.send(voice.entry(step))

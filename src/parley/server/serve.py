@@ -57,6 +57,9 @@ async def serve(transport: Transport, host: Host) -> None:
                 session.close()
                 await out.flush()
         except TimeoutError:
-            log.warning("the client did not read all that was sent")
+            if host.conversations.running:
+                log.warning("the server ends without waiting any longer for what still runs")
+            else:
+                log.warning("the client did not read all that was sent")
         out.close()
         dispatch.abandon()

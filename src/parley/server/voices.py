@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from parley.conversation.log import Delta, Entry, encode_delta, output_of
+from parley.conversation.log import Delta, Entry, encode_piece, output_of
 from parley.conversation.output import OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY
 from parley.wire.ids import ConversationId, EventId, Seq
@@ -100,12 +100,12 @@ def _with_place(delta: Delta | OutputDelta) -> bytes:
     return b'{"_meta":{"item":"%b","offset":%d},"msg":%b}' % (
         delta.item.id.encode(),
         delta.offset,
-        encode_delta(delta),
+        encode_piece(delta),
     )
 
 
 def _without_place(delta: Delta | OutputDelta) -> bytes:
-    return b'{"msg":%b}' % encode_delta(delta)
+    return b'{"msg":%b}' % encode_piece(delta)
 
 
 class CodexVoice:

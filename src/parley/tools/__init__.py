@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from parley.errors import ToolError
+from parley.tools.results import internal_error
 
 if TYPE_CHECKING:
     from parley.config.types import Settings
@@ -105,5 +106,5 @@ class TurnHands:
             return str(error)
         except Exception as bug:
             log.exception("the tool %s failed", call.name)
-            return f"internal error: {type(bug).__name__}"
+            return internal_error(bug)
         return f"unsupported call: {call.name}"

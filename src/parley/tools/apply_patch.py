@@ -7,29 +7,35 @@ are matched or written, nor who may change what.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from parley.conversation.records import CallItem
+from parley.conversation.records import CallItem, StreamOutput
 from parley.errors import BadArguments, PatchRefused
 from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Desk, Refused
 from parley.tools.cutting import for_model
-from parley.tools.results import BAD_ARGUMENTS, ran
+from parley.tools.patch.patience import Wanted
+from parley.tools.patch.threads import in_thread
+from parley.tools.results import BAD_ARGUMENTS, internal_error, ran
+from parley.tools.to_the_end import to_the_end
 from parley.wire.arguments import fit
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
-from parley.wire.ids import CallId
+from parley.wire.ids import CallId, ItemId
+from parley.wire.patch_format import PATCH_FORMAT
 from parley.wire.text import sayable
 
 if TYPE_CHECKING:
-    from parley.tools.patch.plan import Plan
+    from parley.tools.patch.plan import Change, Plan
+    from parley.tools.patch.turndiff import TouchedFiles
 
 __all__ = ["Patches"]
 
-T = TypeVar("T")
+log: Final = logging.getLogger(__name__)
 
 
 class Patches:
@@ -37,12 +43,12 @@ class Patches:
 
     names = ("apply_patch", "applypatch")
 
-    def __init__(self, desk: Desk) -> None:
-        # Matching, writing and comparing are loaded by the first turn that has tools, not by the server.
-        from parley.tools.patch import turndiff
+    def __init__(self, desk: Desk, touched: TouchedFiles | None = None) -> None:
+        # Comparing is loaded by the first turn that has tools, matching and writing by the first patch.
+        from parley.tools.patch.turndiff import TouchedFiles
 
         self._desk = desk
-        self._diff = turndiff.TurnDiff(desk.settings.cwd)
+        self._touched = TouchedFiles(desk.settings.cwd) if touched is None else touched
 
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.names[0], description=_DESCRIPTION, parameters=_PARAMETERS)
@@ -61,17 +67,17 @@ class Patches:
         """
         settings, transcript = self._desk.settings, self._desk.transcript
         try:
-            verified = await asyncio.to_thread(_verified, patch, workdir=workdir, cwd=settings.cwd)
+            verified = await _verify(patch, workdir=workdir, cwd=settings.cwd, home=settings.home)
         except PatchRefused as refusal:
-            return sayable(str(refusal))
-        action = ApplyPatch(call_id=call_id, changes=verified.changes, cwd=workdir)
+            return _cut(sayable(str(refusal)))
+        action = ApplyPatch(call_id=call_id, changes=verified.changes, inside_cwd=verified.plan.inside_cwd)
         verdict = await self._desk.permit(action)
         if isinstance(verdict, Refused):
             return f"patch rejected: {sayable(verdict.why)}"
         await transcript.append(
             PatchApplyBegin(call_id=call_id, auto_approved=not verdict.by_person, changes=verified.changes)
         )
-        outcome, cancelled = await _to_its_end(lambda: self._carry_out(verified.plan))
+        outcome, cancelled = await self._carry_out(verified)
         stream: OutputStream = "stderr" if outcome.stderr else "stdout"
         transcript.show_output(call_id, stream, outcome.said.encode())
         kept = transcript.kept_output(call_id)
@@ -88,30 +94,55 @@ class Patches:
         told = "".join(map(for_model, kept.streams)) if kept else ""
         return ran(told, exit_code=1 if outcome.stderr else 0, seconds=outcome.seconds)
 
-    def _carry_out(self, plan: Plan) -> _Outcome:
-        from parley.tools.patch.commit import commit
+    async def _carry_out(self, verified: _Verified) -> tuple[_Outcome, asyncio.CancelledError | None]:
+        """Write in a thread, all of it; what came of it, and whether we were cancelled meanwhile.
 
+        Never fails: what began must be seen to end.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            # Not a task: ending the event loop cancels those.
+            writing = in_thread(lambda: self._write(verified), name="write-patch")
+            try:
+                await to_the_end(writing)
+            except asyncio.CancelledError as asked:
+                cancelled = asked
+            return writing.result(), cancelled
+        except Exception as bug:
+            log.exception("a patch failed")
+            return _Outcome(stderr=internal_error(bug)), cancelled
+
+    def _write(self, verified: _Verified) -> _Outcome:
         started_at = time.monotonic()
         try:
-            commit(plan.changes)
+            left = verified.commit(verified.plan.changes)
         except PatchRefused as failure:
             return _Outcome(stderr=sayable(f"{failure}\n"), seconds=time.monotonic() - started_at)
         seconds = time.monotonic() - started_at
-        for change in plan.changes:
-            self._diff.before(change.path, change.before, change.mode_before)
-            if change.move_to is not None:
-                self._diff.before(change.move_to, None, None)
-                self._diff.moved(change.path, change.move_to)
-        return _Outcome(stdout=plan.summary(), seconds=seconds, diff=self._diff.render())
+        said = verified.plan.summary() + sayable("".join(f"{sentence}\n" for sentence in left))
+        return _Outcome(stdout=said, seconds=seconds, diff=self._diff(verified.plan))
+
+    def _diff(self, plan: Plan) -> str:
+        """All that the turn has changed by now; nothing if that cannot be found out: the files are written."""
+        try:
+            for change in plan.changes:
+                self._touched.before(change.path, change.before, change.mode_before)
+                if change.move_to is not None:
+                    self._touched.before(change.move_to, None, None)
+                    self._touched.moved(change.path, change.move_to)
+            return self._touched.render()
+        except Exception:
+            log.exception("what a patch changed cannot be shown")
+            return ""
 
 
 class _Outcome(NamedTuple):
     """What came of writing: one of the two streams says it."""
 
-    seconds: float
     stdout: str = ""
     stderr: str = ""
     diff: str = ""
+    seconds: float = 0.0
 
     @property
     def said(self) -> str:
@@ -119,30 +150,36 @@ class _Outcome(NamedTuple):
 
 
 class _Verified(NamedTuple):
+    """A patch that would apply, and all that is needed to apply it: loaded, so that nothing is missing later."""
+
     plan: Plan
     changes: dict[str, FileChange]
+    commit: Callable[[Sequence[Change]], tuple[str, ...]]
 
 
-def _verified(patch: str, *, workdir: str, cwd: str) -> _Verified:
-    from parley.tools.patch.plan import verify
+async def _verify(patch: str, *, workdir: str, cwd: str, home: str) -> _Verified:
+    """Verify in a thread, which ends soon after we are cancelled."""
+    wanted = Wanted()
 
-    plan = verify(patch, workdir=workdir, cwd=cwd)
-    return _Verified(plan, plan.for_events())
+    def verified() -> _Verified:
+        from parley.tools.patch.commit import commit
+        from parley.tools.patch.plan import verify
+
+        plan = verify(patch, workdir=workdir, cwd=cwd, home=home, wanted=wanted)
+        return _Verified(plan, plan.for_events(wanted=wanted), commit)
+
+    try:
+        return await in_thread(verified, name="verify-patch")
+    finally:
+        wanted.give_up()
 
 
-async def _to_its_end(work: Callable[[], T]) -> tuple[T, asyncio.CancelledError | None]:
-    """Do something in a thread, all of it; also whether we were cancelled meanwhile."""
-    # Not a task: ending the event loop cancels those.
-    doing = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not doing.done():
-        try:
-            await asyncio.wait((doing,))
-        except asyncio.CancelledError as asked:
-            cancelled = asked
-    if cancelled is not None and doing.exception() is not None:
-        raise cancelled
-    return doing.result(), cancelled
+def _cut(text: str) -> str:
+    """As much of a text as the model is told of a command's output."""
+    said = text.encode()
+    return for_model(
+        StreamOutput(item=ItemId(""), stream="stderr", head=said, tail=b"", size=len(said), lines=said.count(b"\n"))
+    )
 
 
 # --- what is asked for -------------------------------------------------------------------
@@ -164,30 +201,7 @@ def _patch(arguments: bytes) -> str:
 
 # --- how it is offered -------------------------------------------------------------------
 
-_DESCRIPTION: Final = """\
-Change files by a patch: all of it is applied, or nothing. The patch is text of this form:
-
-*** Begin Patch
-*** Add File: new.txt
-+every line of the new file, behind a plus sign
-*** Update File: src/old.py
-@@ def greet():
- unchanged line
--removed line
-+added line
-*** Delete File: gone.txt
-*** End Patch
-
-Between the first line and the last stand any number of the three kinds of hunk. Paths are relative to the \
-working directory. A file must not exist to be added, and must exist to be updated or deleted.
-
-An update consists of chunks. A chunk begins with @@, alone or followed by a line that stands somewhere above \
-it in the file, such as the head of a function; the first chunk may do without. Each further line begins with \
-a blank (unchanged), a minus sign (removed) or a plus sign (added). Unchanged and removed lines must stand in the \
-file just so, next to each other; give about three unchanged lines before and after a change, so that the \
-place is found. Chunks stand in the order of the file. A chunk that only adds lines puts them at the end of the \
-file. *** End of File behind a chunk says that it is the last of the file. To rename a file, put \
-*** Move to: NEW_PATH right behind its Update line."""
+_DESCRIPTION: Final = f"Change files by a patch: all of it is applied, or nothing.\n\n{PATCH_FORMAT}"
 
 _PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",

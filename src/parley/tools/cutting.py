@@ -10,37 +10,56 @@ from typing import Final
 
 from parley.conversation.records import StreamOutput
 
-__all__ = ["MAX_BYTES", "MAX_CHARACTERS_IN_EVENT", "MAX_LINES", "for_end_event", "for_model"]
+__all__ = ["MAX_BYTES", "MAX_CHARACTERS_IN_EVENT", "MAX_LINES", "both_for_model", "for_end_event", "for_model"]
 
 MAX_BYTES: Final = 10240
 MAX_LINES: Final = 256
 MAX_CHARACTERS_IN_EVENT: Final = 5120
 
 
-def for_model(output: StreamOutput) -> str:
+def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> str:
     """What one stream said, as the model reads it (docs/protocol.md, output for the model).
 
-    What exceeds `MAX_BYTES` or `MAX_LINES` is cut in the middle: beginnings say what ran, ends how
-    it went. A line between the halves counts what is missing.
+    What exceeds the limits is cut in the middle: beginnings say what ran, ends how it went. A line
+    between the halves counts what is missing.
     """
     head, tail = output.head, output.tail
     if output.size == len(head) + len(tail):
         head = tail = head + tail
-    if output.size <= MAX_BYTES and _line_count(output, tail) <= MAX_LINES:
+    if output.size <= max_bytes and _line_count(output, tail) <= max_lines:
         return head.decode(errors="replace")
-    beginning = _first_lines(head[: MAX_BYTES // 2], MAX_LINES // 2)
+    beginning = _first_lines(head[: max_bytes // 2], max_lines // 2)
     # Not final: a character that the cut left unfinished is not decoded, and counts as missing.
     before, used = codecs.utf_8_decode(beginning, "replace", False)
-    end = _last_lines(_from_a_character(tail[-(MAX_BYTES // 2) :]), MAX_LINES // 2)
+    end = _last_lines(_from_a_character(tail[-(max_bytes // 2) :]), max_lines // 2)
     lines = output.lines - beginning.count(b"\n", 0, used) - end.count(b"\n")
     between = "" if not before or before.endswith("\n") else "\n"
     marker = f"[... {lines} lines, {output.size - used - len(end)} bytes truncated ...]\n"
     return before + between + marker + end.decode(errors="replace")
 
 
-def for_end_event(text: str) -> str:
-    """As much of a text as the end event has."""
-    return text[:MAX_CHARACTERS_IN_EVENT]
+def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
+    """What both streams of a command that failed said, within the limits together.
+
+    Half is for each; what one does not need the other may have, and stderr, which says why, comes first.
+    """
+    wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
+    (bytes_out, lines_out), (bytes_err, lines_err) = wanted
+    err_bytes = min(bytes_err, max(MAX_BYTES // 2, MAX_BYTES - bytes_out))
+    # Two at least: one that is too long is cut into the end of one line and the beginning of another.
+    err_lines = min(max(lines_err, 2), max(MAX_LINES // 2, MAX_LINES - max(lines_out, 2)))
+    return (
+        for_model(stdout, max_bytes=MAX_BYTES - err_bytes, max_lines=MAX_LINES - err_lines),
+        for_model(stderr, max_bytes=err_bytes, max_lines=err_lines),
+    )
+
+
+def for_end_event(output: StreamOutput) -> str:
+    """The beginning of what one stream said, as the event has it: nothing of ours is in between."""
+    head = output.head + output.tail if output.size == len(output.head) + len(output.tail) else output.head
+    beginning = _first_lines(head[:MAX_BYTES], MAX_LINES)
+    whole = len(beginning) == output.size
+    return codecs.utf_8_decode(beginning, "replace", whole)[0][:MAX_CHARACTERS_IN_EVENT]
 
 
 def _line_count(output: StreamOutput, end: bytes) -> int:

@@ -15,16 +15,16 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 from msgspec import Meta, Struct
 
 from parley.config.types import Settings
-from parley.conversation.records import CallItem, CommandOutput
+from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
 from parley.ports.commands import Command, Commands, Ended
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk, Refused, RunCommand
 from parley.tools import parsed_commands
 from parley.tools.commands.environment import command_environment
-from parley.tools.cutting import for_end_event, for_model
+from parley.tools.cutting import both_for_model, for_end_event, for_model
 from parley.tools.patch.recognise import patch_in
-from parley.tools.results import BAD_ARGUMENTS, as_duration, ran
+from parley.tools.results import BAD_ARGUMENTS, as_duration, internal_error, ran
 from parley.wire.arguments import fit
 from parley.wire.events import ExecCommandBegin, ExecCommandEnd
 from parley.wire.ids import CallId
@@ -125,13 +125,13 @@ class Shell:
             ended = error
         except Exception as bug:  # of ours: what began must still be seen to end
             log.exception("a command failed")
-            ended = CommandNotStarted(f"internal error: {type(bug).__name__}")
+            ended = CommandNotStarted(internal_error(bug))
         kept = transcript.kept_output(call_id)
         outcome = _outcome(ended, kept, wanted, settings)
         end = ExecCommandEnd(
             call_id=call_id,
-            stdout=for_end_event(outcome.stdout),
-            stderr=for_end_event(outcome.stderr),
+            stdout=outcome.stdout,
+            stderr=outcome.stderr,
             exit_code=outcome.exit_code,
             duration=as_duration(outcome.seconds),
         )
@@ -216,13 +216,13 @@ def _outcome(
     if ended.exit_code is None:
         why = "command was killed by a signal"
         return _Outcome(told=_failed_in_sandbox(why), stderr=f"sandbox error: {why}")
-    said = {output.stream: for_model(output) for output in kept.streams} if kept else {}
-    stdout, stderr = said.get("stdout", ""), said.get("stderr", "")
-    told = stdout if ended.exit_code == 0 else _one_behind_the_other(stdout, stderr)
+    said = {output.stream: output for output in kept.streams} if kept else {}
+    stdout, stderr = said.get("stdout"), said.get("stderr")
+    told = _told(stdout, stderr if ended.exit_code else None)
     return _Outcome(
         told=ran(told, exit_code=ended.exit_code, seconds=ended.seconds),
-        stdout=stdout,
-        stderr=stderr,
+        stdout=for_end_event(stdout) if stdout else "",
+        stderr=for_end_event(stderr) if stderr else "",
         exit_code=ended.exit_code,
         seconds=ended.seconds,
     )
@@ -232,9 +232,12 @@ def _failed_in_sandbox(why: str) -> str:
     return f"failed in sandbox None with execution error: {why}"
 
 
-def _one_behind_the_other(stdout: str, stderr: str) -> str:
-    between = "\n" if stdout and stderr and not stdout.endswith("\n") else ""
-    return stdout + between + stderr
+def _told(stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
+    """One behind the other, as far as they are wanted."""
+    if stdout is None or stderr is None:
+        return "".join(for_model(output) for output in (stdout, stderr) if output is not None)
+    first, second = both_for_model(stdout, stderr)
+    return first + ("" if first.endswith("\n") else "\n") + second
 
 
 # --- how it is offered -------------------------------------------------------------------

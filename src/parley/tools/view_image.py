@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from parley.config.files import read_file
+from parley.config.files import NO_PATH, read_file
 from parley.conversation.records import CallItem, InputRead
-from parley.errors import BadArguments, BadImage
+from parley.errors import BadArguments, BadImage, os_detail
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
+from parley.tools.patch.paths import is_below
 from parley.tools.results import BAD_ARGUMENTS
 from parley.wire.arguments import fit
-from parley.wire.images import MAX_IMAGE_BYTES, data_url, image_type
+from parley.wire.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIZE, data_url
 from parley.wire.items import ImageItem
 from parley.wire.text import sayable
 
@@ -62,28 +63,26 @@ def _read(path: str, *, cwd: str, home: str) -> str:
     """
     try:
         found = os.path.realpath(os.path.join(cwd, path))
-        if _is_hidden(found, home):
-            raise BadImage(path, "may not be read")
-        data = read_file(found, limit=MAX_IMAGE_BYTES + 1)
-    except OSError as error:
-        raise BadImage(path, sayable(error.strerror or str(error))) from None
     except ValueError:
-        raise BadImage(path, "a path holds no NUL") from None
-    if len(data) > MAX_IMAGE_BYTES:
-        raise BadImage(path, f"larger than {MAX_IMAGE_BYTES // 1024**2} MiB")
-    if image_type(data) is None:
-        raise BadImage(path, "not a PNG, JPEG, GIF or WebP image")
-    return data_url(data)
+        raise BadImage(path, NO_PATH) from None
+    if _is_hidden(found, home):
+        raise BadImage(path, "may not be read")
+    try:
+        return data_url(read_file(found, limit=MAX_IMAGE_BYTES + 1))
+    except OSError as error:
+        raise BadImage(path, os_detail(error)) from None
+    except ValueError as error:
+        raise BadImage(path, str(error)) from None
 
 
 def _is_hidden(found: str, home: str) -> bool:
     hidden = (os.path.realpath(os.path.expanduser(path)) for path in (home, *_HIDDEN))
-    return any(found == path or found.startswith(path.rstrip("/") + "/") for path in hidden)
+    return any(is_below(found, path) for path in hidden)
 
 
 _DESCRIPTION: Final = (
     "Look at an image file of this computer: a screenshot, a diagram, a picture that a program made. "
-    "PNG, JPEG, GIF and WebP, up to 20 MiB."
+    f"PNG, JPEG, GIF and WebP, up to {MAX_IMAGE_SIZE}."
 )
 
 _PARAMETERS: Final[dict[str, Any]] = {

@@ -1,42 +1,146 @@
-"""Images as a model is given them: told apart by their first bytes, and as data URLs.
+"""Images as a model is given them: told apart by their bytes, and as data URLs.
 
-A name or a media type that somebody claims is not looked at.
+A name or a media type that somebody claims is not looked at. Providers refuse a request for one broken
+image in it, and each later one that repeats it: what has no size, or ends too early, is no image here. No pixel
+is decoded, and what stands behind the end of an image does not matter: cameras keep films there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-__all__ = ["MAX_IMAGE_BYTES", "data_url", "image_type"]
+__all__ = ["MAX_IMAGE_BYTES", "MAX_IMAGE_SIZE", "data_url", "image_type"]
 
 MAX_IMAGE_BYTES: Final = 20 * 1024 * 1024
 """More than any provider takes."""
 
-_SIGNATURES: Final = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
+MAX_IMAGE_SIZE: Final = f"{MAX_IMAGE_BYTES // 1024**2} MiB"
+"""The same, for people to read."""
 
 
 def image_type(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG, GIF or WebP; None for everything else."""
-    for signature, kind in _SIGNATURES:
+    """The media type of a PNG, JPEG, GIF or WebP that looks whole; None for everything else."""
+    for signature, kind, is_whole in _KINDS:
         if data.startswith(signature):
-            return kind
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+            return kind if is_whole(data) else None
+    return None
 
 
 def data_url(data: bytes) -> str:
     """An image as an address that holds it.
 
     Raises:
-        ValueError: these bytes are no image.
+        ValueError: these bytes are no image, or too many; it says which.
     """
+    if len(data) > MAX_IMAGE_BYTES:
+        raise ValueError(f"larger than {MAX_IMAGE_SIZE}")
     kind = image_type(data)
     if kind is None:
-        raise ValueError("neither PNG nor JPEG, GIF or WebP")
+        raise ValueError("not a PNG, JPEG, GIF or WebP image")
     return f"data:{kind};base64,{msgspec.to_builtins(data)}"
+
+
+# --- what makes an image whole -----------------------------------------------------------
+
+
+def _is_whole_png(data: bytes) -> bool:
+    if data[8:16] != b"\0\0\0\x0dIHDR" or not (any(data[16:20]) and any(data[20:24])):
+        return False
+    pixels = data.find(b"IDAT", 33)
+    return pixels >= 0 and data.find(b"\0\0\0\0IEND\xaeB`\x82", pixels) >= 0
+
+
+_MAX_SEGMENTS: Final = 4096
+"""Before the pixels of a JPEG. One of 20 MiB with hardly anything but notes has 320, of 64 KiB each; a hostile one
+could have millions, and so with the two below."""
+_FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
+"""No segment begins with these; decoders read on."""
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_START, _END, _SCAN = 0xD8, 0xD9, 0xDA
+
+
+def _is_whole_jpeg(data: bytes) -> bool:
+    at, has_size = 2, False
+    for _ in range(_MAX_SEGMENTS):
+        at = data.find(b"\xff", at)
+        if at < 0 or at + 4 > len(data):
+            return False
+        marker, behind = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in _FILLING:
+            at += 1
+        elif marker in (_START, _END):
+            return False
+        elif marker == _SCAN:  # no marker can stand in the pixels by chance
+            return has_size and data.find(bytes((0xFF, _END)), behind) >= 0
+        else:
+            if marker in _FRAMES:
+                has_size = any(data[at + 5 : at + 7]) and any(data[at + 7 : at + 9])
+            at = max(behind, at + 2)
+    return False
+
+
+_MAX_BLOCKS: Final = 128 * 1024
+"""Up to the end of the first frame of a GIF: 20 MiB in blocks as encoders write them are 82,000."""
+
+
+def _is_whole_gif(data: bytes) -> bool:
+    """Whether its first frame is whole. The mark at the end many leave out, and no decoder misses it."""
+    if not (any(data[6:8]) and any(data[8:10])):
+        return False
+    at, is_frame, is_inside = 13 + _colours(data, 10), False, False
+    for _ in range(_MAX_BLOCKS):
+        if at >= len(data):
+            return False
+        first = data[at]
+        if is_inside:
+            at += 1 + first
+            is_inside = first > 0
+            if is_frame and not is_inside:
+                return True
+        elif first in b"!,":
+            is_frame, is_inside = first in b",", True
+            at += 11 + _colours(data, at + 9) if is_frame else 2
+        else:
+            return False
+    return False
+
+
+def _colours(data: bytes, place: int) -> int:
+    """The size of the table of colours that is announced there."""
+    flags = int.from_bytes(data[place : place + 1], "big")
+    return 3 * 2 ** (1 + flags % 8) if flags & 0x80 else 0
+
+
+_MAX_CHUNKS: Final = 64
+"""Up to the pixels of a WebP: its size, its colours, some notes."""
+_PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
+"""The chunks with pixels, and what stands where in them."""
+
+
+def _is_whole_webp(data: bytes) -> bool:
+    padding = len(data) - 8 - int.from_bytes(data[4:8], "little")
+    if data[8:12] != b"WEBP" or padding not in (0, 1):
+        return False
+    at = 12
+    for _ in range(_MAX_CHUNKS):
+        name, length = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        at, end = at + 8, at + 8 + length
+        if end > len(data):
+            return False
+        if name in _PIXELS:
+            place, sign = _PIXELS[name]
+            return length > place and data.startswith(sign, at + place, end)
+        at = end + length % 2
+    return False
+
+
+_KINDS: Final[tuple[tuple[bytes, str, Callable[[bytes], bool]], ...]] = (
+    (b"\x89PNG\r\n\x1a\n", "image/png", _is_whole_png),
+    (b"\xff\xd8\xff", "image/jpeg", _is_whole_jpeg),
+    (b"GIF87a", "image/gif", _is_whole_gif),
+    (b"GIF89a", "image/gif", _is_whole_gif),
+    (b"RIFF", "image/webp", _is_whole_webp),
+)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -14,7 +13,6 @@ __all__ = [
     "InputItem",
     "LocalImageItem",
     "TextItem",
-    "flaw_of",
     "text_of",
 ]
 
@@ -55,42 +53,3 @@ InputItem = TextItem | ImageItem | LocalImageItem | FileItem
 def text_of(content: tuple[InputItem, ...]) -> str:
     """The words of a message, its texts joined without separator."""
     return "".join(item.text for item in content if isinstance(item, TextItem))
-
-
-# --- items that say too little or too much -----------------------------------------------
-
-_BASE64: Final = re.compile("[A-Za-z0-9+/]*+(?:(?<=[AQgw])==|(?<=[AEIMQUYcgkosw048])=)?")
-"""As it is written by whoever encodes bytes: what is left of the last letter stays zero. Never looks back over
-what it has read: a file may be tens of megabytes."""
-
-
-def flaw_of(item: InputItem) -> str | None:
-    """What is wrong with an item, whoever it is for: a sentence that names it. None: nothing."""
-    match item:
-        case ImageItem():
-            return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
-        case FileItem(file_data=data):
-            flaw = _flaw_of_sources("a file", file_url=item.file_url, file_id=item.file_id, file_data=data)
-            if flaw or not isinstance(data, str):
-                return flaw
-            if not item.filename:
-                return "a file with `file_data` has to have a `filename`"
-            return None if _is_base64(data) else "the `file_data` of a file has to be base64"
-        case _:
-            return None
-
-
-def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Exactly one of the places that something may come from has to be named."""
-    named = [name for name, value in sources.items() if isinstance(value, str)]
-    match named:
-        case []:
-            return f"{what} has to have one of {', '.join(f'`{name}`' for name in sources)}"
-        case [name]:
-            return None if sources[name] else f"the `{name}` of {what} is empty"
-        case _:
-            return f"{what} cannot have {' and '.join(f'`{name}`' for name in named)} at once"
-
-
-def _is_base64(text: str) -> bool:
-    return len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None

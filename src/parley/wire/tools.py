@@ -225,11 +225,13 @@ class OpenText(Struct, frozen=True, kw_only=True):
     item: ItemId
     type: str
     text: str
-    """Of a command: what is kept of it, without the middle where that is gone."""
+    """Of a command: its beginning, or, in an entry of its own, its end where the middle is gone."""
     call_id: CallId | UnsetType = UNSET
     """Of a command."""
     stream: OutputStream | UnsetType = UNSET
     """Of a command."""
+    offset: int | UnsetType = UNSET
+    """Of a command: where in its stream the text begins, in bytes."""
 
 
 class ConversationReadResult(Struct, frozen=True, kw_only=True):

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from pathlib import Path
 
 import pytest
 
+from kit.images import JPEG, PNG, as_data_url, large_png
 from kit.model_peer import settings
-from parley.agent.attachments import read_content
+from kit.records import call
+from parley.agent.attachments import read_content, within_bounds
+from parley.agent.prompt import request_for
+from parley.conversation.history import HistoryItem, OutputItem, UserItem
+from parley.conversation.records import MessageItem
 from parley.errors import CannotCarry
 from parley.wire.images import MAX_IMAGE_BYTES
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
-PNG = b"\x89PNG\r\n\x1a\n and pixels"
-JPEG = b"\xff\xd8\xff\xe0 and pixels"
-
 
 def as_read(kind: str, data: bytes) -> ImageItem:
-    return ImageItem(image_url=f"data:{kind};base64,{base64.b64encode(data).decode()}")
+    return ImageItem(image_url=as_data_url(kind, data))
 
 
 async def read(cwd: Path, *content: InputItem) -> tuple[InputItem, ...]:
@@ -30,13 +31,6 @@ async def refusal(cwd: Path, *content: InputItem) -> tuple[int, str, str]:
     with pytest.raises(CannotCarry) as refused:
         await read(cwd, *content)
     return refused.value.place, refused.value.detail, str(refused.value)
-
-
-def large_image(path: Path, size: int) -> Path:
-    """A file that begins like an image and takes no room on the disk."""
-    path.write_bytes(PNG)
-    os.truncate(path, size)
-    return path
 
 
 async def test_named_images_are_read_in_their_places(tmp_path: Path) -> None:
@@ -83,8 +77,9 @@ async def test_a_message_of_which_nothing_is_left_is_refused(tmp_path: Path) -> 
 async def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_bytes(b"root:x:0:0")
     (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "half.png").write_bytes(PNG[:-1])
 
-    for name in ("notes.png", "empty.png"):
+    for name in ("notes.png", "empty.png", "half.png"):
         assert await refusal(tmp_path, LocalImageItem(path=name)) == (
             0,
             f"{name}: not a PNG, JPEG, GIF or WebP image",
@@ -105,13 +100,13 @@ async def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_pat
         "/dev/zero: not a regular file",
         ".: Is a directory (os error 21)",
         ": Is a directory (os error 21)",
-        "a\0b: embedded null byte",
+        "a\0b: not the path of a file",
     ]
 
 
 async def test_an_image_is_read_up_to_20_mib_and_refused_beyond(tmp_path: Path) -> None:
-    large_image(tmp_path / "large.png", MAX_IMAGE_BYTES)
-    large_image(tmp_path / "larger.png", MAX_IMAGE_BYTES + 1)
+    (tmp_path / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES))
+    (tmp_path / "larger.png").write_bytes(large_png(MAX_IMAGE_BYTES + 1))
 
     [image] = await read(tmp_path, LocalImageItem(path="large.png"))
 
@@ -121,9 +116,95 @@ async def test_an_image_is_read_up_to_20_mib_and_refused_beyond(tmp_path: Path) 
     assert (await refusal(tmp_path, LocalImageItem(path="larger.png")))[1] == "larger.png: larger than 20 MiB"
 
 
+TOO_MUCH = "the images and files of a message exceed 48 MB of base64 in all"
+
+
 async def test_images_that_are_too_large_together_are_refused_before_all_are_read(tmp_path: Path) -> None:
-    large_image(tmp_path / "large.png", MAX_IMAGE_BYTES)
+    (tmp_path / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES))
 
     place, detail, _ = await refusal(tmp_path, *[LocalImageItem(path="large.png")] * 100_000)
 
-    assert (place, detail) == (2, "the images of a message exceed 50 MiB in all")
+    assert (place, detail) == (1, TOO_MUCH)
+
+
+async def test_what_comes_with_a_message_counts_like_what_is_read_for_it(tmp_path: Path) -> None:
+    (tmp_path / "dot.png").write_bytes(PNG)
+    half = "A" * 24_000_000
+    file, image = FileItem(file_data=half, filename="a.txt"), ImageItem(image_url=f"data:{half[5:]}")
+    at_most = (TextItem(text=half), file, ImageItem(image_url=f"https://{half}"), image)
+
+    assert await read(tmp_path, *at_most) == at_most
+    assert (await refusal(tmp_path, *at_most, LocalImageItem(path="dot.png")))[:2] == (4, TOO_MUCH)
+    assert (await refusal(tmp_path, LocalImageItem(path="dot.png"), *at_most))[:2] == (4, TOO_MUCH)
+    assert (await refusal(tmp_path, *at_most, FileItem(file_data="AAAA", filename="b.txt")))[:2] == (4, TOO_MUCH)
+
+
+# --- what a request repeats --------------------------------------------------------------
+
+
+def image(size: int) -> ImageItem:
+    """One that takes so many characters."""
+    return ImageItem(image_url="data:image/png;base64,".ljust(size, "A"))
+
+
+def said(*content: InputItem) -> UserItem:
+    return UserItem(content)
+
+
+def words(name: str) -> TextItem:
+    return TextItem(text=f"[Left out: {name}, as newer images and files fill the request]")
+
+
+def test_a_history_that_fits_is_sent_as_it_is() -> None:
+    history: list[HistoryItem] = [
+        said(TextItem(text="look"), image(60)),
+        MessageItem(text="I see"),
+        said(image(40)),
+    ]
+
+    assert within_bounds(history, room=100) is history
+    assert within_bounds([], room=0) == []
+
+
+def test_words_stand_for_the_oldest_images_and_files_that_do_not_fit() -> None:
+    old = FileItem(file_data="A" * 40, filename="old.txt")
+    far = ImageItem(image_url="https://example.com/" + "a" * 500), ImageItem(file_id="file-1")
+    look, again = TextItem(text="look" * 100), TextItem(text="again")
+    between: list[HistoryItem] = [call("c1"), OutputItem(call("c1").call_id, "x" * 500)]
+    history: list[HistoryItem] = [
+        said(look, old, *far),
+        *between,
+        said(image(50), again, image(60)),
+        said(image(40)),
+    ]
+
+    assert within_bounds(history, room=189) == [said(look, words("the file old.txt"), *far), *history[1:]]
+    assert within_bounds(history, room=149) == [
+        said(look, words("the file old.txt"), *far),
+        *between,
+        said(words("an image"), again, image(60)),
+        said(image(40)),
+    ]
+    assert within_bounds(history, room=39) == [
+        said(look, words("the file old.txt"), *far),
+        *between,
+        said(words("an image"), again, words("an image")),
+        said(words("an image")),
+    ]
+
+
+def test_what_was_left_out_does_not_come_back() -> None:
+    history: list[HistoryItem] = [said(image(30)), said(image(90)), said(image(40))]
+
+    assert within_bounds(history[:2], room=100) == [said(words("an image")), history[1]]
+    assert within_bounds(history, room=100) == [said(words("an image")), said(words("an image")), history[2]]
+
+
+@pytest.mark.promises("send.room")
+def test_a_request_has_48_mb_of_images_at_most(tmp_path: Path) -> None:
+    large = as_read("image/png", large_png(MAX_IMAGE_BYTES))
+    history = [said(large) for _ in range(6)]
+
+    request = request_for(settings(cwd=str(tmp_path), home=str(tmp_path)), history, ())
+
+    assert request.history == [*[said(words("an image"))] * 5, said(large)]

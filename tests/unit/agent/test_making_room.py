@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.events import background_event, task_started, text, token_count, user_message
 from kit.model_peer import RecordingClock, settings
+from kit.notebook import Notebook
 from kit.records import (
     call,
     call_output,
@@ -27,9 +28,9 @@ from parley.agent.compaction import FOREWORD, INSTRUCTIONS, Meter, make_room
 from parley.agent.prompt import request_for
 from parley.agent.tokens import estimate
 from parley.config.types import Settings
-from parley.conversation.history import History, HistoryItem, OutputItem, UserItem
-from parley.conversation.log import Happened, ItemKind
-from parley.conversation.records import CallItem, CommandOutput
+from parley.conversation.history import HistoryItem, OutputItem, UserItem
+from parley.conversation.log import Happened
+from parley.conversation.records import CallItem
 from parley.errors import (
     CannotConnect,
     HighDemand,
@@ -39,7 +40,7 @@ from parley.errors import (
     UnexpectedStatus,
 )
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, TextDelta
-from parley.wire.events import BackgroundEvent, OutputStream
+from parley.wire.events import BackgroundEvent
 from parley.wire.ids import CallId
 from parley.wire.items import ImageItem, InputItem, TextItem
 
@@ -51,36 +52,6 @@ def with_window(window: int | None = WINDOW, instructions: str = "") -> Settings
     return settings(
         base_instructions=instructions, project_doc_max_bytes=0, model_context_window=window, cwd="/nonexistent"
     )
-
-
-class Notebook:
-    """A transcript that only keeps what is written down."""
-
-    def __init__(self, *happened: Happened) -> None:
-        self.history = History()
-        self.happened: list[Happened] = []
-        self.write(*happened)
-        self.happened.clear()
-
-    def write(self, *happened: Happened) -> None:
-        for one in happened:
-            self.history.apply(one)
-        self.happened += happened
-
-    async def append(self, *happened: Happened) -> None:
-        self.write(*happened)
-
-    def extend(self, kind: ItemKind, text: str) -> None:
-        raise AssertionError(f"{text!r} is shown")
-
-    def unfinished(self, kind: ItemKind) -> str:
-        return ""
-
-    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        raise AssertionError("nothing runs")
-
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        return None
 
 
 Reply = Sequence[Chunk] | ModelError | asyncio.Event
@@ -132,6 +103,7 @@ async def room_made(
 ) -> None:
     async with asyncio.timeout(10):
         await make_room(notebook, model, (), chosen or with_window(), RecordingClock(), meter or Meter())
+    assert notebook.shown == []
 
 
 def tokens(number: int) -> str:
@@ -393,12 +365,16 @@ def check_pairs(items: Sequence[HistoryItem]) -> None:
 
 def long_talk() -> Notebook:
     """All of it has to go."""
-    notebook = Notebook(*turn("one", 9_000), *said("two"))
-    notebook.write(history_compacted(f"{FOREWORD}What was before.", replaced=2))
-    notebook.write(model_asked(), model_said(message(tokens(5_000))), turn_ended())
-    notebook.write(*turn("three", 6_500), *said("four"))
-    notebook.happened.clear()
-    return notebook
+    return Notebook(
+        *turn("one", 9_000),
+        *said("two"),
+        history_compacted(f"{FOREWORD}What was before.", replaced=2),
+        model_asked(),
+        model_said(message(tokens(5_000))),
+        turn_ended(),
+        *turn("three", 6_500),
+        *said("four"),
+    )
 
 
 WISHES = f"{FOREWORD}What was before.\n- The user said: two\n- The user said: three"

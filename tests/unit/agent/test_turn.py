@@ -17,12 +17,12 @@ from kit.events import (
     user_message,
 )
 from kit.model_peer import settings
+from kit.notebook import Notebook
 from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
 from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
-from parley.conversation.history import History, HistoryItem, UserItem
-from parley.conversation.log import Happened, ItemKind, Log
-from parley.conversation.records import CallItem, CommandOutput, TurnEnded
+from parley.conversation.history import HistoryItem, UserItem
+from parley.conversation.records import CallItem, TurnEnded
 from parley.errors import ModelError, StreamDisconnected, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
@@ -38,51 +38,12 @@ from parley.ports.model import (
     TextDelta,
     ToolSpec,
 )
-from parley.wire.events import BackgroundEvent, OutputStream
-from parley.wire.ids import CallId
+from parley.wire.events import BackgroundEvent
 from parley.wire.items import InputItem, TextItem
 
 SETTINGS = settings(project_doc_max_bytes=0)
 
 DONE = ResponseDone(None)
-
-
-class Notebook:
-    """A transcript in memory, with what happened as it was written down."""
-
-    def __init__(self) -> None:
-        self.history = History()
-        self.happened: list[Happened] = []
-        self.log = Log()
-        self.write(turn_started(), task_started(), user_message("go"))
-
-    def write(self, *happened: Happened) -> None:
-        self.log.append(happened, at=0.0)
-        for one in happened:
-            self.history.apply(one)
-        self.happened += happened
-
-    async def append(self, *happened: Happened) -> None:
-        self.write(*happened)
-
-    def extend(self, kind: ItemKind, text: str) -> None:
-        self.log.extend(kind, text)
-
-    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        for _ in self.log.extend_output(call_id, stream, data):
-            pass
-
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        return next(self.log.kept_outputs(call_id), None)
-
-    def unfinished(self, kind: ItemKind) -> str:
-        item = self.log.open.get(kind)
-        return item.text() if item else ""
-
-    @property
-    def turn(self) -> list[Happened]:
-        """All behind the beginning."""
-        return self.happened[3:]
 
 
 Step = Sequence[Chunk] | ModelError | Callable[[], None] | asyncio.Event
@@ -140,6 +101,11 @@ class Pauses:
         self.seconds.append(seconds)
 
 
+def asked_to_go() -> Notebook:
+    """A turn that has just begun."""
+    return Notebook(turn_started(), task_started(), user_message("go"))
+
+
 async def turn_of(notebook: Notebook, model: Model, clock: Clock) -> TurnEnded:
     return await run_turn(notebook, model, NoTools(), SETTINGS, clock, Meter())
 
@@ -150,7 +116,7 @@ def says(text: str) -> list[Sequence[Chunk]]:
 
 async def test_the_records_of_a_turn_stand_around_its_events() -> None:
     spent = token_count(input_tokens=3, output_tokens=2)
-    notebook = Notebook()
+    notebook = asked_to_go()
     model = Replies(
         [
             [TextDelta("Look")],
@@ -161,7 +127,7 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
     )
     await turn_of(notebook, model, Pauses())
 
-    assert notebook.turn == [
+    assert notebook.happened == [
         model_asked(),
         agent_message("Look"),
         model_said(message("Look")),
@@ -178,14 +144,14 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
 
 
 async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
-    notebook, clock = Notebook(), Pauses()
+    notebook, clock = asked_to_go(), Pauses()
     broken: list[Step] = [[TextDelta("par")], StreamDisconnected("gone")]
     model = Replies(*([broken] * 5), says("whole"), max_retries=5)
     await turn_of(notebook, model, clock)
 
     for number, seconds in enumerate(clock.seconds):
         assert 0.18 * 2**number <= seconds <= 0.22 * 2**number
-    notices = [one.message for one in notebook.turn if isinstance(one, BackgroundEvent)]
+    notices = [one.message for one in notebook.happened if isinstance(one, BackgroundEvent)]
     lost = "stream error: stream disconnected before completion: gone; retrying"
     assert notices == [
         f"{lost} {number}/5 in {_spoken(seconds)}…" for number, seconds in enumerate(clock.seconds, 1)
@@ -200,37 +166,37 @@ def _spoken(seconds: float) -> str:
 
 
 async def test_every_request_of_a_turn_has_its_own_retries() -> None:
-    notebook, clock = Notebook(), Pauses()
+    notebook, clock = asked_to_go(), Pauses()
     lost: list[ModelError] = [StreamDisconnected("gone")]
     model = Replies(
         lost, [[CallDone(call("c1")), DONE]], lost, [[CallDone(call("c2")), DONE]], lost, says("Bye"), max_retries=1
     )
     await turn_of(notebook, model, clock)
 
-    assert notebook.turn[-1] == turn_ended("done", "Bye")
+    assert notebook.happened[-1] == turn_ended("done", "Bye")
     assert len(clock.seconds) == 3
     assert all(seconds <= 0.22 for seconds in clock.seconds)
 
 
 async def test_what_repeating_cannot_change_is_not_repeated() -> None:
-    notebook, clock = Notebook(), Pauses()
+    notebook, clock = asked_to_go(), Pauses()
     model = Replies([UnexpectedStatus(400, "Bad Request", "no")], max_retries=5)
     await turn_of(notebook, model, clock)
 
     told = "unexpected status 400 Bad Request: no"
-    assert notebook.turn == [model_asked(), error(told), task_complete(), turn_ended("failed", told)]
+    assert notebook.happened == [model_asked(), error(told), task_complete(), turn_ended("failed", told)]
     assert clock.seconds == []
 
 
 async def test_a_broken_reply_leaves_no_item_behind() -> None:
-    notebook = Notebook()
+    notebook = asked_to_go()
     broken: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("par"), CallDone(call("c1")), MessageDone(message("part"))],
         StreamDisconnected("gone"),
     ]
     await turn_of(notebook, Replies(broken, says("whole"), max_retries=1), Pauses())
 
-    assert [one for one in notebook.turn if not isinstance(one, BackgroundEvent)] == [
+    assert [one for one in notebook.happened if not isinstance(one, BackgroundEvent)] == [
         model_asked(),
         agent_message("part"),
         agent_message("whole"),
@@ -244,7 +210,7 @@ async def test_a_broken_reply_leaves_no_item_behind() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answered(at: int) -> None:
-    notebook = Notebook()
+    notebook = asked_to_go()
     last: list[Step] = [*says("Bye")]
     last.insert(at, lambda: notebook.write(user_message("wait", message_id="m2")))
     model = Replies(last, says("Well?"))
@@ -252,15 +218,15 @@ async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answ
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.turn[-2:] == [task_complete("Well?"), turn_ended("done", "Well?")]
+    assert notebook.happened[-2:] == [task_complete("Well?"), turn_ended("done", "Well?")]
     assert notebook.history.waiting == []
 
 
 async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
-    notebook = Notebook()
+    notebook = asked_to_go()
     await turn_of(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
 
-    assert notebook.turn == [
+    assert notebook.happened == [
         model_asked(),
         agent_message("Hello"),
         model_said(message("Hello")),
@@ -270,16 +236,16 @@ async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
 
 
 async def test_raw_thoughts_that_are_not_wanted_open_nothing() -> None:
-    notebook = Notebook()
+    notebook = asked_to_go()
     thinks: list[Step] = [[RawReasoningDelta("psst")], [ReasoningDone(summaries=(), raw=("psst",)), DONE]]
     await turn_of(notebook, Replies(thinks), Pauses())
 
-    assert notebook.turn == [model_asked(), task_complete(), turn_ended("done")]
+    assert notebook.happened == [model_asked(), task_complete(), turn_ended("done")]
     assert notebook.log.open == {}
 
 
 async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
-    notebook, reached = Notebook(), asyncio.Event()
+    notebook, reached = asked_to_go(), asyncio.Event()
     held: list[Step] = [[TextDelta("par")], reached.set, asyncio.Event()]
     model = Replies(held, max_retries=5)
     turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
@@ -289,18 +255,18 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await turn
 
-    assert notebook.turn == [model_asked()]
+    assert notebook.happened == [model_asked()]
     assert model.closed == 1
 
 
 async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_response_ends() -> None:
-    notebook = Notebook()
+    notebook = asked_to_go()
     careless: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("I "), TextDelta("look."), CallDone(call("c1")), DONE],
     ]
     await turn_of(notebook, Replies(careless, says("Done")), Pauses())
 
-    assert notebook.turn == [
+    assert notebook.happened == [
         model_asked(),
         agent_reasoning("hm"),
         agent_message("I look."),

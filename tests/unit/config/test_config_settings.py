@@ -94,6 +94,7 @@ env = { A = "b" }
 [mcp_servers.web]
 url = "http://localhost:2/mcp"
 bearer_token_env_var = "WEB_TOKEN"
+tool_timeout_seconds = 60
 
 [shell_environment_policy]
 inherit = "core"
@@ -154,7 +155,9 @@ def test_a_file_may_set_everything(home: Home) -> None:
         internal_originator="ours",
         mcp_servers=(
             ToolServer(name="docs", command="docs-server", args=("--fast",), env={"A": "b"}),
-            ToolServer(name="web", url="http://localhost:2/mcp", bearer_token_env_var="WEB_TOKEN"),
+            ToolServer(
+                name="web", url="http://localhost:2/mcp", bearer_token_env_var="WEB_TOKEN", tool_timeout_seconds=60
+            ),
         ),
         shell_environment=ShellEnvironment(
             inherit="core",

@@ -9,13 +9,14 @@ from kit.records import (
     call_output,
     history_compacted,
     input_read,
+    input_refused,
     message,
     model_asked,
     model_said,
     turn_ended,
     turn_started,
 )
-from parley.conversation.history import OutputItem, UserItem
+from parley.conversation.history import REFUSED, OutputItem, UserItem
 from parley.conversation.log import Happened
 from parley.wire.ids import CallId
 from parley.wire.items import ImageItem, LocalImageItem
@@ -169,3 +170,42 @@ def test_an_image_that_a_tool_looked_at_stands_behind_the_outputs() -> None:
     ]
 
     assert seen(*looked) == ["q1", "c1", "c1: attached", "c2", "c2: done", "data:1"]
+
+
+def test_what_a_provider_refused_is_left_out_and_the_words_beside_it_stay() -> None:
+    image = ImageItem(image_url="data:1")
+    history = history_of(
+        *turn(1),
+        turn_started("2"),
+        user_message("look", image, message_id="m2"),
+        model_asked(),
+        input_refused(),
+        turn_ended("failed", "unexpected status 400"),
+    )
+
+    assert history.items == [
+        UserItem((text("q1"),)),
+        message("a1"),
+        UserItem((text("look"), text(REFUSED))),
+    ]
+
+
+def test_what_the_model_answered_once_was_not_refused() -> None:
+    image = ImageItem(image_url="data:1")
+    history = history_of(
+        turn_started("1"),
+        user_message(image, message_id="m1"),
+        model_asked(),
+        model_said(call("c1")),
+        call_output("c1", "done"),
+        input_read(ImageItem(image_url="data:2")),
+        model_asked(),
+        input_refused(),
+    )
+
+    assert history.items == [
+        UserItem((image,)),
+        call("c1"),
+        OutputItem(CallId("c1"), "done"),
+        UserItem((text(REFUSED),)),
+    ]

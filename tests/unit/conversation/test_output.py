@@ -99,6 +99,19 @@ def test_a_snapshot_shows_the_first_and_the_last_8_kib(size: int) -> None:
         assert shown == [(0, data[:8192]), (size - 8192, data[-8192:])]
 
 
+@pytest.mark.parametrize(
+    ("size", "begins"), [(1, [0]), (2 * KEPT_BYTES, [0]), (500_000, [0, 500_000 - KEPT_BYTES])]
+)
+def test_what_is_kept_is_one_run_or_two_where_the_middle_is_gone(size: int, begins: list[int]) -> None:
+    item, data = said(size)
+
+    runs = item.runs()
+
+    assert [at for at, _ in runs] == begins
+    assert all(data[at : at + len(run)] == run for at, run in runs)
+    assert runs[-1][0] + len(runs[-1][1]) == size
+
+
 def test_a_piece_is_a_list_of_bytes_on_the_wire() -> None:
     delta = OutputDelta(StreamItem(ItemId("i1"), CallId('"'), "stderr"), 0, b"\x00\xff\n")
 
@@ -222,7 +235,7 @@ def test_an_interrupt_ends_all_of_them_and_keeps_what_was_said() -> None:
     say(log, b"so far")
     log.append([*log.kept_outputs(), error("Turn interrupted")], at=AT)
 
-    record = next(entry for entry in log.entries if entry.is_output)
+    record = next(entry for entry in log.entries if entry.output is not None)
 
     assert log.outputs == {}
     assert [(item.id, item.call_id, item.kept().head) for item in output_of(record)] == [

@@ -22,6 +22,7 @@ from kit.records import (
     command_output,
     history_compacted,
     input_read,
+    input_refused,
     model_asked,
     model_said,
     settings_chosen,
@@ -45,6 +46,7 @@ RECORDS: dict[type[Record], Record] = {
         call_output("c1", "ok"),
         command_output("c1", b"ok"),
         input_read(),
+        input_refused(),
         history_compacted(),
         turn_ended(),
     )

@@ -14,15 +14,17 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from kit.images import PNG, as_data_url
 from kit.model_peer import CONVERSATION, RecordingClock, settings
 from parley.config.types import WireApi
 from parley.conversation.history import UserItem
 from parley.models import model_opener
 from parley.models.chat import encode_chat
+from parley.models.content import flaw_of
 from parley.models.http import Http
 from parley.models.responses import encode_responses
 from parley.ports.model import Model, ModelRequest
-from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, flaw_of
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
 Api = Literal["chat", "responses"]
 APIS: tuple[Api, ...] = ("chat", "responses")
@@ -32,8 +34,16 @@ checked.register_profile("input parts", deadline=None)
 anyhow = checked(checked.get_profile("input parts"))
 
 ADDRESS = "https://example.com/a.png"
-PICTURE = "data:image/png;base64,AAAA"
-PAPER = base64.b64encode(b"%PDF-1.7 and so on").decode()
+PICTURE = as_data_url("image/png", PNG)
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+PAPER = base64_of(b"%PDF-1.7 and so on")
+NOTES = base64_of("- Brötchen\n".encode())
+ZIPPED = base64_of(b"PK\3\4\0\0")
 
 
 def model(api: WireApi) -> Model:
@@ -66,6 +76,7 @@ def test_a_message_with_images_and_files_keeps_its_order_over_chat() -> None:
         TextItem(text="Third"),
         ImageItem(image_url=ADDRESS, detail="high"),
         FileItem(file_data=PAPER, filename="paper.pdf"),
+        FileItem(file_data=NOTES, filename="notes.md"),
         FileItem(file_id="file-1"),
     )
 
@@ -76,6 +87,7 @@ def test_a_message_with_images_and_files_keeps_its_order_over_chat() -> None:
         {"type": "text", "text": "Third"},
         {"type": "image_url", "image_url": {"url": ADDRESS, "detail": "high"}},
         {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PAPER}", "filename": "paper.pdf"}},
+        {"type": "text", "text": "File notes.md:\n\n- Brötchen\n"},
         {"type": "file", "file": {"file_id": "file-1"}},
     ]
 
@@ -135,12 +147,34 @@ def test_texts_alone_are_one_text_over_chat_and_parts_over_responses() -> None:
         ("AAAA", ".pdf", "text/plain"),
     ],
 )
-def test_a_file_is_sent_with_its_type(data: str, filename: str, media_type: str) -> None:
+def test_a_file_is_sent_with_its_type_over_responses(data: str, filename: str, media_type: str) -> None:
     file = {"file_data": f"data:{media_type};base64,{data}", "filename": filename}
-    content = (FileItem(file_data=data, filename=filename),)
 
-    assert sent("chat", content) == [{"type": "file", "file": file}]
-    assert sent("responses", content) == [{"type": "input_file", **file}]
+    assert sent("responses", (FileItem(file_data=data, filename=filename),)) == [{"type": "input_file", **file}]
+
+
+@pytest.mark.parametrize("filename", ["paper.pdf", "paper", "misleading.txt"])
+def test_a_pdf_is_a_file_over_chat_whatever_it_is_called(filename: str) -> None:
+    file = {"file_data": f"data:application/pdf;base64,{PAPER}", "filename": filename}
+
+    assert sent("chat", (FileItem(file_data=PAPER, filename=filename),)) == [{"type": "file", "file": file}]
+
+
+@pytest.mark.parametrize(
+    ("data", "filename", "text"),
+    [
+        (b"a,b\r\n1,2\r\n", "table.csv", "a,b\r\n1,2\r\n"),
+        (b"all:\n\ttrue\n", "Makefile", "all:\n\ttrue\n"),
+        (b"no paper", "REPORT.PDF", "no paper"),
+        (b"\xef\xbb\xbfmarked", "bom.txt", "marked"),
+        ("Käse 🧀".encode(), "src/main.rs", "Käse 🧀"),
+    ],
+)
+def test_a_text_is_put_in_behind_its_name_over_chat(data: bytes, filename: str, text: str) -> None:
+    item = FileItem(file_data=base64_of(data), filename=filename)
+
+    assert model("chat").cannot_carry(item) is None
+    assert sent("chat", (item,)) == [{"type": "text", "text": f"File {filename}:\n\n{text}"}]
 
 
 def test_words_stand_in_the_history_for_what_chat_has_no_place_for() -> None:
@@ -148,6 +182,7 @@ def test_words_stand_in_the_history_for_what_chat_has_no_place_for() -> None:
         TextItem(text="Look:"),
         ImageItem(file_id="file-1"),
         FileItem(file_url="https://example.com/a.pdf"),
+        FileItem(file_data=ZIPPED, filename="table.xlsx"),
         LocalImageItem(path="shot.png"),
     )
 
@@ -155,6 +190,7 @@ def test_words_stand_in_the_history_for_what_chat_has_no_place_for() -> None:
         {"type": "text", "text": "Look:"},
         {"type": "text", "text": "[Left out: an image by file id cannot be sent over the chat API.]"},
         {"type": "text", "text": "[Left out: a file by address cannot be sent over the chat API.]"},
+        {"type": "text", "text": "[Left out: the file table.xlsx cannot be sent over the chat API.]"},
         {"type": "text", "text": "[Left out: the unread image shot.png cannot be sent over the chat API.]"},
     ]
 
@@ -178,6 +214,7 @@ SENDABLE_ANYWHERE: tuple[InputItem, ...] = (
     FileItem(file_id="file-1"),
     FileItem(file_id="file-1", filename="named.pdf"),
     FileItem(file_data=PAPER, filename="paper.pdf"),
+    FileItem(file_data=NOTES, filename="notes.md"),
 )
 
 
@@ -191,6 +228,20 @@ def test_what_every_api_can_be_sent_is_refused_by_none(api: WireApi) -> None:
     [
         (ImageItem(file_id="file-1"), "an image by file id cannot be sent over the chat API"),
         (FileItem(file_url=ADDRESS), "a file by address cannot be sent over the chat API"),
+        *(
+            (
+                FileItem(file_data=base64_of(data), filename=name),
+                f"the file {name} cannot be sent over the chat API, which takes only text and PDF",
+            )
+            for name, data in {
+                "table.xlsx": b"PK\3\4\0\0",
+                "shot.png": PNG,
+                "zero.txt": b"half\0text",
+                "latin.txt": "Käse".encode("latin-1"),
+                "wide.txt": "wide".encode("utf-16"),
+                "half.txt": "ä".encode()[:1],
+            }.items()
+        ),
     ],
 )
 def test_what_only_chat_cannot_be_sent_is_refused_there_alone(item: InputItem, why: str) -> None:
@@ -237,7 +288,8 @@ maybe: st.SearchStrategy[Any] = st.one_of(st.just(UNSET), st.none(), texts, st.j
 images = st.builds(
     ImageItem, image_url=maybe, file_id=maybe, detail=st.sampled_from([UNSET, None, "low", "high", "auto"])
 )
-files = st.builds(FileItem, file_url=maybe, file_id=maybe, file_data=maybe, filename=maybe)
+data: st.SearchStrategy[Any] = st.one_of(maybe, st.binary(max_size=9).map(base64_of), st.just(PAPER))
+files = st.builds(FileItem, file_url=maybe, file_id=maybe, file_data=data, filename=maybe)
 items: st.SearchStrategy[InputItem] = st.one_of(
     st.builds(TextItem, text=texts), images, files, st.builds(LocalImageItem, path=texts)
 )
@@ -262,7 +314,7 @@ def test_what_is_not_refused_is_not_left_out(api: Api, item: InputItem) -> None:
     [part] = sent(api, (item,))
 
     if model(api).cannot_carry(item) is None:
-        assert part["type"] not in ("text", "input_text")
+        assert not part.get("text", "").startswith("[Left out")
 
 
 @given(st.text(alphabet="Az09+/=\n -_,é", max_size=9))

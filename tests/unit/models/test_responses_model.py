@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from kit.model_peer import CONVERSATION, RESPONSES_END, responses_event, settings
 from parley.conversation.history import OutputItem, UserItem
@@ -34,9 +34,9 @@ from parley.wire.ids import CallId
 from parley.wire.items import ImageItem, TextItem
 
 
-def decoded(data: bytes, cuts: tuple[int, ...] = ()) -> list[Chunk]:
+def decoded(data: bytes, cuts: tuple[int, ...] = (), *, by: str = "") -> list[Chunk]:
     """What a reply means whose body is `data`, read in the given pieces."""
-    decoder = ResponsesDecoder()
+    decoder = ResponsesDecoder(by=by)
     chunks: list[Chunk] = []
     start = 0
     for end in (*sorted(cuts), len(data)):
@@ -185,6 +185,7 @@ ODDITIES_CHUNKS: list[Chunk] = [
     TextDelta("half \ufffd pair, "),
     TextDelta("bad byte \ufffd"),
     OpaqueDone(OpaqueItem(verbatim=raw({"type": "thing", "of": "\ufffd \ufffd"}))),
+    CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments='{"command":[]}')),
     MessageDone(MessageItem(text="", id="msg_2")),
     MessageDone(MessageItem(text="Sorry: no.")),
     ResponseDone(None),
@@ -359,3 +360,32 @@ def test_an_image_is_a_part_of_the_message_it_stands_in() -> None:
             [{"type": "input_text", "text": "And?"}],
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "arguments"),
+    [
+        ({"type": "function_call", "name": "shell", "arguments": "{}"}, "shell", "{}"),
+        ({"type": "function_call", "call_id": 7, "name": "shell", "arguments": "{}"}, "shell", "{}"),
+        ({"type": "function_call", "call_id": "", "name": "shell"}, "shell", ""),
+        ({"type": "local_shell_call", "action": {"command": []}}, "local_shell", '{"command":[]}'),
+        ({"type": "local_shell_call"}, "local_shell", ""),
+    ],
+)
+def test_a_call_without_an_id_is_given_one_and_goes_back_with_it(call: Any, name: str, arguments: str) -> None:
+    first, _ = decoded(item_done(call) + RESPONSES_END)
+
+    assert isinstance(first, CallDone)
+    assert (first.item.name, first.item.arguments, first.item.verbatim) == (name, arguments, UNSET)
+    assert first.item.call_id.startswith("call_")
+
+
+def test_another_provider_is_sent_neither_reasoning_nor_ids_of_the_first() -> None:
+    said = [chunk for reply in (MESSAGE, REASONING, CALLS) for chunk in decoded(reply, by="http://elsewhere/v1")]
+    items = [chunk.item for chunk in said if isinstance(chunk, MessageDone | CallDone | OpaqueDone | ReasoningDone)]
+    request = ModelRequest(instructions="", context=(), history=[item for item in items if item is not None])
+
+    sent = str(body(request)["input"])
+
+    assert items
+    assert [name for name in ("fc_c1", "rs_", "msg_", "encrypted_content") if name in sent] == []

@@ -13,7 +13,7 @@ from kit.events import agent_message, task_started, user_message
 from kit.json import as_json
 from kit.logs import log_of
 from kit.records import model_asked, turn_started
-from parley.conversation.log import ItemKind, Log, encode_delta
+from parley.conversation.log import ItemKind, Log, encode_piece
 from parley.server.voices import CodexVoice, StreamVoice, hidden_events
 from parley.testing import check_message
 from parley.wire.ids import ConversationId, EventId, Seq
@@ -81,7 +81,7 @@ def test_a_live_delta_of_a_stream_is_the_struct(event_meta: bool, named: bool) -
         if event_meta or named:
             event = ConversationEvent(meta=meta, msg=Raw(encode(msg)))
 
-        assert _read(voice.delta(delta, encode_delta(delta))) == _notification(kind.value, event)
+        assert _read(voice.delta(delta, encode_piece(delta))) == _notification(kind.value, event)
 
 
 @pytest.mark.parametrize("event_meta", [False, True])
@@ -111,9 +111,9 @@ def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
         for entry in log.events()
     ]
     events += [
-        SnapshotEvent(meta=EventMeta(item=delta.item.id, offset=0), msg=Raw(encode_delta(delta)))
+        SnapshotEvent(meta=EventMeta(item=delta.item.id, offset=0), msg=Raw(encode_piece(delta)))
         if event_meta
-        else SnapshotEvent(msg=Raw(encode_delta(delta)))
+        else SnapshotEvent(msg=Raw(encode_piece(delta)))
         for delta in log.open_deltas()
     ]
     here = EventMeta(conversation_id=UUID, seq=log.last) if event_meta else EventMeta(conversation_id=UUID)
@@ -146,7 +146,7 @@ def test_an_event_of_a_call_is_the_struct_twice(request_id: RequestId, event_id:
     delta = log.extend(ItemKind.MESSAGE, ODD)
     for kind, encoded, frames in (
         *((entry.type, entry.encoded, voice.entry(entry)) for entry in log.events()),
-        (delta.item.type, encode_delta(delta), voice.delta(delta, encode_delta(delta))),
+        (delta.item.type, encode_piece(delta), voice.delta(delta, encode_piece(delta))),
     ):
         event = CodexEvent(meta=CodexMeta(request_id=request_id), id=EventId(event_id), msg=Raw(encoded))
         first, second = frames.split(b"\n")

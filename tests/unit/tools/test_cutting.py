@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.conversation.records import StreamOutput
-from parley.tools.cutting import for_end_event, for_model
+from parley.tools.cutting import both_for_model, for_end_event, for_model
 from parley.wire.ids import ItemId
 
 KEPT = 64 * 1024
@@ -82,6 +82,26 @@ def test_stray_continuation_bytes_at_the_cut_cost_three_of_them_at_most() -> Non
     assert for_model(output(data)) == "a" * 5120 + "\n[... 0 lines, 884 bytes truncated ...]\n" + "�" * 5116 + "z"
 
 
-def test_the_end_event_has_the_first_5120_characters() -> None:
-    assert for_end_event("€" * 6000) == "€" * 5120
-    assert for_end_event("short\n") == "short\n"
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"short\n", "short\n"),
+        (b"x" * 60_000, "x" * 5120),
+        ("€".encode() * 6000, "€" * (10240 // 3)),
+        (b"x\n" * 400, "x\n" * 256),
+        (b"cut \xe2\x82", "cut \ufffd"),
+    ],
+)
+def test_the_end_event_has_the_beginning_and_nothing_else(data: bytes, shown: str) -> None:
+    assert for_end_event(output(data)) == shown
+
+
+def test_two_streams_share_the_limits_and_one_may_have_what_the_other_does_not_need() -> None:
+    both = both_for_model(output(b"o\n" * 300), output(b"e\n" * 300))
+    little = both_for_model(output(b"o\n" * 10), output(b"e\n" * 300))
+
+    assert both == (
+        "o\n" * 64 + "[... 172 lines, 344 bytes truncated ...]\n" + "o\n" * 64,
+        "e\n" * 64 + "[... 172 lines, 344 bytes truncated ...]\n" + "e\n" * 64,
+    )
+    assert little == ("o\n" * 10, "e\n" * 123 + "[... 54 lines, 108 bytes truncated ...]\n" + "e\n" * 123)

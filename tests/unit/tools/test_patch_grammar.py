@@ -7,6 +7,7 @@ import pytest
 from kit.trees import patch
 from parley.errors import PatchRefused
 from parley.tools.patch.grammar import AddFile, Chunk, DeleteFile, Line, UpdateFile, parse
+from parley.tools.patch.patience import Wanted
 
 
 def refusal(text: str) -> str:
@@ -75,6 +76,33 @@ def test_empty_lines_are_unchanged_lines_and_known_where_they_end_a_chunk() -> N
 
 def test_only_line_feeds_part_lines() -> None:
     assert parse(patch("*** Add File: a", "+x\u2028y\x0bz\x85")) == (AddFile("a", ("x\u2028y\x0bz\x85",)),)
+
+
+def test_carriage_returns_that_are_everywhere_are_no_part_of_any_line() -> None:
+    text = patch("*** Add File: a", "+x", "*** Update File: b", "@@ c", "-y", "+z").replace("\n", "\r\n")
+    lines: tuple[Line, ...] = (("-", "y"), ("+", "z"))
+    hunks = AddFile("a", ("x",)), UpdateFile("b", None, (Chunk(("c",), lines, False, 0),))
+
+    assert parse(text) == hunks
+    assert parse(f"{text}\r\n") == hunks
+    assert parse(f"<<'EOF'\r\n{text}\r\nEOF\r\n") == hunks
+
+
+def test_other_carriage_returns_are_a_part_of_added_lines_alone() -> None:
+    text = patch("*** Add File: a\r", "+x\r", "+y", "*** Update File: b\r", "@@ c\r", " d\r", "-e\r", "+f\r", "\r")
+    lines: tuple[Line, ...] = ((" ", "d"), ("-", "e"), ("+", "f\r"), (" ", ""))
+
+    assert parse(text) == (AddFile("a", ("x\r", "y")), UpdateFile("b", None, (Chunk(("c",), lines, False, 1),)))
+
+
+def test_reading_ends_when_nobody_waits_for_it_any_more() -> None:
+    wanted = Wanted()
+    wanted.give_up()
+
+    with pytest.raises(PatchRefused) as refused:
+        parse(patch("*** Delete File: a"), wanted=wanted)
+
+    assert str(refused.value) == "error: interrupted"
 
 
 def test_a_file_may_be_moved_as_it_is() -> None:

@@ -9,15 +9,16 @@ import pytest
 from kit.trees import patch
 from parley.errors import PatchRefused
 from parley.tools.patch.grammar import UpdateFile, parse
-from parley.tools.patch.matching import Patience, apply_chunks
+from parley.tools.patch.matching import apply_chunks
+from parley.tools.patch.patience import Deadline, Wanted
 
 
-def changed(content: str | bytes, *lines: str, patience: Patience | None = None) -> bytes:
+def changed(content: str | bytes, *lines: str, deadline: Deadline | None = None) -> bytes:
     """The file after an update of these lines."""
     (hunk,) = parse(patch("*** Update File: a.txt", *lines))
     assert isinstance(hunk, UpdateFile)
     before = content.encode() if isinstance(content, str) else content
-    return apply_chunks(before, hunk.chunks, path="/work/a.txt", patience=patience or Patience())
+    return apply_chunks(before, hunk.chunks, path="/work/a.txt", deadline=deadline or Deadline())
 
 
 def refusal(content: str, *lines: str) -> str:
@@ -114,6 +115,14 @@ def test_lines_that_are_not_there_are_named(lines: list[str], told: str) -> None
     assert refusal("a\nb\n", *lines) == f"error: Failed to find expected lines {told}"
 
 
+def test_of_many_lines_that_are_not_there_the_first_are_named() -> None:
+    named = ", ".join(f'"{number}"' for number in range(20))
+
+    assert refusal("a\n", *(f"-{number}" for number in range(25))) == (
+        f"error: Failed to find expected lines [{named}] and 5 more in /work/a.txt"
+    )
+
+
 def test_a_context_that_is_not_there_is_named() -> None:
     told = refusal("a\n", "@@ no such context", "-a", "+b")
 
@@ -137,6 +146,20 @@ def test_a_context_that_is_not_there_is_named() -> None:
 def test_line_ends_are_kept_and_new_lines_take_those_around_them(
     content: bytes, lines: list[str], expected: bytes
 ) -> None:
+    assert changed(content, *lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "expected"),
+    [
+        (b"a\nb\n", ["-a", "+A\r", "+X"], b"A\r\nX\nb\n"),
+        (b"a\r\nb\r\n", ["-a", "+A\r", "+X"], b"A\r\nX\r\nb\r\n"),
+        (b"a\nb\n", [" a\r", "-b\r", "+B"], b"a\nB\n"),
+        (b"a\n", ["@@ a\r", "+b\r"], b"a\nb\r\n"),
+        (b"", ["@@", "+a\r"], b"a\r\n"),
+    ],
+)
+def test_a_line_end_that_is_asked_for_is_given(content: bytes, lines: list[str], expected: bytes) -> None:
     assert changed(content, *lines) == expected
 
 
@@ -176,12 +199,12 @@ def test_bytes_that_are_not_utf_8_come_out_as_they_went_in() -> None:
 
 
 def steps_of(content: str, *lines: str) -> int:
-    patience = Patience(seconds=60)
+    deadline = Deadline(seconds=60)
     try:
-        changed(content, *lines, patience=patience)
+        changed(content, *lines, deadline=deadline)
     except PatchRefused:
         pass
-    return patience.steps
+    return deadline.steps
 
 
 def almost_everywhere(size: int) -> int:
@@ -206,6 +229,18 @@ def test_twice_as_much_to_match_takes_twice_as_many_steps(family: Callable[[int]
 
 def test_matching_ends_when_its_time_is_over() -> None:
     with pytest.raises(PatchRefused) as refused:
-        changed("a\n", "-a", patience=Patience(seconds=-1))
+        changed("a\n", "-a", deadline=Deadline(seconds=-1))
 
     assert str(refused.value) == "error: the patch takes too long to match; make it smaller"
+
+
+def test_matching_ends_when_nobody_waits_for_it_any_more() -> None:
+    wanted = Wanted()
+    deadline = Deadline(wanted=wanted)
+    changed("a\n", "-a", deadline=deadline)
+    wanted.give_up()
+
+    with pytest.raises(PatchRefused) as refused:
+        changed("a\n", "-a", deadline=deadline)
+
+    assert str(refused.value) == "error: interrupted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from kit.trees import patch, plant, tree
 from parley.errors import PatchRefused
-from parley.tools.patch import plan as limits
+from parley.tools.patch import limits
 from parley.tools.patch.commit import commit
+from parley.tools.patch.patience import Wanted
 from parley.tools.patch.plan import Change, Plan, verify
 from parley.wire.events import AddedFile, OtherChange, UpdatedFile
 
@@ -144,13 +146,14 @@ def test_a_patch_changes_all_its_files_and_leaves_nothing_else(work: Path) -> No
 
 def test_several_hunks_on_one_file_are_one_change(work: Path) -> None:
     plant(work, a__txt="one\ntwo\nthree\n")
+    (work / "x").mkdir()
 
     plan = apply(
         work, "*** Update File: a.txt", "-three", "+THREE", "*** Update File: ./x/../a.txt", "-one", "+ONE"
     )
 
     assert [(change.path, change.after) for change in plan.changes] == [(f"{work}/a.txt", b"ONE\ntwo\nTHREE\n")]
-    assert tree(work) == {"a.txt": ("-rw-r--r--", b"ONE\ntwo\nTHREE\n")}
+    assert tree(work) == {"a.txt": ("-rw-r--r--", b"ONE\ntwo\nTHREE\n"), "x": ("drwxr-xr-x", b"")}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +226,8 @@ def test_the_working_directory_itself_may_be_reached_through_a_link(work: Path, 
 
 @pytest.mark.parametrize("path", ["../outside.txt", "sub/../../outside.txt", "{outside}/outside.txt"])
 def test_a_plan_tells_when_a_file_lies_outside_and_where(work: Path, path: str) -> None:
+    (work / "sub").mkdir()
+
     plan = planned(work, f"*** Add File: {path.format(outside=work.parent)}", "+x")
 
     assert [change.path for change in plan.changes] == [f"{work.parent}/outside.txt"]
@@ -247,6 +252,80 @@ def test_a_call_in_a_directory_elsewhere_is_outside(work: Path, tmp_path: Path) 
 
     assert [change.path for change in plan.changes] == [f"{tmp_path}/elsewhere/a"]
     assert not plan.inside_cwd
+
+
+@pytest.fixture
+def elsewhere(work: Path) -> Path:
+    """A directory that `link` leads to; a file `f` is on every side of it."""
+    path = work.parent / "elsewhere"
+    for folder in (work, work / "sub", path, path / "inner", path / "sub"):
+        folder.mkdir(exist_ok=True)
+        plant(folder, f="x\n")
+    (work / "link").symlink_to(path / "inner")
+    return path
+
+
+@pytest.mark.parametrize("workdir", ["link/..", "link/../sub", "sub/../link/../sub"])
+def test_a_path_is_never_taken_for_another_because_the_call_went_back_from_a_link(
+    work: Path, elsewhere: Path, workdir: str
+) -> None:
+    for path in (f"{work}/f", f"{work}/sub/f"):
+        plan = planned(work, f"*** Update File: {path}", "-x", "+y", workdir=work / workdir)
+        assert [change.path for change in plan.changes] == [path]
+
+    plan = planned(work, "*** Update File: f", "-x", "+y", workdir=work / workdir)
+    assert [change.path for change in plan.changes] == [f"{os.path.realpath(work / workdir)}/f"]
+    assert not plan.inside_cwd
+
+
+def test_a_conversation_may_be_in_a_directory_behind_a_link(work: Path, elsewhere: Path) -> None:
+    cwd = f"{work}/link/../sub"
+
+    plan = verify(
+        patch("*** Update File: f", "-x", "+y", f"*** Update File: {work}/sub/f", "-x", "+z"), workdir=cwd, cwd=cwd
+    )
+
+    assert [change.path for change in plan.changes] == [f"{elsewhere}/sub/f", f"{work}/sub/f"]
+    assert not plan.inside_cwd
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("link/../f", "{work}/link is a symbolic link"),
+        ("{work}/link/../f", "{work}/link is a symbolic link"),
+        ("sub/../link/../../sub/f", "{work}/link is a symbolic link"),
+        ("nowhere/../f", "{work}/nowhere: No such file or directory (os error 2)"),
+        ("f/../f", "{work}/f is not a directory"),
+        ("link/nowhere/../../f", "{work}/link/nowhere: No such file or directory (os error 2)"),
+    ],
+)
+def test_a_path_does_not_go_back_from_what_is_no_directory(
+    work: Path, elsewhere: Path, path: str, why: str
+) -> None:
+    path = path.format(work=work)
+
+    assert refusal(work, f"*** Update File: {path}", "-x", "+y") == (
+        f"error: invalid path '{path}': {why.format(work=work)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("workdir", "why"),
+    [
+        ("nowhere", "No such file or directory (os error 2)"),
+        ("nowhere/..", "No such file or directory (os error 2)"),
+        ("f", "Not a directory (os error 20)"),
+        ("f/..", "Not a directory (os error 20)"),
+        ("circle", "Too many levels of symbolic links (os error 40)"),
+    ],
+)
+def test_a_call_must_be_in_a_directory(work: Path, elsewhere: Path, workdir: str, why: str) -> None:
+    (work / "circle").symlink_to("circle")
+
+    told = refusal(work, "*** Update File: ../f", "-x", "+y", workdir=work / workdir)
+
+    assert told == f"error: invalid working directory {work}/{workdir}: {why}"
 
 
 @pytest.mark.parametrize(
@@ -279,12 +358,48 @@ def test_git_is_refused_in_every_spelling(work: Path, header: str, path: str) ->
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [(".parley/config.toml", ".parley"), (".CODEX/x", ".codex"), ("a/parley~1", ".parley")]
+    ("path", "name"),
+    [
+        (".parley/config.toml", ".parley"),
+        (".CODEX/x", ".codex"),
+        ("a/parley~1", ".parley"),
+        (".agents/skills/x", ".agents"),
+        (".claude/settings.json", ".claude"),
+        (".cursor/mcp.json", ".cursor"),
+        (".gemini/settings.json", ".gemini"),
+        ("sub/.windsurf/x", ".windsurf"),
+    ],
 )
-def test_our_own_configuration_is_refused(work: Path, path: str, name: str) -> None:
+def test_the_configuration_of_agents_is_refused(work: Path, path: str, name: str) -> None:
     assert refusal(work, f"*** Add File: {path}", "+x") == (
         f"error: {work}/{path} must not be changed: {name} is protected"
     )
+
+
+def test_our_own_home_is_refused_whatever_it_is_called(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "home").symlink_to("real")
+    home = f"{tmp_path}/home"
+
+    for path in (f"{tmp_path}/real/config.toml", "../real/new/config.toml"):
+        with pytest.raises(PatchRefused) as refused:
+            verify(patch(f"*** Add File: {path}", "+x"), workdir=str(work), cwd=str(work), home=home)
+        shown = os.path.join(work, path)
+        assert str(refused.value) == f"error: {shown} must not be changed: Parley's home is protected"
+
+
+def test_a_conversation_may_work_below_our_own_home(tmp_path: Path) -> None:
+    work = tmp_path / "home" / "checkouts" / "one"
+    work.mkdir(parents=True)
+
+    def paths(path: str) -> list[str]:
+        text = patch(f"*** Add File: {path}", "+x")
+        plan = verify(text, workdir=str(work), cwd=str(work), home=f"{tmp_path}/home")
+        return [change.path for change in plan.changes]
+
+    assert paths("a") == [f"{work}/a"]
+    with pytest.raises(PatchRefused):
+        paths("../../config.toml")
 
 
 def test_git_is_refused_from_within(work: Path) -> None:
@@ -442,6 +557,34 @@ def test_a_call_cannot_be_in_a_directory_that_cannot_be(work: Path) -> None:
         verify(patch("*** Add File: a"), workdir=f"{work}/\0", cwd=str(work))
 
     assert str(refused.value) == f'error: invalid working directory "{work}/\\u0000": it has control characters'
+
+
+def test_a_patch_is_refused_where_no_file_can_be_opened(work: Path) -> None:
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
+    try:
+        with pytest.raises(PatchRefused) as refused:
+            planned(work, "*** Add File: a", "+x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+    assert str(refused.value) == "error: no file can be read: Too many open files (os error 24)"
+
+
+def test_a_patch_that_nobody_waits_for_any_more_is_given_up(work: Path) -> None:
+    plant(work, a="x\n")
+    text = patch("*** Update File: a", "-x", "+y")
+    wanted = Wanted()
+    plan = verify(text, workdir=str(work), cwd=str(work), wanted=wanted)
+    wanted.give_up()
+
+    for attempt in (
+        lambda: verify(text, workdir=str(work), cwd=str(work), wanted=wanted),
+        lambda: plan.for_events(wanted=wanted),
+    ):
+        with pytest.raises(PatchRefused) as refused:
+            attempt()
+        assert str(refused.value) == "error: interrupted"
 
 
 def test_an_empty_patch_is_rejected(work: Path) -> None:

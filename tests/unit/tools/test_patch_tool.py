@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import threading
@@ -13,58 +14,51 @@ from typing import Any, NamedTuple
 import pytest
 
 from kit.model_peer import settings
-from kit.records import call
+from kit.notebook import Appended, Notebook, Shown
+from kit.records import call, command_output
 from kit.trees import patch, plant, tree
-from parley.conversation.history import History
-from parley.conversation.log import Happened, ItemKind
-from parley.conversation.records import CommandOutput, StreamOutput
+from parley.conversation.records import CommandOutput
 from parley.ports.tools import Action, ApplyPatch, Desk, Granted, Refused, Verdict
 from parley.tools.apply_patch import Patches
+from parley.tools.cutting import MAX_BYTES
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.grammar import parse
+from parley.tools.patch.limits import MAX_DIFF_BYTES
 from parley.tools.patch.plan import verify
+from parley.tools.patch.turndiff import TouchedFiles
 from parley.wire.events import (
     AddedFile,
     FileChange,
     OtherChange,
-    OutputStream,
     PatchApplyBegin,
     PatchApplyEnd,
     TurnDiff,
     UpdatedFile,
 )
-from parley.wire.ids import CallId, ItemId
+from parley.wire.ids import CallId
 
 CALL = CallId("c1")
 GRANTED = Granted()
 PATIENCE_SECONDS = 10
 
 
-class Appended(NamedTuple):
-    """One append, all of it, and the files at that moment."""
+class Files(NamedTuple):
+    """All that there are, right after something was appended."""
 
-    happened: tuple[Happened, ...]
-    files: dict[str, bytes]
-
-
-class Shown(NamedTuple):
-    stream: OutputStream
-    data: bytes
+    found: dict[str, bytes]
 
 
 class Bench:
     """Everything around the tool, with one list of what it did, in order."""
 
-    history: History
-
-    def __init__(self, work: Path, verdict: Verdict = GRANTED) -> None:
+    def __init__(self, work: Path, verdict: Verdict = GRANTED, touched: TouchedFiles | None = None) -> None:
         self.work, self._verdict = work, verdict
-        self.did: list[Appended | Shown | Action] = []
-        self.begun = asyncio.Event()
+        self.notebook = Notebook(appended=self._look)
+        self.did = self.notebook.did
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
-        desk = Desk(settings=settings(cwd=str(work)), transcript=self, permit=self._permit)
-        self.patches = Patches(desk)
+        desk = Desk(settings=settings(cwd=str(work)), transcript=self.notebook, permit=self._permit)
+        self.patches = Patches(desk, touched)
 
     async def apply(self, *lines: str, workdir: Path | None = None) -> str:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -79,42 +73,17 @@ class Bench:
         self.did.append(action)
         return self._verdict
 
-    # --- the transcript ------------------------------------------------------------------
-
-    async def append(self, *happened: Happened) -> None:
-        self.did.append(Appended(happened, self.files()))
-        self.begun.set()
+    def _look(self) -> None:
+        self.did.append(Files(self.files()))
         if self.spoil is not None:
             self.spoil.write_bytes(b"somebody else's\n")
-
-    def extend(self, kind: ItemKind, text: str) -> None:
-        raise AssertionError("a patch says nothing but output")
-
-    def unfinished(self, kind: ItemKind) -> str:
-        return ""
-
-    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        assert call_id == CALL
-        self.did.append(Shown(stream, data))
-
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        shown = [one for one in self.did if isinstance(one, Shown)]
-        return kept(shown[-1]) if shown else None
 
     def files(self) -> dict[str, bytes]:
         return {name: content for name, (mode, content) in tree(self.work).items() if mode.startswith("-")}
 
 
 def kept(shown: Shown) -> CommandOutput:
-    stream = StreamOutput(
-        item=ItemId("i1"),
-        stream=shown.stream,
-        head=shown.data,
-        tail=b"",
-        size=len(shown.data),
-        lines=shown.data.count(b"\n"),
-    )
-    return CommandOutput(call_id=CALL, streams=(stream,))
+    return command_output(CALL, shown.data, stream=shown.stream)
 
 
 def without_seconds(told: str) -> str:
@@ -158,7 +127,7 @@ async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: P
     told = await bench.apply(*UPDATE)
 
     said = "Success. Updated the following files:\nM old.txt\n"
-    shown = Shown("stdout", said.encode())
+    shown = Shown(CALL, "stdout", said.encode())
     before, after = b"alpha\nbeta\n", b"ALPHA\nbeta\n"
     whole = (
         f"diff --git a/{work}/old.txt b/{work}/old.txt\nindex {blob(before)}..{blob(after)}\n"
@@ -168,10 +137,12 @@ async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: P
     end = PatchApplyEnd(call_id=CALL, stdout=said, stderr="", success=True)
     assert told == ran(said, 0)
     assert bench.did == [
-        ApplyPatch(call_id=CALL, changes=updated(work), cwd=str(work)),
-        Appended((begin,), {"old.txt": before}),
+        ApplyPatch(call_id=CALL, changes=updated(work), inside_cwd=True),
+        Appended((begin,)),
+        Files({"old.txt": before}),
         shown,
-        Appended((kept(shown), end, TurnDiff(unified_diff=whole)), {"old.txt": after}),
+        Appended((kept(shown), end, TurnDiff(unified_diff=whole))),
+        Files({"old.txt": after}),
     ]
 
 
@@ -181,9 +152,7 @@ async def test_the_diff_of_a_turn_goes_over_all_its_patches(work: Path) -> None:
 
     await bench.apply("*** Update File: old.txt", "-beta", "+BETA")
 
-    last = bench.did[-1]
-    assert isinstance(last, Appended)
-    assert isinstance(diff := last.happened[-1], TurnDiff)
+    assert isinstance(diff := bench.notebook.happened[-1], TurnDiff)
     assert diff.unified_diff.endswith("@@ -1,2 +1,2 @@\n-alpha\n-beta\n+ALPHA\n+BETA\n")
 
 
@@ -192,11 +161,54 @@ async def test_a_moved_file_is_shown_once_with_both_names(work: Path) -> None:
 
     told = await bench.apply("*** Update File: old.txt", "*** Move to: new.txt", "-alpha", "+ALPHA")
 
-    last = bench.did[-1]
-    assert isinstance(last, Appended)
-    assert isinstance(diff := last.happened[-1], TurnDiff)
+    assert isinstance(diff := bench.notebook.happened[-1], TurnDiff)
     assert told == ran("Success. Updated the following files:\nM new.txt\n", 0)
     assert diff.unified_diff.splitlines()[0] == f"diff --git a/{work}/old.txt b/{work}/new.txt"
+
+
+def added(path: Path, content: bytes, *, hunk: str) -> str:
+    """A new file in a diff."""
+    return (
+        f"diff --git a/{path} b/{path}\nnew file mode 100644\nindex {'0' * 40}..{blob(content)}\n"
+        f"--- /dev/null\n+++ b/{path}\n{hunk}"
+    )
+
+
+async def test_what_finds_no_room_in_the_diff_of_a_turn_is_shown_like_a_binary_file(work: Path) -> None:
+    bench = Bench(work)
+    line, count = "x" * 99, 6000
+    large = f"{line}\n".encode() * count
+
+    for name in ("a", "b"):
+        await bench.apply(f"*** Add File: {name}", *[f"+{line}"] * count)
+    await bench.apply("*** Add File: c", "+c")
+
+    shown = f"@@ -0,0 +1,{count} @@\n" + f"+{line}\n" * count
+    assert 2 * len(shown) > MAX_DIFF_BYTES
+    first, second, third = (one.unified_diff for one in bench.notebook.happened if isinstance(one, TurnDiff))
+    assert first == added(work / "a", large, hunk=shown)
+    assert second == first + added(work / "b", large, hunk="Binary files differ\n")
+    assert third == second + added(work / "c", b"c\n", hunk="@@ -0,0 +1 @@\n+c\n")
+
+
+class Unreadable(TouchedFiles):
+    """What was changed cannot be found out."""
+
+    def render(self) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+async def test_a_patch_whose_diff_cannot_be_shown_is_written_all_the_same(
+    work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(work, touched=Unreadable(str(work)))
+
+    told = await bench.apply(*UPDATE)
+
+    assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
+    assert [type(one) for one in bench.notebook.happened] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
+    assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
+    assert [one.getMessage() for one in caplog.records] == ["what a patch changed cannot be shown"]
 
 
 async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
@@ -204,9 +216,7 @@ async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
 
     await bench.apply("*** Update File: old.txt", " alpha")
 
-    last = bench.did[-1]
-    assert isinstance(last, Appended)
-    assert [type(one) for one in last.happened] == [CommandOutput, PatchApplyEnd]
+    assert [type(one) for one in bench.notebook.happened] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
 
 
 async def test_a_patch_that_does_not_fit_is_told_without_events(work: Path) -> None:
@@ -215,6 +225,43 @@ async def test_a_patch_that_does_not_fit_is_told_without_events(work: Path) -> N
     told = await bench.apply("*** Update File: old.txt", "-nothing like this", "+x")
 
     assert told == f'error: Failed to find expected lines ["nothing like this"] in {work}/old.txt'
+    assert bench.did == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "beginning", "end"),
+    [
+        (("*** Bogus " + "z" * 100_000,), "error: invalid hunk at line 2, '*** Bogus zzz", "Update File: {path}'"),
+        (("*** Update File: " + "z" * 100_000, "-a"), "error: invalid path 'zzz", "zzz': it is too long"),
+        (
+            ("*** Update File: old.txt", "@@ " + "z" * 100_000, "-a"),
+            "error: Failed to find context 'zzz",
+            "/old.txt",
+        ),
+        (
+            ("*** Update File: old.txt", *["-" + "z" * 1000] * 1000),
+            'error: Failed to find expected lines ["zzz',
+            "/old.txt",
+        ),
+    ],
+)
+async def test_the_model_is_not_told_all_of_a_patch_that_is_refused(
+    work: Path, lines: tuple[str, ...], beginning: str, end: str
+) -> None:
+    told = await Bench(work).apply(*lines)
+
+    assert told.startswith(beginning)
+    assert told.endswith(end)
+    assert "bytes truncated ...]\n" in told
+    assert len(told) <= MAX_BYTES + 100
+
+
+async def test_a_patch_in_our_own_home_is_refused(work: Path) -> None:
+    bench = Bench(work)
+
+    told = await bench.apply("*** Add File: /nonexistent/config.toml", "+x")
+
+    assert told == "error: /nonexistent/config.toml must not be changed: Parley's home is protected"
     assert bench.did == []
 
 
@@ -231,7 +278,7 @@ async def test_a_patch_that_is_refused_changes_nothing(work: Path) -> None:
     told = await bench.apply(*UPDATE)
 
     assert told == "patch rejected: no sandbox is available"
-    assert bench.did == [ApplyPatch(call_id=CALL, changes=updated(work), cwd=str(work))]
+    assert bench.did == [ApplyPatch(call_id=CALL, changes=updated(work), inside_cwd=True)]
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
 
@@ -242,15 +289,17 @@ async def test_a_failure_while_writing_is_shown_and_told(work: Path) -> None:
     told = await bench.apply("*** Add File: sub/new.txt", "+x", *UPDATE)
 
     said = "Failed to write file old.txt: changed meanwhile\n"
-    shown = Shown("stderr", said.encode())
+    shown = Shown(CALL, "stderr", said.encode())
     end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
     changes = {f"{work}/sub/new.txt": OtherChange(add=AddedFile(content="x\n")), **updated(work)}
     begin = PatchApplyBegin(call_id=CALL, auto_approved=True, changes=changes)
     assert told == ran(said, 1)
     assert bench.did[1:] == [
-        Appended((begin,), {"old.txt": b"alpha\nbeta\n"}),
+        Appended((begin,)),
+        Files({"old.txt": b"alpha\nbeta\n"}),
         shown,
-        Appended((kept(shown), end), {"old.txt": b"somebody else's\n"}),
+        Appended((kept(shown), end)),
+        Files({"old.txt": b"somebody else's\n"}),
     ]
     assert tree(work).keys() == {"old.txt"}
 
@@ -294,6 +343,26 @@ class Held(System):
         super().link(name, other, folder=folder)
 
 
+async def test_cancelling_ends_verifying_and_nothing_happens(work: Path) -> None:
+    bench = Bench(work)
+    plant(work, old__txt="x\n" * 200_000)
+    before = bench.files()
+    text = patch("*** Update File: old.txt", *["@@\n-x\n+y"] * 100_000)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        applying = asyncio.create_task(bench.patches.apply(CALL, text, workdir=str(work)))
+        await asyncio.sleep(0)
+        threads = [thread for thread in threading.enumerate() if thread.name == "verify-patch"]
+        applying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await applying
+
+    (thread,) = threads
+    thread.join(PATIENCE_SECONDS)
+    assert (thread.daemon, thread.is_alive()) == (True, False)
+    assert bench.did == []
+    assert bench.files() == before
+
+
 async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(work: Path) -> None:
     bench, held = Bench(work), Held()
     other = verify(patch("*** Add File: other.txt", "+x"), workdir=str(work), cwd=str(work))
@@ -302,7 +371,7 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await asyncio.to_thread(held.reached.wait, PATIENCE_SECONDS)
         applying = asyncio.create_task(bench.patches.apply(CALL, patch(*UPDATE), workdir=str(work)))
-        await bench.begun.wait()
+        await bench.notebook.until(1)
 
         for _ in range(3):
             applying.cancel()
@@ -314,7 +383,7 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
         await asyncio.to_thread(first.join)
 
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n", "other.txt": b"x\n"}
-    assert [type(one) for one in bench.did] == [ApplyPatch, Appended, Shown, Appended]
+    assert [type(one) for one in bench.did] == [ApplyPatch, Appended, Files, Shown, Appended, Files]
 
 
 # --- the function ------------------------------------------------------------------------

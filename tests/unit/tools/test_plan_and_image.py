@@ -10,55 +10,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.images import PNG, large_png
 from kit.model_peer import settings
+from kit.notebook import Appended, Notebook
 from kit.records import call
-from parley.conversation.history import History
-from parley.conversation.log import Happened, ItemKind
-from parley.conversation.records import CommandOutput, InputRead
+from parley.conversation.records import InputRead
 from parley.errors import ToolError
 from parley.ports.tools import Action, Desk, Verdict
 from parley.tools.tool import Tool
 from parley.tools.update_plan import UpdatePlan
 from parley.tools.view_image import ViewImage
-from parley.wire.events import OutputStream, PlanStep, PlanUpdate
-from parley.wire.ids import CallId
+from parley.wire.events import PlanStep, PlanUpdate
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import ImageItem
-
-PNG = b"\x89PNG\r\n\x1a\n and so on"
-
-
-class Page:
-    """A transcript that only takes notes."""
-
-    history: History
-
-    def __init__(self) -> None:
-        self.appended: list[Happened] = []
-
-    async def append(self, *happened: Happened) -> None:
-        msgspec.json.encode(happened)
-        self.appended += happened
-
-    def extend(self, kind: ItemKind, text: str) -> None:
-        raise AssertionError("these tools say nothing themselves")
-
-    def unfinished(self, kind: ItemKind) -> str:
-        return ""
-
-    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        raise AssertionError("these tools run nothing")
-
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        return None
 
 
 async def nobody_is_asked(action: Action) -> Verdict:
     raise AssertionError(f"no need to ask for {action}")
 
 
-def desk(page: Page, **changes: Any) -> Desk:
-    return Desk(settings=settings(**changes), transcript=page, permit=nobody_is_asked)
+def desk(notebook: Notebook, **changes: Any) -> Desk:
+    return Desk(settings=settings(**changes), transcript=notebook, permit=nobody_is_asked)
 
 
 async def told(tool: Tool, arguments: str) -> str:
@@ -74,33 +46,29 @@ async def told(tool: Tool, arguments: str) -> str:
 
 
 async def test_a_plan_is_shown_with_its_explanation() -> None:
-    page = Page()
+    notebook = Notebook()
 
     answer = await told(
-        UpdatePlan(desk(page)),
+        UpdatePlan(desk(notebook)),
         '{"explanation": "why", "plan": [{"step": "one", "status": "completed"},'
         ' {"step": "two", "status": "in_progress"}, {"step": "three", "status": "pending"}]}',
     )
 
     assert answer == "Plan updated"
-    assert page.appended == [
-        PlanUpdate(
-            explanation="why",
-            plan=(
-                PlanStep(step="one", status="completed"),
-                PlanStep(step="two", status="in_progress"),
-                PlanStep(step="three", status="pending"),
-            ),
-        )
-    ]
+    plan = (
+        PlanStep(step="one", status="completed"),
+        PlanStep(step="two", status="in_progress"),
+        PlanStep(step="three", status="pending"),
+    )
+    assert notebook.did == [Appended((PlanUpdate(explanation="why", plan=plan),))]
 
 
 @pytest.mark.parametrize("arguments", ['{"plan": []}', '{"plan": [], "explanation": null}'])
 async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
-    page = Page()
+    notebook = Notebook()
 
-    assert await told(UpdatePlan(desk(page)), arguments) == "Plan updated"
-    assert page.appended == [PlanUpdate(explanation=None, plan=())]
+    assert await told(UpdatePlan(desk(notebook)), arguments) == "Plan updated"
+    assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=()),))]
 
 
 @pytest.mark.parametrize(
@@ -127,25 +95,25 @@ async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
     ],
 )
 async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: str, detail: str) -> None:
-    page = Page()
+    notebook = Notebook()
 
-    answer = await told(UpdatePlan(desk(page)), arguments)
+    answer = await told(UpdatePlan(desk(notebook)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
-    assert page.appended == []
+    assert notebook.did == []
 
 
 async def test_half_a_surrogate_pair_in_a_step_is_shown_as_a_replacement_character() -> None:
-    page = Page()
+    notebook = Notebook()
 
-    await told(UpdatePlan(desk(page)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
+    await told(UpdatePlan(desk(notebook)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
 
-    assert page.appended == [PlanUpdate(explanation=None, plan=(PlanStep(step="�", status="pending"),))]
+    assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=(PlanStep(step="�", status="pending"),)),))]
 
 
 def test_the_plan_is_offered_only_where_the_client_wants_it() -> None:
-    assert UpdatePlan(desk(Page())).spec() is None
-    spec = UpdatePlan(desk(Page(), include_plan_tool=True)).spec()
+    assert UpdatePlan(desk(Notebook())).spec() is None
+    spec = UpdatePlan(desk(Notebook(), include_plan_tool=True)).spec()
 
     assert spec is not None
     assert spec.name == "update_plan"
@@ -165,60 +133,61 @@ def path_argument(path: str | Path) -> str:
 
 async def test_an_image_is_given_to_the_model_as_input(tmp_path: Path) -> None:
     (tmp_path / "shot.dat").write_bytes(PNG)
-    page = Page()
+    notebook = Notebook()
 
-    answer = await told(ViewImage(desk(page, cwd=str(tmp_path))), path_argument("shot.dat"))
+    answer = await told(ViewImage(desk(notebook, cwd=str(tmp_path))), path_argument("shot.dat"))
 
     assert answer == "The image shot.dat is attached."
-    assert page.appended == [InputRead(content=(ImageItem(image_url=data_url(PNG)),))]
+    assert notebook.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
 
 
 async def test_an_image_may_lie_anywhere_and_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "shot.png").write_bytes(PNG)
     (tmp_path / "link").symlink_to("shot.png")
-    page = Page()
+    notebook = Notebook()
 
-    await told(ViewImage(desk(page, cwd="/nonexistent")), path_argument(tmp_path / "link"))
+    await told(ViewImage(desk(notebook, cwd="/nonexistent")), path_argument(tmp_path / "link"))
 
-    assert page.appended == [InputRead(content=(ImageItem(image_url=data_url(PNG)),))]
+    assert notebook.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
 
 
 async def test_an_image_may_be_exactly_as_large_as_the_limit(tmp_path: Path) -> None:
     large = tmp_path / "large.png"
-    large.write_bytes(PNG)
-    os.truncate(large, MAX_IMAGE_BYTES)
-    page = Page()
+    large.write_bytes(large_png(MAX_IMAGE_BYTES))
+    notebook = Notebook()
 
-    assert await told(ViewImage(desk(page)), path_argument(large)) == f"The image {large} is attached."
+    assert await told(ViewImage(desk(notebook)), path_argument(large)) == f"The image {large} is attached."
     os.truncate(large, MAX_IMAGE_BYTES + 1)
-    assert await told(ViewImage(desk(page)), path_argument(large)) == f"{large}: larger than 20 MiB"
+    assert await told(ViewImage(desk(notebook)), path_argument(large)) == f"{large}: larger than 20 MiB"
 
-    assert len(page.appended) == 1
+    assert len(notebook.did) == 1
 
 
 async def test_what_is_no_image_is_not_given_to_the_model(tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_text("words\n")
     (tmp_path / "empty.png").touch()
+    (tmp_path / "half.png").write_bytes(PNG[: len(PNG) // 2])
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
-    page = Page()
-    tool = ViewImage(desk(page, cwd=str(tmp_path)))
+    notebook = Notebook()
+    tool = ViewImage(desk(notebook, cwd=str(tmp_path)))
 
     answers = {
         name: await told(tool, path_argument(name))
-        for name in ("notes.png", "empty.png", "folder.png", "pipe.png", "gone.png", "a\0b", "x" * 300)
+        for name in ("notes.png", "empty.png", "half.png", "folder.png", "pipe.png", "gone.png", "a\0b", "x" * 300)
     }
 
     assert answers == {
         "notes.png": "notes.png: not a PNG, JPEG, GIF or WebP image",
         "empty.png": "empty.png: not a PNG, JPEG, GIF or WebP image",
-        "folder.png": "folder.png: Is a directory",
+        "half.png": "half.png: not a PNG, JPEG, GIF or WebP image",
+        "folder.png": "folder.png: Is a directory (os error 21)",
         "pipe.png": "pipe.png: not a regular file",
-        "gone.png": "gone.png: No such file or directory",
-        "a\0b": "a\0b: a path holds no NUL",
-        "x" * 300: f"{'x' * 300}: File name too long",
+        "gone.png": "gone.png: No such file or directory (os error 2)",
+        "a\0b": "a\0b: not the path of a file",
+        "x" * 300: f"{'x' * 300}: File name too long (os error 36)",
     }
-    assert page.appended == []
+    assert notebook.did == []
 
 
 async def test_images_where_secrets_lie_are_not_given_to_the_model(
@@ -242,12 +211,12 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(
     (work / "folder").symlink_to(home)
     by_detour = ["link.png", "folder/sessions/shot.png", "../parley/./sessions/shot.png"]
     monkeypatch.setenv("HOME", str(person))
-    page = Page()
-    tool = ViewImage(desk(page, cwd=str(work), home=str(home)))
+    notebook = Notebook()
+    tool = ViewImage(desk(notebook, cwd=str(work), home=str(home)))
 
     for name in (*map(str, hidden), *by_detour):
         assert await told(tool, path_argument(name)) == f"{name}: may not be read"
-    assert page.appended == []
+    assert notebook.did == []
 
     for path in open_to_all:
         assert await told(tool, path_argument(path)) == f"The image {path} is attached."
@@ -262,16 +231,16 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(
     ],
 )
 async def test_arguments_that_name_no_image_are_explained(arguments: str, detail: str) -> None:
-    page = Page()
+    notebook = Notebook()
 
-    answer = await told(ViewImage(desk(page)), arguments)
+    answer = await told(ViewImage(desk(notebook)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
-    assert page.appended == []
+    assert notebook.did == []
 
 
 def test_seeing_images_is_offered_with_one_argument() -> None:
-    spec = ViewImage(desk(Page())).spec()
+    spec = ViewImage(desk(Notebook())).spec()
 
     assert spec.name == "view_image"
     assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["path"]

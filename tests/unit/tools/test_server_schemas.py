@@ -91,6 +91,21 @@ def test_what_is_required_are_names() -> None:
     assert reduced({"required": ["a", 1, None]}) == {"type": "object", "properties": {}, "required": ["a"]}
 
 
+@pytest.mark.parametrize("kind", ["object", "array"])
+def test_what_is_nested_too_deeply_ends_in_a_string(kind: str) -> None:
+    schema: dict[str, Any] = {"type": "number"}
+    expected: dict[str, Any] = STRING
+    for _ in range(400):
+        schema = {"type": "array", "items": schema} if kind == "array" else {"properties": {"a": schema}}
+    for _ in range(29):
+        inner = expected
+        expected = {"type": "array", "items": inner}
+        if kind == "object":
+            expected = {"type": "object", "properties": {"a": inner}}
+
+    assert reduced({"properties": {"a": schema}}) == {"type": "object", "properties": {"a": expected}}
+
+
 def assert_understood(schema: dict[str, Any]) -> None:
     match schema:
         case {"type": "object", "properties": properties}:

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from kit.model_peer import settings
+from kit.notebook import Appended, Notebook, Shown
 from kit.records import call
 from parley.config.types import Settings, WorkspaceWrite
-from parley.conversation.history import History
-from parley.conversation.log import Happened, ItemKind
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Command, Ended
@@ -36,18 +35,6 @@ OK = Ended(exit_code=0, seconds=0.0)
 GRANTED = Granted()
 
 
-class Appended(NamedTuple):
-    """One append, all of it."""
-
-    happened: tuple[Happened, ...]
-
-
-class Shown(NamedTuple):
-    call_id: CallId
-    stream: OutputStream
-    data: bytes
-
-
 class Patch(NamedTuple):
     call_id: CallId
     patch: str
@@ -56,8 +43,6 @@ class Patch(NamedTuple):
 
 class Bench:
     """Everything around the tool, with one list of what it did, in order."""
-
-    history: History
 
     def __init__(
         self,
@@ -69,12 +54,13 @@ class Bench:
     ) -> None:
         base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access"}
         self.settings: Settings = settings(**{**base, **changes})
-        self.did: list[Appended | Shown | Command | Action | Patch] = []
+        self.notebook = Notebook()
+        self.did = self.notebook.did
         self.running = asyncio.Event()
         self.never = asyncio.Event()
         self.hangs = False
         self._says, self._ends, self._verdict = says, ends, verdict
-        desk = Desk(settings=self.settings, transcript=self, permit=self._permit)
+        desk = Desk(settings=self.settings, transcript=self.notebook, permit=self._permit)
         self.shell = Shell(desk, self, self, {"PATH": "/bin", "MY_API_KEY": "secret"})
 
     async def call(self, name: str = "shell", /, **arguments: Any) -> str:
@@ -91,37 +77,13 @@ class Bench:
 
     @property
     def end(self) -> ExecCommandEnd:
-        assert isinstance(self.did[-1], Appended)
-        event = self.did[-1].happened[-1]
+        event = self.notebook.happened[-1]
         assert isinstance(event, ExecCommandEnd)
         return event
 
     async def _permit(self, action: Action) -> Verdict:
         self.did.append(action)
         return self._verdict
-
-    # --- as a transcript ---
-
-    async def append(self, *happened: Happened) -> None:
-        msgspec.json.encode(happened)
-        self.did.append(Appended(happened))
-
-    def extend(self, kind: ItemKind, text: str) -> None:
-        raise AssertionError("the shell says nothing itself")
-
-    def unfinished(self, kind: ItemKind) -> str:
-        return ""
-
-    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        self.did.append(Shown(call_id, stream, data))
-
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        said: dict[OutputStream, bytes] = {}
-        for entry in self.did:
-            if isinstance(entry, Shown) and entry.call_id == call_id:
-                said[entry.stream] = said.get(entry.stream, b"") + entry.data
-        streams = tuple(kept(stream, data) for stream, data in said.items())
-        return CommandOutput(call_id=call_id, streams=streams) if streams else None
 
     # --- as what runs commands and applies patches ---
 
@@ -141,9 +103,9 @@ class Bench:
         return "patched"
 
 
-def kept(stream: OutputStream, data: bytes) -> StreamOutput:
+def kept(stream: OutputStream, data: bytes, *, item: str = "i1") -> StreamOutput:
     return StreamOutput(
-        item=ItemId(f"i-{stream}"),
+        item=ItemId(item),
         stream=stream,
         head=data[:KEPT],
         tail=data[KEPT:][-KEPT:],
@@ -183,7 +145,10 @@ async def test_a_command_begins_says_what_it_says_and_ends() -> None:
         Shown(CALL, "stdout", b"more\n"),
         Appended(
             (
-                CommandOutput(call_id=CALL, streams=(kept("stdout", b"out\nmore\n"), kept("stderr", b"warning\n"))),
+                CommandOutput(
+                    call_id=CALL,
+                    streams=(kept("stdout", b"out\nmore\n"), kept("stderr", b"warning\n", item="i2")),
+                ),
                 ExecCommandEnd(
                     call_id=CALL,
                     stdout="out\nmore\n",
@@ -313,10 +278,10 @@ async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_eve
 
     told = msgspec.json.decode(await bench.call(command=["noisy"]))
 
-    stdout = "x" * 5120 + "\n[... 0 lines, 49760 bytes truncated ...]\n" + "x" * 5120
-    stderr = "e\n" * 128 + "[... 44 lines, 88 bytes truncated ...]\n" + "e\n" * 128
+    stdout = "x" * 4820 + "\n[... 0 lines, 50360 bytes truncated ...]\n" + "x" * 4820
+    stderr = "e\n" * 127 + "[... 46 lines, 92 bytes truncated ...]\n" + "e\n" * 127
     assert told["output"] == f"{stdout}\n{stderr}"
-    assert (bench.end.stdout, bench.end.stderr) == ("x" * 5120, stderr)
+    assert (bench.end.stdout, bench.end.stderr) == ("x" * 5120, "e\n" * 256)
 
 
 async def test_output_that_is_no_text_is_told_with_replacement_characters() -> None:

@@ -18,9 +18,9 @@ async def codex(call: ToolCall, args: CodexArguments) -> None:
     conversation = open_conversation(call.host, args)
     turn = TurnCall(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
-    conversation.begin_starting_tool_servers()
-    call.call.on_cancel(conversation.stop_waiting_for_tool_servers)  # the turn then ends where it begins
-    await conversation.tool_servers_started()  # what fails is told before the turn begins
+    conversation.tool_servers.begin(conversation.settings)
+    call.call.on_cancel(conversation.tool_servers.stop_waiting)  # the turn then ends where it begins
+    await conversation.tool_servers.begun()  # what fails is told before the turn begins
     await turn.run_first(args.prompt)
 
 

@@ -12,5 +12,5 @@ __all__ = ["create"]
 
 async def create(call: ToolCall, args: ConversationCreateArguments) -> CallToolResult:
     conversation = open_conversation(call.host, args)
-    conversation.begin_starting_tool_servers()
+    conversation.tool_servers.begin(conversation.settings)
     return typed_result(ConversationCreated(conversation_id=conversation.id, model=conversation.settings.model))

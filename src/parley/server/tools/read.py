@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec import Raw
 
-from parley.conversation.log import Entry, Log, encode_delta, output_of
+from parley.conversation.log import Entry, Log, output_of
+from parley.conversation.output import encode_output_delta
 from parley.errors import PositionBeyondEnd
 from parley.server.toolcall import ToolCall
 from parley.server.voices import hidden_events
@@ -65,7 +66,7 @@ def _events(entry: Entry) -> Iterator[PositionedEvent]:
         return
     for stream in output_of(entry):
         for piece in stream.pieces():
-            said = Raw(encode_delta(piece))
+            said = Raw(encode_output_delta(piece))
             yield PositionedEvent(seq=entry.seq, item=stream.id, offset=piece.offset, msg=said)
 
 
@@ -73,5 +74,12 @@ def _open(log: Log) -> Iterator[OpenText]:
     for item in log.open.values():
         yield OpenText(item=item.id, type=item.type, text=item.text())
     for output in log.outputs.values():
-        text = b"".join(piece.data for piece in output.pieces()).decode("utf-8", "replace")
-        yield OpenText(item=output.id, type=output.type, text=text, call_id=output.call_id, stream=output.stream)
+        for offset, said in output.runs():
+            yield OpenText(
+                item=output.id,
+                type=output.type,
+                text=said.decode("utf-8", "replace"),
+                call_id=output.call_id,
+                stream=output.stream,
+                offset=offset,
+            )

@@ -13,18 +13,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-from parley.errors import CommandNotStarted
+from parley.errors import CommandNotStarted, os_detail
 from parley.ports.commands import Command, Ended
 from parley.tools.commands import forkserver
-from parley.tools.commands.forkserver import ENDED, FAILED, FALLEN, KILL, MESSAGE, READY, START
-from parley.tools.commands.sweep import sweep
+from parley.tools.commands.forkserver import ENDED, FAILED, FALLEN, GIVES_WAY, KILL, MESSAGE, READY, START
+from parley.tools.commands.sweep import is_stopped, sweep
+from parley.tools.open_files import for_programs
+from parley.tools.to_the_end import to_the_end
 from parley.wire.events import OutputStream
 
-__all__ = ["Executor"]
+__all__ = ["MARK", "Executor"]
+
+MARK: Final = "PARLEY_COMMAND"
+"""The variable by which a process is known that got away from everybody who watches over its command."""
 
 READ_BYTES: Final = 64 * 1024
 """All that a pipe holds."""
@@ -36,7 +42,12 @@ START_SECONDS: Final = 10.0
 on a computer with other work to do."""
 KILL_SECONDS: Final = 2.0
 """How long a guardian may take to kill all of a command. It needs milliseconds, and less than a second
-for a thousand processes; one that needs longer was stopped by the command."""
+for a thousand processes; one that needs longer is kept from it by the command."""
+LOOK_SECONDS: Final = 0.1
+"""How long a guardian may be silent before we look whether somebody has stopped it."""
+CLOSE_SECONDS: Final = 0.3
+"""How long the fork server may take to end with everything, before it is done without its help: the
+server has two seconds for all of its end (docs/protocol.md#life-cycle)."""
 DRAIN_SECONDS: Final = 0.5
 """How long the pipes of a command that is dead are read on, when somebody else holds them."""
 
@@ -45,43 +56,53 @@ class Executor:
     """Runs commands, by one fork server that the first of them starts."""
 
     def __init__(self) -> None:
-        self._server: _ForkServer | None = None
+        self._servers: list[_ForkServerLink] = []
+        """The last one starts commands. Those before it gave way, and look after what they have started."""
         self._running: set[_Running] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._closed = False
 
     async def run(self, command: Command, *, output: Callable[[OutputStream, bytes], None]) -> Ended:
-        request = _request(command)
-        loop = asyncio.get_running_loop()
-        running = _Running(output)
+        mark = f"{MARK}={os.urandom(8).hex()}".encode()
+        request = _request(command, mark)
+        # Where a fork server was lost or gave way before the command was started, another one is asked.
+        ended = await self._run(command, request, _Running(output, mark))
+        if ended is None:
+            ended = await self._run(command, request, running := _Running(output, mark))
+            if ended is None:
+                raise CommandNotStarted(running.why_not or "the process that starts commands has ended")
+        return ended
+
+    async def _run(self, command: Command, request: bytes, running: _Running) -> Ended | None:
+        """Run it to its end; None if nothing of it has run, through no fault of its own."""
         self._running.add(running)
         try:
             async with self._starts:
-                started_at = loop.time()  # not when we hear of it: a short command is over by then
                 await self._start(running, request)
             await asyncio.wait([running.ended], timeout=command.timeout_seconds)
-            ended_at = loop.time()
+            ended_at = asyncio.get_running_loop().time()
         finally:
             timed_out = not running.ended.done()
             try:
                 if not running.all_over:
-                    await _whatever_happens(running.end())
+                    await to_the_end(asyncio.create_task(running.end()))
             finally:
                 self._running.discard(running)
                 running.close()
-        if running.failed is not None:
-            raise CommandNotStarted(_os_error(running.failed))
+        if running.refused:
+            return None
+        if running.why_not is not None:
+            raise CommandNotStarted(running.why_not)
         if running.output_failed is not None:
             raise running.output_failed
-        return _ended(running.status, timed_out=timed_out, seconds=ended_at - started_at)
+        return _ended(running.status, timed_out=timed_out, seconds=ended_at - running.started_at)
 
     async def close(self) -> None:
         """Kill all that runs, and run nothing more."""
         self._closed = True
         for running in self._running:
             running.stop()
-        if self._server is not None:
-            await _whatever_happens(self._server.close())
+        await to_the_end(asyncio.gather(*(server.close() for server in self._servers)))
 
     async def _start(self, running: _Running, request: bytes) -> None:
         """Have it started; everything else is up to the supervisor."""
@@ -89,29 +110,28 @@ class Executor:
             async with asyncio.timeout(START_SECONDS):
                 running.open()
                 # A fork server may have been killed without our having noticed: then a new one is asked.
-                if running.ask(self._live_server()) or running.ask(self._live_server()):
-                    await running.send(request)
-                    await asyncio.wait([running.ready, running.ended], return_when=asyncio.FIRST_COMPLETED)
+                if not (running.ask(self._live_server()) or running.ask(self._live_server())):
+                    raise CommandNotStarted("the process that starts commands has ended")
+                await running.begin(request)
         except TimeoutError:
             raise CommandNotStarted("the process that starts commands does not answer") from None
         except OSError as error:
-            raise CommandNotStarted(_os_error(error.errno or 0)) from error
-        if not running.ready.done() and running.failed is None:
-            raise CommandNotStarted("the process that starts commands has ended")
+            raise CommandNotStarted(os_detail(error)) from error
 
-    def _live_server(self) -> _ForkServer:
+    def _live_server(self) -> _ForkServerLink:
         if self._closed:
             raise CommandNotStarted("Server is shutting down")
-        if self._server is None or self._server.lost.done():
+        self._servers = [server for server in self._servers if not server.lost.done()]
+        if not self._servers or self._servers[-1].gives_way:
             try:
-                self._server = _ForkServer()
+                self._servers.append(_ForkServerLink())
             except OSError as error:
-                why = _os_error(error.errno or 0)
-                raise CommandNotStarted(f"the process that starts commands cannot be started: {why}") from error
-        return self._server
+                why = f"the process that starts commands cannot be started: {os_detail(error)}"
+                raise CommandNotStarted(why) from error
+        return self._servers[-1]
 
 
-def _request(command: Command) -> bytes:
+def _request(command: Command, mark: bytes) -> bytes:
     if not command.argv:
         raise CommandNotStarted("command args are empty")
     for name in command.env:
@@ -120,7 +140,7 @@ def _request(command: Command) -> bytes:
     argv = [_as_bytes(word, "a word of the command") for word in command.argv]
     cwd = _as_bytes(command.cwd, "the working directory")
     env = [_as_bytes(f"{name}={value}", f"the variable {name!r}") for name, value in command.env.items()]
-    return forkserver.pack_request(argv, cwd, env)
+    return forkserver.pack_request(argv, cwd, [*env, mark])
 
 
 def _as_bytes(text: str, what: str) -> bytes:
@@ -131,10 +151,6 @@ def _as_bytes(text: str, what: str) -> bytes:
     if b"\0" in data:
         raise CommandNotStarted(f"{what} holds a NUL character")
     return data
-
-
-def _os_error(number: int) -> str:
-    return f"{os.strerror(number)} (os error {number})"
 
 
 def _ended(status: int | None, *, timed_out: bool, seconds: float) -> Ended:
@@ -155,18 +171,15 @@ def _shut(connection: socket.socket) -> None:
         pass  # it is gone already
 
 
-async def _whatever_happens(work: Coroutine[None, None, None]) -> None:
-    """Do it to its end, also when we are cancelled meanwhile; it must be bounded by itself."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled is not None:
-        raise cancelled
+async def _hear(guardian: int | None, *said: asyncio.Future[None], seconds: float = KILL_SECONDS) -> None:
+    """Wait for one of these from a guardian that was just woken; not when it is stopped again."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while (left := until - loop.time()) > 0:
+        timeout = min(left, LOOK_SECONDS)
+        done, _ = await asyncio.wait(said, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if done or (guardian is not None and is_stopped(guardian)):
+            return
 
 
 # --- one command -------------------------------------------------------------------------
@@ -175,25 +188,27 @@ async def _whatever_happens(work: Coroutine[None, None, None]) -> None:
 class _Running:
     """One command: its pipes, and the control socket on which its supervisor reports."""
 
-    def __init__(self, output: Callable[[OutputStream, bytes], None]) -> None:
+    def __init__(self, output: Callable[[OutputStream, bytes], None], mark: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
+        self._mark = mark
         self._control: socket.socket | None = None
         self._given_away = ExitStack()
         self._to_pass: list[int] = []
         self._streams: dict[int, OutputStream] = {}
         self._silent: asyncio.Future[None] = self._loop.create_future()
-        self._server: _ForkServer | None = None
+        self._server: _ForkServerLink | None = None
         self._number = 0
         self._session: int | None = None
-        self.ready: asyncio.Future[None] = self._loop.create_future()
-        """Done when the command is about to run."""
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self.started_at = 0.0
+        """When the command was about to run, by the clock of the loop."""
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when there will be no more reports."""
         self.status: int | None = None
         """The wait status of the command, if its supervisor lived to report it."""
-        self.failed: int | None = None
-        """The number of the error for which it could not be started."""
+        self.why_not: str | None = None
+        """Why it could not be started."""
         self.output_failed: Exception | None = None
         self._confirmed = False
 
@@ -201,6 +216,13 @@ class _Running:
     def all_over(self) -> bool:
         """Whether there is nothing left to kill, to read or to wait for."""
         return self._server is None or (self._confirmed and self._silent.done())
+
+    @property
+    def refused(self) -> bool:
+        """Whether nothing of it has run, for a reason that another fork server may not have."""
+        return not self._ready.done() and (
+            self.why_not is None or (self._server is not None and self._server.gives_way)
+        )
 
     def open(self) -> None:
         """Make the pipes and the control socket."""
@@ -220,7 +242,7 @@ class _Running:
         os.set_blocking(ours, False)
         self._loop.add_reader(ours, self._read, ours)
 
-    def ask(self, server: _ForkServer) -> bool:
+    def ask(self, server: _ForkServerLink) -> bool:
         """Give the other ends to the fork server; False if it is gone."""
         number = server.start(self._to_pass)
         if number is None:
@@ -229,12 +251,18 @@ class _Running:
         self._given_away.close()
         return True
 
-    async def send(self, request: bytes) -> None:
+    async def begin(self, request: bytes) -> None:
+        """Hand over the command; return when it is about to run, or when it will not."""
         assert self._control is not None
-        try:
-            await self._loop.sock_sendall(self._control, request)
-        except ConnectionError:
-            pass  # the supervisor is gone, or said already why it will not do: that is read
+        assert self._server is not None
+        with self._server.kept_awake():
+            try:
+                await self._loop.sock_sendall(self._control, request)
+            except ConnectionError:
+                pass  # the supervisor is gone, or said already why it will not do: that is read
+            await asyncio.wait([self._ready, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            self._server.listen()
 
     async def end(self) -> None:
         """Kill what is left of it, and read what is left in the pipes. Bounded, whatever it does."""
@@ -242,12 +270,12 @@ class _Running:
         assert self._server is not None
         if not self.ended.done():
             self.stop()
-            await asyncio.wait([self.ended], timeout=KILL_SECONDS)
+            await _hear(self._session, self.ended)
         if not self.ended.done():
             self._server.kill(self._number)
-            await asyncio.wait([self.ended], timeout=KILL_SECONDS)
+            await self._server.hear(self.ended)
         if not self._confirmed:
-            await self._server.bury(self._number, self._session)
+            await self._server.bury(self._number, self._session, self._mark)
         await asyncio.wait([self._silent], timeout=DRAIN_SECONDS)
         for descriptor in list(self._streams):
             self._read(descriptor)  # the loop may have been too busy to come to it
@@ -267,6 +295,9 @@ class _Running:
         """Tell the supervisor to kill everything, and to report when that is done."""
         if self._control is not None:
             _shut(self._control)
+        if self._session is not None and not self.ended.done():
+            with suppress(OSError):  # it is dead, and we have not heard of it yet
+                os.kill(self._session, signal.SIGCONT)
 
     def _report(self) -> None:
         """Take what the supervisor says; called when there is something."""
@@ -277,13 +308,13 @@ class _Running:
             return
         except OSError:
             data = b""
-        kind, number = MESSAGE.unpack(data) if len(data) == MESSAGE.size else (b"", 0)
+        kind, number, said_at = MESSAGE.unpack(data) if len(data) == MESSAGE.size else (b"", 0, 0)
         if kind == READY:
-            self._session = number
-            self.ready.set_result(None)
+            self._session, self.started_at = number, said_at / 1e9
+            self._ready.set_result(None)
             return
         if kind == FAILED:
-            self.failed = number
+            self.why_not = os_detail(OSError(number, os.strerror(number)))
         elif kind == ENDED:
             self.status = number
         self._confirmed = bool(kind)
@@ -316,21 +347,24 @@ class _Running:
 # --- the fork server, seen from here -------------------------------------------------------
 
 
-class _ForkServer:
-    """The process that forks supervisors; gone when `lost` is done."""
+class _ForkServerLink:
+    """The process that forks supervisors; gone when `lost` is done, and to be replaced when it gives way."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._requests = 0
         self._fallen: dict[int, asyncio.Future[None]] = {}
+        self.gives_way = False
         self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._collected: asyncio.Future[None] = self._loop.create_future()
+        """Done when it is dead, which follows on `lost` unless it hangs in the kernel."""
         self._socket, theirs = socket.socketpair()
         try:
             with theirs:
                 self._socket.setblocking(False)
                 self._loop.add_reader(self._socket, self._read)
                 self._process = subprocess.Popen(
-                    (sys.executable, "-I", "-S", forkserver.__file__, str(theirs.fileno())),
+                    (sys.executable, "-I", "-S", forkserver.__file__, str(theirs.fileno()), str(for_programs())),
                     cwd="/",
                     env={},
                     pass_fds=(theirs.fileno(),),
@@ -343,11 +377,38 @@ class _ForkServer:
             self._socket.close()
             raise
 
+    def wake(self) -> None:
+        """Let it go on, if somebody has stopped it."""
+        if not self.lost.done():
+            self._process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def kept_awake(self) -> Iterator[None]:
+        """Let it go on meanwhile, however often somebody stops it."""
+        again: asyncio.TimerHandle | None = None
+
+        def wake() -> None:
+            nonlocal again
+            self.wake()
+            again = self._loop.call_later(LOOK_SECONDS, wake)
+
+        wake()
+        try:
+            yield
+        finally:
+            if again is not None:
+                again.cancel()
+
+    async def hear(self, *said: asyncio.Future[None], seconds: float = KILL_SECONDS) -> None:
+        """Wake it, and wait for one of these."""
+        self.wake()
+        await _hear(self._process.pid, *said, self.lost, seconds=seconds)
+
     def start(self, descriptors: list[int]) -> int | None:
         """Have a supervisor forked that is given these; its number, or None if the fork server is gone."""
         self._requests += 1
         try:
-            socket.send_fds(self._socket, [MESSAGE.pack(START, self._requests)], descriptors)
+            socket.send_fds(self._socket, [MESSAGE.pack(START, self._requests, 0)], descriptors)
         except ConnectionError:
             self._lose()
             return None
@@ -357,56 +418,85 @@ class _ForkServer:
     def forget(self, number: int) -> None:
         """A command is over, and so is its supervisor."""
         self._fallen.pop(number, None)
+        if self.gives_way and not self._fallen and not self.lost.done():
+            _shut(self._socket)  # it has nothing left to look after
+            self.wake()
 
     def kill(self, number: int) -> None:
         """Have a supervisor killed that does not answer, and all that it leaves."""
         if not self.lost.done():
             try:
-                self._socket.send(MESSAGE.pack(KILL, number))
+                self._socket.send(MESSAGE.pack(KILL, number, 0))
             except OSError:
                 pass  # it is gone or does not read: that is found out by waiting for its answer
 
-    async def bury(self, number: int, session: int | None) -> None:
+    async def bury(self, number: int, session: int | None, mark: bytes) -> None:
         """Return when all is dead that a killed supervisor left."""
         if not self.lost.done():
             fallen = self._fallen[number]
-            await asyncio.wait([fallen, self.lost], timeout=KILL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await self.hear(fallen)
             if not fallen.done() and not self.lost.done():
                 await self._abandon()
-        if self.lost.done() and session is not None:
-            await self._loop.run_in_executor(None, lambda: sweep(sessions=(session,)))
+        if self.lost.done():
+            await self._be_collected(KILL_SECONDS)
+            if session is not None:
+                await self._loop.run_in_executor(None, lambda: sweep(sessions=(session,), marks=(mark,)))
 
     async def close(self) -> None:
         """End it, and with it everything that it started."""
         if not self.lost.done():
             _shut(self._socket)
-            await asyncio.wait([self.lost], timeout=KILL_SECONDS)
+            await self.hear(seconds=CLOSE_SECONDS)
         if not self.lost.done():
-            await self._abandon()
+            await self._abandon(CLOSE_SECONDS)
+        await self._be_collected(CLOSE_SECONDS)
 
-    async def _abandon(self) -> None:
+    async def _abandon(self, seconds: float = KILL_SECONDS) -> None:
         """Kill one that does not answer, after all that is below it."""
-        await self._loop.run_in_executor(None, lambda: sweep(below=self._process.pid))
+        await self._loop.run_in_executor(None, lambda: sweep(below=self._process.pid, patience_seconds=seconds))
         self._lose()
 
-    def _read(self) -> None:
+    def listen(self) -> None:
+        """Take all that it has said so far."""
+        while not self.lost.done() and self._read():
+            pass
+
+    def _read(self) -> bool:
+        """Take what it says next; False if it has not said it yet."""
         try:
             data = self._socket.recv(MESSAGE.size)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
-        kind, number = MESSAGE.unpack(data) if len(data) == MESSAGE.size else (b"", 0)
-        if kind != FALLEN:
+        kind, number, _ = MESSAGE.unpack(data) if len(data) == MESSAGE.size else (b"", 0, 0)
+        if kind not in (FALLEN, GIVES_WAY):
             self._lose()
-        elif number in self._fallen:
+            return True
+        self.gives_way |= kind == GIVES_WAY
+        if number in self._fallen:
             self._fallen[number].set_result(None)
+        return True
 
     def _lose(self) -> None:
-        """See that it is dead, and tell everybody."""
+        """Kill it, and tell everybody."""
         if not self.lost.done():
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._process.kill()
-            self._process.wait()
             self.lost.set_result(None)
+            if self._process.poll() is not None:
+                self._collected.set_result(None)
+            else:  # dying takes a moment, or for ever: nobody else is to wait for that
+                threading.Thread(target=self._collect, name="collect-fork-server", daemon=True).start()
+
+    def _collect(self) -> None:
+        self._process.wait()
+        try:
+            self._loop.call_soon_threadsafe(self._collected.set_result, None)
+        except RuntimeError:
+            pass  # the loop is closed: nobody wants to know any more
+
+    async def _be_collected(self, seconds: float) -> None:
+        """Return when it is dead, or when that takes too long."""
+        await asyncio.wait([self._collected], timeout=seconds)

@@ -5,6 +5,10 @@ secret, reads no output and keeps no time: `executor.py` does that. A supervisor
 sees to it that nothing of it is left: whatever the command starts falls to its supervisor when its
 own parent ends, and what falls to nobody else falls to the fork server.
 
+A command runs as the same user and can turn against both. One that is stopped is woken when its own
+parent dies; a fork server that a command has hampered starts no more, looks after what runs, and
+lets the executor take another one.
+
 Between the executor and the fork server, and from a supervisor to the executor, go messages of one
 size. A command itself travels over the control socket of its supervisor, which ends everything as
 soon as the executor closes its end of it.
@@ -21,6 +25,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
 if TYPE_CHECKING:
@@ -33,6 +38,7 @@ __all__ = [
     "ENDED",
     "FAILED",
     "FALLEN",
+    "GIVES_WAY",
     "KILL",
     "MESSAGE",
     "READY",
@@ -41,8 +47,9 @@ __all__ = [
     "pack_request",
 ]
 
-MESSAGE: Final = struct.Struct("=cq")
-"""A kind and a number. All of one size, so that one read is one message."""
+MESSAGE: Final = struct.Struct("=cqq")
+"""A kind, a number, and when it was said, in nanoseconds of the monotonic clock, which all processes
+share. All of one size, so that one read is one message."""
 
 START: Final = b"S"
 """To the fork server, with three descriptors (control, stdout, stderr): fork a supervisor, under this number."""
@@ -50,6 +57,8 @@ KILL: Final = b"K"
 """To the fork server: the supervisor with this number does not answer; kill it and what it leaves."""
 FALLEN: Final = b"X"
 """From the fork server: the supervisor with this number was killed, and what it left is dead."""
+GIVES_WAY: Final = b"W"
+"""From the fork server: there is no supervisor with this number, and none will be forked any more."""
 READY: Final = b"r"
 """From a supervisor: the command is about to run, in this session. Said before it can do anything."""
 FAILED: Final = b"f"
@@ -74,6 +83,7 @@ PLAIN_ATTEMPTS: Final = 3
 LIST_BYTES: Final = 64 * 1024
 DEFAULT_SIGNALS: Final = tuple(int(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """What a command is to have no handler for, and not to ignore either."""
+LIMITS: Final = tuple({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 def pack_request(argv: Sequence[bytes], cwd: bytes, env: Sequence[bytes]) -> bytes:
@@ -92,13 +102,24 @@ def _unpack_request(body: bytes, words: int) -> tuple[list[bytes], bytes, dict[b
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the only argument, until it is closed."""
-    server = socket.socket(fileno=int(sys.argv[1]))
+    """Serve the socket whose descriptor is the first argument, until it is closed.
+
+    The second is how many files a command may open, unless it asks for more.
+    """
+    descriptor, open_files = map(int, sys.argv[1:])
+    server = socket.socket(fileno=descriptor)
     server.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server, which tells us what it means for us
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, most))
+    except ValueError:
+        pass  # by now nobody may open so many
     prctl = _prctl()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_PDEATHSIG, signal.SIGCONT)  # if we are stopped then, we see that the socket is closed
     gc.disable()
     gc.freeze()  # no collection writes to pages that are shared with the supervisors
     _ForkServer(server, prctl).serve()
@@ -110,7 +131,9 @@ class _ForkServer:
     def __init__(self, server: socket.socket, prctl: Prctl) -> None:
         self._server = server
         self._prctl = prctl
-        self._children = _Children()
+        self._children = _Children(signal.SIGCHLD, signal.SIGTERM)
+        self._inherited = _inherited()
+        self._gives_way = False
         self._supervisors: dict[int, int] = {}
         """The number of each, by its process."""
 
@@ -153,14 +176,18 @@ class _ForkServer:
         try:
             if len(message) < MESSAGE.size:
                 return False
-            kind, number = MESSAGE.unpack(message)
+            kind, number, _ = MESSAGE.unpack(message)
             if kind == KILL:
                 for pid in [pid for pid, its in self._supervisors.items() if its == number]:
                     os.kill(pid, signal.SIGKILL)
                 return True
-            if len(descriptors) < DESCRIPTORS:
-                return False  # somebody took away what we may open: the next fork server can do better
-            self._fork(number, descriptors)
+            # Somebody took away what we may open, or changed what we would pass on to the command.
+            if len(descriptors) < DESCRIPTORS or _inherited() != self._inherited:
+                self._gives_way = True
+            if self._gives_way:
+                _send(self._server, GIVES_WAY, number)
+            else:
+                self._fork(number, descriptors)
             return True
         finally:
             for descriptor in descriptors:
@@ -173,6 +200,8 @@ class _ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
+            self._gives_way = True
+            _send(self._server, GIVES_WAY, number)
             executor = socket.socket(fileno=descriptors[0])
             _send(executor, FAILED, error.errno or errno.EAGAIN)
             executor.detach()
@@ -183,11 +212,11 @@ class _ForkServer:
         try:
             self._children.close()
             self._server.close()
-            children = _Children()
+            children = _Children(signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)
             self._prctl(PR_SET_CHILD_SUBREAPER, 1)
-            self._prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            self._prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
             if os.getppid() == us:
-                _supervise(children, *descriptors)
+                _supervise(us, children, *descriptors)
             os._exit(0)
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -195,10 +224,20 @@ class _ForkServer:
             os._exit(1)
 
 
+def _inherited() -> tuple[object, ...]:
+    """What commands inherit from us, and one of them can change for all that follow."""
+    here = 0
+    return (
+        *map(resource.getrlimit, LIMITS),
+        os.getpriority(os.PRIO_PROCESS, here),
+        *((os.sched_getscheduler(here), os.sched_getaffinity(here)) if sys.platform == "linux" else ()),
+    )
+
+
 # --- a supervisor ------------------------------------------------------------------------
 
 
-def _supervise(children: _Children, control: int, stdout: int, stderr: int) -> None:
+def _supervise(fork_server: int, children: _Children, control: int, stdout: int, stderr: int) -> None:
     """Run one command; return when all that it started is dead and the executor knows."""
     executor = socket.socket(fileno=control)
     request = _read_request(executor)
@@ -216,13 +255,14 @@ def _supervise(children: _Children, control: int, stdout: int, stderr: int) -> N
         return
     os.close(stdout)
     os.close(stderr)
-    _send(executor, ENDED, _wait_for_all(first, children, executor))
+    _send(executor, ENDED, _wait_for_all(first, fork_server, children, executor))
 
 
-def _wait_for_all(first: int, children: _Children, executor: socket.socket) -> int:
+def _wait_for_all(first: int, fork_server: int, children: _Children, executor: socket.socket) -> int:
     """The wait status of the command, once it and all that it started are dead.
 
-    When the command ends, is to end, or has nobody left to report to, everything is killed. Those
+    When the command ends, is to end, or has nobody left to report to, everything is killed; also
+    when the fork server is dead, for then nobody takes over what we would leave. Those
     whose parent is killed fall to us before we are told of its death, so that no wake-up is missed.
     """
     poller = select.poll()
@@ -232,7 +272,7 @@ def _wait_for_all(first: int, children: _Children, executor: socket.socket) -> i
     ending = False
     while True:
         ready = [descriptor for descriptor, _ in poller.poll()]
-        ending |= children.told_to_end()
+        ending |= children.told_to_end() or os.getppid() != fork_server
         if executor.fileno() in ready:  # nothing is ever sent behind the request: it was closed
             ending = True
             poller.unregister(executor)
@@ -318,12 +358,12 @@ def _raise_oom_score() -> None:
 class _Children:
     """The children of this process: to be told when they end, to find them all, to kill them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *wakers: signal.Signals) -> None:
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in wakers:
             signal.signal(number, lambda _number, _frame: None)
         # Opened once: a command may take away what its supervisor may open.
         self._list = _open_list_of_children()
@@ -444,7 +484,7 @@ def _kill_group(group: int) -> None:
 
 def _send(to: socket.socket, kind: bytes, number: int) -> None:
     try:
-        to.send(MESSAGE.pack(kind, number))
+        to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:
         pass  # nobody is there any more, and that is seen where it is read
 

@@ -1,7 +1,8 @@
 """Killing what is left of commands whose fork server is gone or does not answer.
 
-The last resort, and only as good as what `/proc` tells: a process is known by its session or by its
-ancestors. `forkserver.py` does not need it as long as nobody kills or stops the fork server.
+The last resort, and only as good as what `/proc` tells: a process is known by its session, by its
+ancestors, or by what stands in the environment that it was started with. `forkserver.py` does not need
+it as long as nobody kills or stops the fork server.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-__all__ = ["sweep"]
+__all__ = ["is_stopped", "sweep"]
 
 PATIENCE_SECONDS: Final = 2.0
 """How long killed processes may take to die: ample unless one hangs in the kernel, and then nothing helps."""
@@ -24,17 +25,27 @@ class _Process(NamedTuple):
     parent: int
     group: int
     session: int
-    dead: bool
+    state: bytes
+
+    @property
+    def dead(self) -> bool:
+        return self.state in b"ZX"
 
 
-def sweep(*, below: int | None = None, sessions: Collection[int] = ()) -> None:
-    """Kill all processes of these sessions, all that descend from them, and all that descend from `below`.
+def sweep(
+    *,
+    below: int | None = None,
+    sessions: Collection[int] = (),
+    marks: Collection[bytes] = (),
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> None:
+    """Kill all processes of these sessions, all with such a mark, and all that descend from them or from `below`.
 
-    Blocks until they are dead, two seconds at most. `below` itself is left alone: as long as it is
-    there, nothing gets away from under it.
+    A mark is a whole entry of the environment. Blocks until they are dead, so many seconds at most.
+    `below` itself is left alone: as long as it is there, nothing gets away from under it.
     """
-    until = time.monotonic() + PATIENCE_SECONDS
-    while (found := _found(below, sessions)) and time.monotonic() < until:
+    until = time.monotonic() + patience_seconds
+    while (found := _found(below, sessions, marks)) and time.monotonic() < until:
         for process in found:
             try:
                 if process.group not in (os.getpgrp(), below):
@@ -45,9 +56,15 @@ def sweep(*, below: int | None = None, sessions: Collection[int] = ()) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _found(below: int | None, sessions: Collection[int]) -> list[_Process]:
+def is_stopped(pid: int) -> bool:
+    """Whether a process waits for SIGCONT, or for a debugger."""
+    process = _read(str(pid))
+    return process is not None and process.state in b"Tt"
+
+
+def _found(below: int | None, sessions: Collection[int], marks: Collection[bytes]) -> list[_Process]:
     processes = _processes()
-    found = {process.pid for process in processes if process.session in sessions}
+    found = {p.pid for p in processes if p.session in sessions or (marks and _has_mark(p.pid, marks))}
     ancestors = found | ({below} if below is not None else set())
     while more := {p.pid for p in processes if p.parent in ancestors and p.pid not in ancestors}:
         ancestors |= more
@@ -71,4 +88,13 @@ def _read(pid: str) -> _Process | None:
         return None
     # The name of the program stands in brackets, and may hold some itself.
     state, parent, group, session = stat[stat.rindex(b")") + 2 :].split()[:4]
-    return _Process(int(pid), int(parent), int(group), int(session), state in b"ZX")
+    return _Process(int(pid), int(parent), int(group), int(session), state)
+
+
+def _has_mark(pid: int, marks: Collection[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return False  # it is gone, or not ours to look at
+    return any(mark in entries for mark in marks)

@@ -21,13 +21,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import PatchRefused
-from parley.tools.patch.folders import Folders, os_detail, read_regular
-from parley.tools.patch.plan import MAX_FILE_BYTES, Change
+from parley.errors import PatchRefused, os_detail
+from parley.tools.patch.folders import Folders, read_regular
+from parley.tools.patch.limits import MAX_FILE_BYTES
+from parley.tools.patch.paths import is_below
+from parley.tools.patch.plan import Change
 
 __all__ = ["System", "commit"]
-
-_ONE_AT_A_TIME: Final = threading.Lock()
 
 _CHANGED: Final = "changed meanwhile"
 
@@ -46,8 +46,12 @@ _GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+_NOT_KEPT: Final = frozenset({"security.capability", "security.ima", "security.evm"})
+"""Extended attributes of the old content alone: the rights of a program, and what vouches for it."""
+
+
 class System:
-    """The calls that change names in a directory."""
+    """The calls that change names in a directory, and the one that waits for the disk."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
         """A second name; fails if it is taken."""
@@ -63,23 +67,72 @@ class System:
     def rmdir(self, name: str, *, folder: int) -> None:
         os.rmdir(name, dir_fd=folder)
 
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
 
-def commit(changes: Sequence[Change], *, system: System | None = None) -> None:
-    """Make these changes; one commit at a time in this process.
+
+def commit(changes: Sequence[Change], *, system: System | None = None) -> tuple[str, ...]:
+    """Make these changes; of those in one part of the tree, one commit at a time in this process.
+
+    Returns a sentence for each file of ours that could not be removed afterwards.
 
     Raises:
         PatchRefused: one of them cannot be made, or a file is not what it was; nothing was changed.
     """
-    with _ONE_AT_A_TIME, Folders() as folders:
-        work = _Commit(folders, System() if system is None else system)
+    with _GROUNDS.held(_ground(changes)):
         try:
-            work.run(changes)
-        except BaseException as error:
-            stuck = work.take_back()
-            if stuck:
-                raise PatchRefused(f"{error}; {'; '.join(stuck)}") from error
-            raise
-        work.sweep()
+            opened = Folders()
+        except OSError as error:
+            raise PatchRefused(f"Failed to write files: {os_detail(error)}") from error
+        with opened as folders:
+            work = _Commit(folders, System() if system is None else system)
+            try:
+                work.run(changes)
+            except BaseException as error:
+                stuck = work.take_back()
+                if stuck:
+                    raise PatchRefused(f"{error}; {'; '.join(stuck)}") from error
+                raise
+            return tuple(work.clean_up())
+
+
+# --- one after the other -----------------------------------------------------------------
+
+
+class _Grounds:
+    """Which parts of the tree are being written to."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._held: list[str] = []
+
+    @contextmanager
+    def held(self, ground: str) -> Iterator[None]:
+        """Wait until nobody else writes to a part of this, or to what this is a part of."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_taken(ground))
+            self._held.append(ground)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.remove(ground)
+                self._changed.notify_all()
+
+    def _is_taken(self, ground: str) -> bool:
+        return any(is_below(ground, other) or is_below(other, ground) for other in self._held)
+
+
+_GROUNDS: Final = _Grounds()
+
+
+def _ground(changes: Sequence[Change]) -> str:
+    """The directory that is there and has all that is changed."""
+    paths = [path for change in changes for path in (change.path, change.move_to) if path]
+    ground = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else "/"
+    while not os.path.isdir(ground):
+        ground = os.path.dirname(ground)
+    return ground
 
 
 # --- what is to be done ------------------------------------------------------------------
@@ -213,18 +266,24 @@ class _Commit:
                     self._leftovers.pop(undo.old, None)
                     where = f", its old content is in {undo.old.folder}/{undo.old.name}"
                 stuck.append(f"{undo.written} could not be restored: {os_detail(error)}{where}")
-        self.sweep()
+        stuck += self.clean_up()
         for path in reversed(self._made):
             place = _Place.of(path)
             with suppress(OSError):  # somebody else put something there meanwhile
                 self._system.rmdir(place.name, folder=self._folders.open(place.folder))
         return stuck
 
-    def sweep(self) -> None:
-        """Remove files of ours that are no longer needed."""
+    def clean_up(self) -> list[str]:
+        """Remove files of ours that are no longer needed; a sentence for each that could not be."""
+        left: list[str] = []
         for place in self._leftovers:
-            with suppress(OSError):  # gone already; and a backup too many is no reason to fail
+            try:
                 self._system.unlink(place.name, folder=self._folders.open(place.folder))
+            except FileNotFoundError:
+                pass  # gone already
+            except OSError as error:
+                left.append(f"{place.folder}/{place.name} could not be removed: {os_detail(error)}")
+        return left
 
     # --- before any name changes ---------------------------------------------------------
 
@@ -258,10 +317,9 @@ class _Commit:
             if mode is not None:
                 os.fchmod(descriptor, mode & ~_GIVES_RIGHTS)
             for name, value in attributes.extended.items() if attributes else ():
-                with suppress(OSError):  # not every name can be set by everybody
-                    os.setxattr(descriptor, name, value)
+                _give_extended(descriptor, name, value)
             if to_disk:
-                os.fsync(descriptor)
+                self._system.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -283,6 +341,7 @@ class _Commit:
         mode = step.mode_before if isinstance(step, _Write) else None
         if mode is not None and mode != stat.S_IMODE(found.st_mode):
             raise PatchRefused(f"{step.failure}: {_CHANGED}")
+        _refuse_sticky(folder, found)
         if read_regular(folder, name, at_most=MAX_FILE_BYTES) != step.before:
             raise PatchRefused(f"{step.failure}: {_CHANGED}")
         self._compared[step.place] = _identity(found)
@@ -378,24 +437,48 @@ def _is_there(name: str, folder: int) -> bool:
     return True
 
 
+def _refuse_sticky(folder: int, found: os.stat_result) -> None:
+    """Where nobody but the owner may rename a file, a second name for it could never be removed again."""
+    around = os.stat(folder)
+    if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+class _CannotBeKept(OSError):
+    """Something of a file that whoever writes it anew may not give it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(0, f"its {what} cannot be kept")
+
+
 def _give_owner(descriptor: int, owner: tuple[int, int]) -> None:
-    """As far as we may: only root can give a file away, and only to its own groups can anybody else."""
+    """Only root can give a file away, and only to its own groups can anybody else."""
     found = os.fstat(descriptor)
     if owner == (found.st_uid, found.st_gid):
         return
     try:
         os.fchown(descriptor, *owner)
     except OSError:
-        with suppress(OSError):
-            os.fchown(descriptor, -1, owner[1])
+        raise _CannotBeKept("owner" if owner[0] != found.st_uid else "group") from None
+
+
+def _give_extended(descriptor: int, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(descriptor, name, value)
+    except OSError:
+        # Some are given by the system, to this file as to the old one.
+        if _extended(descriptor).get(name) != value:
+            raise _CannotBeKept(f"extended attribute {name}") from None
 
 
 def _extended(descriptor: int) -> dict[str, bytes]:
-    """Extended attributes, access lists among them; not the rights that a changed program must lose."""
+    """Extended attributes, access lists among them."""
     if sys.platform != "linux":
         return {}
     try:
-        names = [name for name in os.listxattr(descriptor) if name != "security.capability"]
-        return {name: os.getxattr(descriptor, name) for name in names}
-    except OSError:
-        return {}
+        names = os.listxattr(descriptor)
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP):
+            return {}
+        raise
+    return {name: os.getxattr(descriptor, name) for name in names if name not in _NOT_KEPT}

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
+from parley.tools.patch.patience import Wanted
+
 __all__ = ["STEPS", "Effort", "unified_diff"]
 
 STEPS: Final = 3_000_000
@@ -29,12 +31,21 @@ NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 class Effort:
     """What comparing may still cost. A step is one look at a line, or at a stretch of 64 equal ones."""
 
-    __slots__ = ("cut", "left")
+    __slots__ = ("_wanted", "cut", "left")
 
-    def __init__(self, steps: int = STEPS) -> None:
+    def __init__(self, steps: int = STEPS, *, wanted: Wanted | None = None) -> None:
         self.left = steps
+        self._wanted = wanted or Wanted()
         self.cut = False
-        """Lines are shown as replaced although some of them may be common to both versions."""
+        """Lines are shown as replaced although some of them may be common to both versions: tests expect the
+        shortest diff of all others."""
+
+    def check(self) -> None:
+        """
+        Raises:
+            PatchRefused: nobody waits for the diff any more.
+        """
+        self._wanted.check()
 
 
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
@@ -42,10 +53,14 @@ def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | 
 
     No shorter diff exists, unless the effort was cut. Git can apply it in either case, as long as
     both versions are UTF-8: other bytes are replaced in the text.
+
+    Raises:
+        PatchRefused: nobody waits for it any more, as the effort was told.
     """
     if before == after:
         return ""
     effort = Effort() if effort is None else effort
+    effort.check()
     region = _differing(before, after, around=LINES_AROUND + context)
     cost = STEPS_PER_LINE * (_count(region.before) + _count(region.after))
     if cost < effort.left:
@@ -297,6 +312,7 @@ def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
     for first in runs:
         if first not in ahead:
             continue
+        effort.check()
         kept, size = first, ahead.pop(first)
         start = kept + settled
         grown = True
@@ -374,6 +390,7 @@ class _Search:
     def run(self) -> None:
         boxes = [_Box(0, len(self.removed), 0, len(self.added))]
         while boxes:
+            self._effort.check()
             box = self._trimmed(boxes.pop())
             if box.start == box.end or box.new_start == box.new_end:
                 self._mark(box)
@@ -412,6 +429,7 @@ class _Search:
         head_meets = (box.end - box.start + box.new_end - box.new_start) % 2 == 1
         stop = effort.left // 2
         while effort.left > stop:
+            effort.check()
             met = head.advance(tail if head_meets else None, stop)
             if met is None and effort.left > stop:
                 met = tail.advance(None if head_meets else head, stop)

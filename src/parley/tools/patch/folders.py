@@ -13,26 +13,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Self
 
-__all__ = ["Folders", "LinkInTheWay", "os_detail", "read_regular"]
+__all__ = ["Folders", "LinkInTheWay", "read_regular"]
 
 _OPEN_AT_ONCE: Final = 128
 """Descriptors held; a directory beyond that is reached anew, and must be the same as before."""
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class LinkInTheWay(OSError):
     """A symbolic link stands where a directory was expected."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(errno.ELOOP, os.strerror(errno.ELOOP), path)
-
-
-def os_detail(error: OSError) -> str:
-    """What the system said, as it is told to the model."""
-    if isinstance(error, LinkInTheWay):
-        return f"{error.filename} is a symbolic link"
-    return f"{error.strerror} (os error {error.errno})"
+        super().__init__(0, f"{path} is a symbolic link")
 
 
 class Folders:
@@ -115,16 +109,16 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def read_regular(folder: int, name: str, *, at_most: int) -> bytes | None:
-    """The content of a regular file; None: it is larger, or something else.
+    """The content of a regular file; None: it is larger, grows meanwhile, or is something else.
 
     Raises:
         OSError: it is not there, or a link, or must not be read.
     """
     # Not to wait for whoever may hold the other end, should it have become a pipe meanwhile.
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    descriptor = os.open(name, _READ, dir_fd=folder)
     with open(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:
             return None
         content = file.read(found.st_size + 1)
-        return content if content is not None and len(content) <= at_most else None
+        return content if content is not None and len(content) <= found.st_size else None

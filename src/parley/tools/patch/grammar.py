@@ -12,6 +12,7 @@ from typing import Final, Literal, NoReturn
 from msgspec import Struct
 
 from parley.errors import PatchRefused
+from parley.tools.patch.patience import Wanted
 
 __all__ = ["AddFile", "Chunk", "DeleteFile", "Hunk", "Line", "Mark", "UpdateFile", "parse"]
 
@@ -65,13 +66,13 @@ class UpdateFile(Struct, frozen=True):
 Hunk = AddFile | DeleteFile | UpdateFile
 
 
-def parse(patch: str) -> tuple[Hunk, ...]:
+def parse(patch: str, *, wanted: Wanted | None = None) -> tuple[Hunk, ...]:
     """The hunks of a patch, in order; a patch may have none.
 
     Raises:
-        PatchRefused: the text is not a patch.
+        PatchRefused: the text is not a patch, or nobody waits for it any more.
     """
-    lines = [line.removesuffix("\r") for line in patch.strip().split("\n")]
+    lines = _without_returns(patch.strip().split("\n"))
     wrapper = _HEREDOC.fullmatch(lines[0].strip())
     if wrapper and lines[-1].strip() == wrapper[2]:
         lines = "\n".join(lines[1:-1]).strip().split("\n")
@@ -79,20 +80,31 @@ def parse(patch: str) -> tuple[Hunk, ...]:
         raise PatchRefused(f"error: invalid patch: The first line of the patch must be '{_BEGIN}'")
     if lines[-1].strip() != _END:
         raise PatchRefused(f"error: invalid patch: The last line of the patch must be '{_END}'")
-    return _Reader(lines[:-1]).hunks()
+    return _Reader(lines[:-1], wanted or Wanted()).hunks()
+
+
+def _without_returns(lines: list[str]) -> list[str]:
+    """The lines without the carriage returns that are no part of them.
+
+    A patch may have one at every line end. Where it has not, those of added lines are asked for.
+    """
+    if all(line.endswith("\r") for line in lines[:-1]):
+        return [line.removesuffix("\r") for line in lines]
+    return [line if line.startswith("+") else line.removesuffix("\r") for line in lines]
 
 
 class _Reader:
     """Goes through the lines between the two markers, once."""
 
-    def __init__(self, lines: list[str]) -> None:
-        self._lines = lines
+    def __init__(self, lines: list[str], wanted: Wanted) -> None:
+        self._lines, self._wanted = lines, wanted
         self._at = 1
         """How many lines are read, the first marker among them; the next one has the number behind it."""
 
     def hunks(self) -> tuple[Hunk, ...]:
         hunks: list[Hunk] = []
         while self._skip_blanks():
+            self._wanted.check()
             header = self._next().strip()
             if header.startswith(_ADD):
                 hunks.append(AddFile(header[len(_ADD) :].strip(), self._added()))
@@ -117,6 +129,7 @@ class _Reader:
         number = self._at
         chunks: list[Chunk] = []
         while self._skip_blanks() and not self._lines[self._at].startswith("***"):
+            self._wanted.check()
             chunks.append(self._chunk(is_first=not chunks))
         if not chunks and move_to is None:
             self._refuse(f"Update file hunk for path '{path}' is empty", number=number)

@@ -10,7 +10,6 @@ does not know where it comes from.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from json import dumps
@@ -20,33 +19,17 @@ from msgspec import Struct
 
 from parley.errors import PatchRefused
 from parley.tools.patch.grammar import Chunk, Line
+from parley.tools.patch.patience import Deadline
 
-__all__ = ["SECONDS", "Patience", "Text", "apply_chunks"]
-
-SECONDS: Final = 5.0
-"""For all of one patch; ample for the largest that the limits allow and that anybody means."""
+__all__ = ["Text", "apply_chunks"]
 
 _BOM: Final = "\ufeff"
 
 _BLOCK: Final = 4096
 """Lines between two looks at the clock."""
 
-
-class Patience:
-    """Counts the steps of matching, and ends it when it takes too long."""
-
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.steps = 0
-        self._ends_at = time.monotonic() + seconds
-
-    def spend(self, steps: int) -> None:
-        """
-        Raises:
-            PatchRefused: the time is over.
-        """
-        self.steps += steps
-        if time.monotonic() > self._ends_at:
-            raise PatchRefused("error: the patch takes too long to match; make it smaller")
+_QUOTED_LINES: Final = 20
+"""How many of the lines that were not found are named; whoever wrote them knows the rest."""
 
 
 # --- a file as lines ---------------------------------------------------------------------
@@ -126,10 +109,10 @@ class _Level:
     """
 
     def __init__(
-        self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], patience: Patience
+        self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], deadline: Deadline
     ) -> None:
-        self._key, self._patience = key, patience
-        patience.spend(len(lines))
+        self._key, self._deadline = key, deadline
+        deadline.spend(len(lines))
         self._lines = [key(line) for line in lines]
         self._next: list[dict[str, int]] = [{}]
         self._ends = {run: self._add(run) for run in runs}
@@ -150,12 +133,12 @@ class _Level:
             fits += wanted[fits] == line
             steps += 1
             if fits == len(wanted):
-                self._patience.spend(steps)
+                self._deadline.spend(steps)
                 return at + 1 - fits
         raise AssertionError("the automaton saw a run that is not there")
 
     def stands_at(self, run: _Run, at: int) -> bool:
-        self._patience.spend(len(run))
+        self._deadline.spend(len(run))
         return self._lines[at : at + len(run)] == [self._key(line) for line in run]
 
     def _add(self, run: _Run) -> int:
@@ -166,7 +149,7 @@ class _Level:
             state = known.setdefault(self._key(line), len(self._next))
             if state == len(self._next):
                 self._next.append({})
-        self._patience.spend(len(run))
+        self._deadline.spend(len(run))
         return state
 
     def _where_last(self) -> list[int]:
@@ -181,7 +164,7 @@ class _Level:
                     back = fallback[back]
                     steps += 1
                 fallback[child] = following[back].get(line, 0)
-        self._patience.spend(steps)
+        self._deadline.spend(steps)
         last = [0] * len(following)
         state = 0
         for block in range(0, len(self._lines), _BLOCK):
@@ -193,7 +176,7 @@ class _Level:
                 state = following[state].get(line, 0)
                 last[state] = at
                 steps += 1
-            self._patience.spend(steps)
+            self._deadline.spend(steps)
         for state in reversed(order):
             back = fallback[state]
             last[back] = max(last[back], last[state])
@@ -215,11 +198,12 @@ def _borders(wanted: list[str]) -> list[int]:
 class _Search:
     """Finds the places of one file's chunks, each level made when it is first needed."""
 
-    def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, patience: Patience) -> None:
-        self._lines, self._path, self._patience = text.lines, path, patience
+    def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> None:
+        self._lines, self._path, self._deadline = text.lines, path, deadline
         self._levels: list[_Level] = []
         self._runs: set[_Run] = set()
         for chunk in chunks:
+            deadline.spend(len(chunk.contexts))
             self._runs.update((context,) for context in chunk.contexts)
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
@@ -239,8 +223,10 @@ class _Search:
             at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
             if at is not None:
                 return at, lines
-        expected = dumps(_old(chunk.lines), ensure_ascii=False)
-        raise PatchRefused(f"error: Failed to find expected lines {expected} in {self._path}")
+        wanted = _old(chunk.lines)
+        expected = dumps(wanted[:_QUOTED_LINES], ensure_ascii=False)
+        more = f" and {len(wanted) - _QUOTED_LINES} more" if len(wanted) > _QUOTED_LINES else ""
+        raise PatchRefused(f"error: Failed to find expected lines {expected}{more} in {self._path}")
 
     def _find(self, run: _Run, start: int) -> int | None:
         found = (level.find(run, start) for level in self._every_level())
@@ -255,7 +241,7 @@ class _Search:
     def _every_level(self) -> Iterator[_Level]:
         for number, key in enumerate(_LEVELS):
             if number == len(self._levels):
-                self._levels.append(_Level(key, self._lines, self._runs, self._patience))
+                self._levels.append(_Level(key, self._lines, self._runs, self._deadline))
             yield self._levels[number]
 
 
@@ -273,7 +259,7 @@ def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
 # --- putting chunks in place -------------------------------------------------------------
 
 
-def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, patience: Patience) -> bytes:
+def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> bytes:
     """The file with all chunks in place.
 
     Raises:
@@ -282,8 +268,8 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, patience
     if not chunks:
         return content
     text = Text.of(content)
-    patience.spend(len(text.lines))
-    search = _Search(text, chunks, path=path, patience=patience)
+    deadline.spend(len(text.lines))
+    search = _Search(text, chunks, path=path, deadline=deadline)
     lines: list[str] = []
     appended: list[str] = []
     copied = start = 0
@@ -321,8 +307,14 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Added lines with the line ends of these, one by one; the last counts for all that follow."""
+    """Added lines with the line ends of these, one by one; the last counts for all that follow.
+
+    A carriage return that the patch asks for is there anyway.
+    """
     if not like:
         return added
     ends = [_return_of(line) for line in like]
-    return [line + ends[min(number, len(ends) - 1)] for number, line in enumerate(added)]
+    return [
+        line if line.endswith("\r") else line + ends[min(number, len(ends) - 1)]
+        for number, line in enumerate(added)
+    ]

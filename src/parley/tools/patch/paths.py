@@ -1,16 +1,19 @@
 """Which file a patch means by a path, and which names it must never touch.
 
-Works on names alone; what stands there on disk is for `folders` and `plan` to find out.
+Looks at the directories that a path goes back from (`sub/..`), since behind a link that leads
+elsewhere than the words say. What else stands there on disk is for `folders` and `plan` to find out.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from json import dumps
 from typing import Final
 
-from parley.errors import PatchRefused
+from parley.errors import PatchRefused, os_detail
 from parley.wire.text import sayable
 
 __all__ = ["Ground", "is_below"]
@@ -27,7 +30,9 @@ _IGNORABLE: Final = re.compile(
 """Code points that some file systems leave out when they compare names."""
 
 _GIT: Final = ".git"
-_OURS: Final = (".parley", ".codex")
+_AGENTS: Final = (".parley", ".codex", ".agents", ".claude", ".cursor", ".gemini", ".windsurf")
+"""Where agents have their settings, some of which are programs to run: one must not rewrite what binds it,
+nor what another will do."""
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -38,18 +43,21 @@ def is_below(path: str, folder: str) -> bool:
 class Ground:
     """The directories that paths are read from: the conversation's own, and that of one call."""
 
-    def __init__(self, *, cwd: str, workdir: str) -> None:
-        """
+    def __init__(self, *, cwd: str, workdir: str, home: str | None = None) -> None:
+        """Parley's own files are in `home`.
+
         Raises:
-            PatchRefused: the call's directory cannot be one.
+            PatchRefused: the call's directory is none.
         """
-        if "\0" in workdir:
-            raise PatchRefused(f"error: invalid working directory {dumps(workdir)}: it has control characters")
         self._workdir = workdir
-        self._real_workdir = os.path.realpath(workdir)
+        self._real_workdir = _real_directory(workdir)
         self.cwd = os.path.realpath(cwd)
-        known = {os.path.normpath(workdir): self._real_workdir, os.path.normpath(cwd): self.cwd}
-        self._links = sorted(known.items(), key=lambda link: -len(link[0]))
+        self._home = None if home is None else os.path.realpath(home)
+        known = {cwd: self.cwd, workdir: self._real_workdir}
+        plain = {os.path.normpath(name): real for name, real in known.items()}
+        # Behind a link, `..` leads elsewhere than the words say: such a name is not understood in paths.
+        links = [(name, real) for name, real in plain.items() if os.path.realpath(name) == real]
+        self._links = sorted(links, key=lambda link: -len(link[0]))
         """The two directories may be reached through links; what lies below them may not."""
 
     def shown(self, written: str) -> str:
@@ -66,14 +74,16 @@ class Ground:
             raise PatchRefused(f"error: invalid path {dumps(written)}: it has control characters")
         if not written or written.endswith(("/", "/.", "/..")) or written in (".", ".."):
             raise PatchRefused(f"error: invalid path '{written}': it does not name a file")
-        path = self._absolute(written)
-        if len(os.fsencode(path)) >= _LONGEST:
+        joined = os.path.join(self._real_workdir, written)
+        if len(os.fsencode(joined)) >= _LONGEST:
             raise PatchRefused(f"error: invalid path '{written}': it is too long")
+        path = self._absolute(joined, written)
         self._refuse_protected(path, written)
+        _refuse_detours(joined, written)
         return path
 
-    def _absolute(self, written: str) -> str:
-        path = "/" + os.path.normpath(os.path.join(self._real_workdir, written)).lstrip("/")
+    def _absolute(self, joined: str, written: str) -> str:
+        path = "/" + os.path.normpath(joined).lstrip("/")
         if os.path.isabs(written):
             for name, real in self._links:
                 if is_below(path, name):
@@ -82,11 +92,46 @@ class Ground:
 
     def _refuse_protected(self, path: str, written: str) -> None:
         # The conversation's own directory may well lie below `~/.codex`; nobody works inside `.git`.
-        inside = path[len(self.cwd) :] if is_below(path, self.cwd) else path
-        for names, parts in (((_GIT,), path), (_OURS, inside)):
+        is_inside = is_below(path, self.cwd)
+        inside = path[len(self.cwd) :] if is_inside else path
+        for names, parts in (((_GIT,), path), (_AGENTS, inside)):
             for name in names:
                 if any(_is_spelling(part, name) for part in parts.split("/")):
                     raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
+        works_there = is_inside and self._home is not None and is_below(self.cwd, self._home)
+        if self._home is not None and is_below(path, self._home) and not works_there:
+            raise PatchRefused(f"error: {self.shown(written)} must not be changed: Parley's home is protected")
+
+
+def _real_directory(workdir: str) -> str:
+    if "\0" in workdir:
+        raise PatchRefused(f"error: invalid working directory {dumps(workdir)}: it has control characters")
+    try:
+        if not stat.S_ISDIR(os.stat(workdir).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return os.path.realpath(workdir, strict=True)
+    except OSError as error:
+        raise PatchRefused(f"error: invalid working directory {sayable(workdir)}: {os_detail(error)}") from None
+
+
+def _refuse_detours(path: str, written: str) -> None:
+    """See that every directory that a path goes back from is one, and no link."""
+    reached: list[str] = []
+    for part in path.split("/"):
+        if part in ("", "."):
+            continue
+        if part != "..":
+            reached.append(part)
+            continue
+        folder = "/" + "/".join(reached)
+        try:
+            mode = os.lstat(folder).st_mode
+        except OSError as error:
+            raise PatchRefused(f"error: invalid path '{written}': {sayable(folder)}: {os_detail(error)}") from None
+        if not stat.S_ISDIR(mode):
+            what = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+            raise PatchRefused(f"error: invalid path '{written}': {sayable(folder)} is {what}")
+        del reached[-1:]
 
 
 def _is_spelling(part: str, name: str) -> bool:

@@ -15,23 +15,17 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from parley.errors import PatchRefused
-from parley.tools.patch.folders import Folders, LinkInTheWay, os_detail, read_regular
+from parley.errors import PatchRefused, os_detail
+from parley.tools.patch.folders import Folders, LinkInTheWay, read_regular
 from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
-from parley.tools.patch.matching import Patience, apply_chunks
+from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES
+from parley.tools.patch.matching import apply_chunks
 from parley.tools.patch.paths import Ground, is_below
+from parley.tools.patch.patience import Deadline, Wanted
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
 from parley.wire.text import sayable
 
-__all__ = ["MAX_FILES", "MAX_FILE_BYTES", "MAX_LINES", "MAX_PATCH_BYTES", "Change", "Plan", "verify"]
-
-MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-MAX_PATCH_BYTES: Final = 64 * 1024 * 1024
-"""Of the patch itself, of what is read for it, and of what it writes."""
-MAX_FILES: Final = 2000
-"""Also of hunks, and of new directories."""
-MAX_LINES: Final = 2_000_000
-"""Of a file, and of the patch: a line costs some fifty bytes of memory, however short it is."""
+__all__ = ["Change", "Plan", "verify"]
 
 _EVENT_CONTEXT: Final = 1
 
@@ -80,12 +74,16 @@ class Plan(Struct, frozen=True, kw_only=True):
         lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
         return "Success. Updated the following files:\n" + "".join(lines)
 
-    def for_events(self) -> dict[str, FileChange]:
-        """The changes as clients see them, by absolute path."""
+    def for_events(self, *, wanted: Wanted | None = None) -> dict[str, FileChange]:
+        """The changes as clients see them, by absolute path.
+
+        Raises:
+            PatchRefused: nobody waits for them any more.
+        """
         # Comparing is a module of its own size, and wanted here alone.
         from parley.tools.patch.diffs import Effort, unified_diff
 
-        effort = Effort()
+        effort = Effort(wanted=wanted)
 
         def shown(change: Change) -> FileChange:
             if change.after is None:
@@ -99,11 +97,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {sayable(change.path): shown(change) for change in self.changes}
 
 
-def verify(patch: str, *, workdir: str, cwd: str) -> Plan:
-    """What a patch would do, its paths read from `workdir`.
+def verify(patch: str, *, workdir: str, cwd: str, home: str | None = None, wanted: Wanted | None = None) -> Plan:
+    """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files.
 
     Raises:
-        PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch.
+        PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch; or
+            nobody waits for it any more.
     """
     try:
         size = len(patch.encode())
@@ -113,14 +112,18 @@ def verify(patch: str, *, workdir: str, cwd: str) -> Plan:
         raise PatchRefused(f"error: the patch is larger than {_mebibytes(MAX_PATCH_BYTES)}")
     if patch.count("\n") > MAX_LINES:
         raise PatchRefused(f"error: the patch has more than {MAX_LINES} lines")
-    hunks = parse(patch)
+    hunks = parse(patch, wanted=wanted)
     if not hunks:
         raise PatchRefused("patch rejected: empty patch")
     if len(hunks) > MAX_FILES:
         raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
-    ground = Ground(cwd=cwd, workdir=workdir)
-    with Folders() as folders:
-        picture = _Picture(ground, folders, Patience())
+    ground = Ground(cwd=cwd, workdir=workdir, home=home)
+    try:
+        opened = Folders()
+    except OSError as error:
+        raise PatchRefused(f"error: no file can be read: {os_detail(error)}") from None
+    with opened as folders:
+        picture = _Picture(ground, folders, Deadline(wanted=wanted))
         for hunk in hunks:
             match hunk:
                 case AddFile():
@@ -160,8 +163,8 @@ class _File(Struct, frozen=True):
 class _Picture:
     """The files that a patch names: as they are, and as its hunks leave them."""
 
-    def __init__(self, ground: Ground, folders: Folders, patience: Patience) -> None:
-        self._ground, self._folders, self._patience = ground, folders, patience
+    def __init__(self, ground: Ground, folders: Folders, deadline: Deadline) -> None:
+        self._ground, self._folders, self._deadline = ground, folders, deadline
         self._on_disk: dict[str, _Seen | None] = {}
         self._now: dict[str, _File | None] = {}
         self._written: dict[str, str] = {}
@@ -183,7 +186,7 @@ class _Picture:
         file = self._must_exist(path, shown, f"Failed to read file to update {shown}")
         if file.content.count(b"\n") > MAX_LINES:
             raise PatchRefused(f"error: {shown} has more than {MAX_LINES} lines")
-        content = apply_chunks(file.content, hunk.chunks, path=shown, patience=self._patience)
+        content = apply_chunks(file.content, hunk.chunks, path=shown, deadline=self._deadline)
         if hunk.move_to is not None:
             target, target_shown = self._named(hunk.move_to)
             if target != path:
@@ -306,7 +309,9 @@ class _Picture:
             raise PatchRefused(f"error: {shown} is read-only")
         content = read_regular(folder, name, at_most=MAX_FILE_BYTES)
         if content is None:
-            raise PatchRefused(f"error: {shown} is larger than {_mebibytes(MAX_FILE_BYTES)}")
+            is_large = found.st_size > MAX_FILE_BYTES
+            why = f"larger than {_mebibytes(MAX_FILE_BYTES)}" if is_large else "being changed"
+            raise PatchRefused(f"error: {shown} is {why}")
         self._bytes_read += len(content)
         if self._bytes_read > MAX_PATCH_BYTES:
             raise PatchRefused(f"error: the patch needs more than {_mebibytes(MAX_PATCH_BYTES)} read")

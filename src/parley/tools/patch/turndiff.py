@@ -1,7 +1,8 @@
 """What a turn has changed, as git would show it (docs/protocol.md, apply_patch).
 
-Knows the files as they were before the turn's first patch, and reads them as they are now. Runs no
-git, follows no symbolic link, and does not know who changed a file, nor how.
+Knows the files as they were before the turn's first patch, and reads them as they are now. What is
+larger than the limits, or finds no more room in the diff, is shown like a binary file. Runs no git,
+follows no symbolic link, and does not know who changed a file, nor how.
 """
 
 from __future__ import annotations
@@ -12,15 +13,10 @@ from hashlib import sha1
 from typing import Final, NamedTuple
 
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
+from parley.tools.patch.folders import Folders, read_regular
+from parley.tools.patch.limits import MAX_DIFF_BYTES, MAX_FILE_BYTES, MAX_PATCH_BYTES
 
-__all__ = ["TurnDiff"]
-
-FILE_BYTES: Final = 16 << 20
-"""A larger file is not read; it is shown like a binary one."""
-
-TURN_BYTES: Final = 64 << 20
-"""How much earlier content one turn keeps, and how much of the files one rendering reads. What goes
-beyond is shown like binary files."""
+__all__ = ["TouchedFiles"]
 
 CONTEXT_LINES: Final = 3
 
@@ -30,7 +26,7 @@ BINARY_BYTES: Final = 8000
 NO_BLOB: Final = "0" * 40
 
 
-class TurnDiff:
+class TouchedFiles:
     """The files that one turn has touched."""
 
     def __init__(self, cwd: str) -> None:
@@ -41,7 +37,9 @@ class TurnDiff:
         """The path as it was first given, by place."""
         self._origins: dict[str, str] = {}
         """The place that a moved file came from, by the place it went to."""
-        self._room = TURN_BYTES
+        self._room = MAX_PATCH_BYTES
+        self._hunks: dict[_Pair, str] = {}
+        """What the diff before this one has shown, not to compare again what has stayed the same."""
 
     def before(self, path: str, content: bytes | None, mode: int | None) -> None:
         """Note a file that is about to change; content and mode are None if there is none yet.
@@ -55,7 +53,7 @@ class TurnDiff:
         if content is None:
             self._before[place] = None
             return
-        kept = len(content) <= min(FILE_BYTES, self._room)
+        kept = len(content) <= min(MAX_FILE_BYTES, self._room)
         self._before[place] = _Version(_blob(content), _git_mode(mode or 0), content if kept else None)
         if kept:
             self._room -= len(content)
@@ -69,14 +67,29 @@ class TurnDiff:
         self._origins[self._place(new_path)] = self._origins.pop(place, place)
 
     def render(self) -> str:
-        """All differences between then and now, sorted by path; empty if there are none."""
+        """All differences between then and now, sorted by path; empty if there are none.
+
+        Raises:
+            OSError: no file can be opened.
+        """
         sections: list[str] = []
-        steps = 2 * STEPS
+        shown: dict[_Pair, str] = {}
+        steps, room = 2 * STEPS, MAX_DIFF_BYTES
         for change in sorted(self._changes(), key=lambda change: change.new_name):
-            # Half of what is left: files that are hard to compare cannot leave the next without any.
-            effort = Effort(steps // 2)
-            sections.append(change.rendered(effort))
-            steps -= steps // 2 - effort.left
+            hunks = None if change.pair is None else self._hunks.get(change.pair)
+            if hunks is None and change.least_bytes <= room:
+                # Half of what is left: files that are hard to compare cannot leave the next without any.
+                effort = Effort(steps // 2)
+                hunks = change.hunks(effort)
+                steps -= steps // 2 - effort.left
+            size = 0 if hunks is None else len(hunks.encode())
+            if size > room:
+                hunks = None
+            elif hunks is not None and change.pair is not None:
+                room -= size
+                shown[change.pair] = hunks
+            sections.append(change.rendered(hunks))
+        self._hunks = shown
         return "".join(sections)
 
     def _place(self, path: str) -> str:
@@ -119,6 +132,10 @@ class _Version(NamedTuple):
         return None if self.content is None or b"\0" in self.content[:BINARY_BYTES] else self.content
 
 
+_Pair = tuple[str, str]
+"""The names that git has for two contents."""
+
+
 class _Change(NamedTuple):
     """One file then and now; None: there was none, or there is none."""
 
@@ -127,9 +144,28 @@ class _Change(NamedTuple):
     before: _Version | None
     now: _Version | None
 
-    def rendered(self, effort: Effort) -> str:
-        """Everything about it, or nothing if it is the same."""
-        lines = [*self._modes(), *self._body(effort)]
+    @property
+    def pair(self) -> _Pair | None:
+        """What is compared; None: one of the two was not read."""
+        blob, new_blob = self._blobs()
+        return None if blob is None or new_blob is None else (blob, new_blob)
+
+    @property
+    def least_bytes(self) -> int:
+        """What the hunks have at least: all that the one has more than the other."""
+        text, new_text = self._texts()
+        return 0 if text is None or new_text is None else abs(len(text) - len(new_text))
+
+    def hunks(self, effort: Effort) -> str | None:
+        """What is different line by line; None for a binary file."""
+        text, new_text = self._texts()
+        if text is None or new_text is None:
+            return None
+        return unified_diff(text, new_text, context=CONTEXT_LINES, effort=effort)
+
+    def rendered(self, hunks: str | None) -> str:
+        """Everything about it, or nothing if it is the same; without hunks, that something is different."""
+        lines = [*self._modes(), *self._body(hunks)]
         if not lines:
             return ""
         return "".join([f"diff --git {_quoted(b'a/' + self.name)} {_quoted(b'b/' + self.new_name)}\n", *lines])
@@ -145,19 +181,21 @@ class _Change(NamedTuple):
             case _:
                 return []
 
-    def _body(self, effort: Effort) -> list[str]:
-        blob = self.before.blob if self.before else NO_BLOB
-        new_blob = self.now.blob if self.now else NO_BLOB
+    def _body(self, hunks: str | None) -> list[str]:
+        blob, new_blob = self._blobs()
         if blob == new_blob is not None:
             return self._other_name() if self.name != self.new_name else []
 
         index = [] if blob is None or new_blob is None else [f"index {blob}..{new_blob}\n"]
-        text = self.before.text if self.before else b""
-        new_text = self.now.text if self.now else b""
-        if text is None or new_text is None:
+        if hunks is None:
             return [*index, *self._labels(), "Binary files differ\n"]
-        hunks = unified_diff(text, new_text, context=CONTEXT_LINES, effort=effort)
         return [*index, *self._labels(), hunks] if hunks else index
+
+    def _blobs(self) -> tuple[str | None, str | None]:
+        return self.before.blob if self.before else NO_BLOB, self.now.blob if self.now else NO_BLOB
+
+    def _texts(self) -> tuple[bytes | None, bytes | None]:
+        return self.before.text if self.before else b"", self.now.text if self.now else b""
 
     def _other_name(self) -> list[str]:
         names = f"rename from {_quoted(self.name)}\n", f"rename to {_quoted(self.new_name)}\n"
@@ -220,58 +258,27 @@ def _git_mode(mode: int) -> str:
 
 def _read_all(places: dict[str, _Version | None]) -> dict[str, _Version | None]:
     now: dict[str, _Version | None] = {}
-    room = TURN_BYTES
-    for place in sorted(places):
-        now[place] = version = _read(place, limit=min(FILE_BYTES, room))
-        if version is not None and version.content is not None:
-            room -= len(version.content)
+    room = MAX_PATCH_BYTES
+    with Folders() as folders:
+        for place in sorted(places):
+            now[place] = version = _read(folders, place, limit=min(MAX_FILE_BYTES, room))
+            if version is not None and version.content is not None:
+                room -= len(version.content)
     return now
 
 
-def _read(place: str, *, limit: int) -> _Version | None:
+def _read(folders: Folders, place: str, *, limit: int) -> _Version | None:
     """The file as it is now; None if there is none, or something else than a regular file."""
+    folder, name = os.path.split(place)
     try:
-        folder = _open_folder(os.path.dirname(place))
+        inside = folders.open(folder)
+        found = os.stat(name, dir_fd=inside, follow_symlinks=False)
     except OSError:
         return None
-    try:
-        return _read_in(folder, os.path.basename(place), limit=limit)
-    finally:
-        os.close(folder)
-
-
-def _open_folder(path: str) -> int:
-    """A descriptor of the folder, if no part of the path is a symbolic link by now."""
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
-    folder = os.open("/", flags)
-    for part in path.split("/"):
-        if part:
-            outer = folder
-            try:
-                folder = os.open(part, flags, dir_fd=outer)
-            finally:
-                os.close(outer)
-    return folder
-
-
-def _read_in(folder: int, name: str, *, limit: int) -> _Version | None:
-    try:
-        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:
+    if not stat.S_ISREG(found.st_mode):
         return None
-    if not stat.S_ISREG(info.st_mode):
-        return None
-    mode = _git_mode(info.st_mode)
-    if info.st_size > limit:
-        return _Version(None, mode, None)
     try:
-        # Something else may stand there by now, and opening it must neither wait nor go elsewhere.
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
-        with open(descriptor, "rb") as file:
-            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            content = file.read(info.st_size + 1) if regular else b""
+        content = read_regular(inside, name, at_most=limit)
     except OSError:
-        return _Version(None, mode, None)
-    if len(content) > info.st_size:  # it grows while it is read
-        return _Version(None, mode, None)
-    return _Version(_blob(content), mode, content) if regular else None
+        content = None
+    return _Version(None if content is None else _blob(content), _git_mode(found.st_mode), content)

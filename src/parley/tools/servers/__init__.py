@@ -5,8 +5,7 @@
 """
 
 from parley.tools.servers.calls import ServerTools
-from parley.tools.servers.failures import ToolServerFailed
 from parley.tools.servers.pool import Lease, RemoteTool, ServerPool
-from parley.tools.servers.server import Patience
+from parley.tools.servers.server import Timing
 
-__all__ = ["Lease", "Patience", "RemoteTool", "ServerPool", "ServerTools", "ToolServerFailed"]
+__all__ = ["Lease", "RemoteTool", "ServerPool", "ServerTools", "Timing"]

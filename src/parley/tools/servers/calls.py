@@ -5,22 +5,25 @@ Does not know how a tool server is reached; `pool.py` does.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, Final
 
 import msgspec
 
 from parley.conversation.records import CallItem
+from parley.errors import ToolServerFailed
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
-from parley.tools.results import as_duration
-from parley.tools.servers.failures import ToolServerFailed
-from parley.tools.servers.pool import Lease
+from parley.tools.results import as_duration, internal_error
+from parley.tools.servers.pool import Lease, RemoteTool
 from parley.tools.servers.progress import progress_words, telling
 from parley.wire.events import BackgroundEvent, Invocation, McpToolCallBegin, McpToolCallEnd, ToolCallOutcome
 from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient
 
 __all__ = ["ServerTools"]
+
+log: Final = logging.getLogger(__name__)
 
 MAX_TOLD_BYTES: Final = 1024 * 1024
 """How much of a result the model is told: more than fits into the context of most."""
@@ -62,21 +65,15 @@ class ServerTools:
         await self._transcript.append(McpToolCallBegin(call_id=call.call_id, invocation=invocation))
         began = time.monotonic()
         try:
-            async with telling(self._say) as put:
-                result = await tool.call(
-                    arguments,
-                    progress=lambda done, total, message: put(
-                        progress_words(tool.server_name, tool.name, done, total, message)
-                    ),
-                )
-            if _is_too_deep(result):
-                raise ToolServerFailed(tool.server_name, tool.name, "its answer is nested too deeply")
+            result = await self._result(tool, arguments)
+            told, outcome = _told(result), ToolCallOutcome(ok=_shown(result))
         except ToolServerFailed as error:
             told = str(error)
             outcome = ToolCallOutcome(err=told)
-        else:
-            told = _told(result)
-            outcome = ToolCallOutcome(ok=_shown(result))
+        except Exception as bug:  # of ours: what began must still be seen to end
+            log.exception("a call of %s failed", call.name)
+            told = internal_error(bug)
+            outcome = ToolCallOutcome(err=told)
         ended = McpToolCallEnd(
             call_id=call.call_id,
             invocation=invocation,
@@ -85,6 +82,18 @@ class ServerTools:
         )
         await self._transcript.append(ended)
         return told
+
+    async def _result(self, tool: RemoteTool, arguments: dict[str, Any] | None) -> dict[str, Any]:
+        async with telling(self._say) as put:
+            result = await tool.call(
+                arguments,
+                progress=lambda done, total, message: put(
+                    progress_words(tool.server_name, tool.name, done, total, message)
+                ),
+            )
+        if _is_too_deep(result):
+            raise ToolServerFailed(tool.server_name, tool.name, "its answer is nested too deeply")
+        return result
 
     async def _say(self, words: str) -> None:
         await self._transcript.append(BackgroundEvent(message=words))

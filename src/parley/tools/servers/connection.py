@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.config.types import ToolServer
+from parley.errors import CallFailed, NotStarted
 from parley.ports.model import ToolSpec
-from parley.tools.servers.failures import LOST, NotStarted
+from parley.tools.servers.failures import LOST, refusal
 from parley.tools.servers.library import load
 from parley.tools.servers.program import Program, environment
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
-logger: Final = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
-GOODBYE_SECONDS: Final = 2.0
+GOODBYE_SECONDS: Final = 0.7
 """How long a far server may take to hear that its session is over; it will find out otherwise."""
 
 EXIT_SECONDS: Final = 0.5
@@ -45,6 +46,8 @@ class Connection:
         self.began_at = asyncio.get_running_loop().time()
         self.tools: tuple[ToolSpec, ...] = ()
         """Under the server's own names."""
+        self.has_started = False
+        """Whether it ever came to say what it offers."""
         self.failure: str | None = None
         """Why it did not start."""
         self.failed_at = 0.0
@@ -52,6 +55,7 @@ class Connection:
         self._session: Session | None = None
         self._scope: CancelScope | None = None
         self._refusal: str | None = None
+        self._is_loading = True
         self._is_lost = self._is_ending = self._tools_changed = False
         self._settled, self._wake = asyncio.Event(), asyncio.Event()
         self._calls: set[asyncio.Task[dict[str, Any]]] = set()
@@ -81,11 +85,10 @@ class Connection:
         Raises:
             CallFailed: there is no result.
         """
-        from parley.tools.servers.session import CallFailed
-
-        if self._session is None:
+        session = self._session
+        if session is None:
             raise CallFailed(LOST)
-        call = asyncio.create_task(self._session.call(tool, arguments, progress))
+        call = asyncio.create_task(session.call(tool, arguments, progress))
         self._calls.add(call)
         call.add_done_callback(self._forget_call)
         try:
@@ -93,15 +96,20 @@ class Connection:
         except asyncio.CancelledError:
             call.cancel()  # goes on telling the server, while the caller leaves
             raise
+        if session.is_closed:
+            self._lose()  # now, and not when that has come to the end of its life
         return call.result()
 
     async def end(self) -> None:
         """Leave the server, and end it if it is a program of ours."""
         self._is_ending = True
         self._wake.set()
-        if not self.is_settled and self._scope is not None:
+        if self._is_loading:
+            self._life.cancel()  # there is nothing yet that must be left in order
+        elif not self.is_settled and self._scope is not None:
             self._scope.cancel()
         await asyncio.wait([self._life])
+        self._settled.set()  # also of a life that never began
 
     # --- the life --------------------------------------------------------------------------
 
@@ -112,6 +120,8 @@ class Connection:
             except ImportError as error:
                 self._fail(f"the package `mcp` cannot be loaded: {error}")
                 return
+            finally:
+                self._is_loading = False
             if self._is_ending:
                 return
             if self._settings.command is not None:
@@ -168,10 +178,10 @@ class Connection:
 
         if self._is_ending:  # since before there was a scope to cancel
             return
-        async with talking(streams, tools_changed=self._note_tools_changed) as session:
+        async with talking(streams, self._settings.name, tools_changed=self._note_tools_changed) as session:
             await session.initialize(within_seconds=self._answer_seconds)
             self.tools = await session.tools(within_seconds=self._answer_seconds)
-            self._session = session
+            self._session, self.has_started = session, True
             self._settled.set()
             try:
                 await self._watch(session)
@@ -211,7 +221,7 @@ class Connection:
         self._wake.set()
 
     def _note_answer(self, status: int, reason: str) -> None:
-        self._refusal = f"the server answered {status} {reason}".strip() if status >= HTTP_ERROR else None
+        self._refusal = refusal(status, reason) if status >= HTTP_ERROR else None
         if status == NOT_FOUND and self.is_settled:
             self._lose()
 
@@ -219,7 +229,7 @@ class Connection:
         from parley.tools.servers.session import in_words
 
         words = self._refusal or in_words(error)
-        logger.info("tool server %s: %s", self._settings.name, words)
+        log.info("tool server %s: %s", self._settings.name, words)
         if not self.is_settled and not self._is_ending:
             self._fail(words)
 

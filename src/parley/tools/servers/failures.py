@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from parley.config.types import ToolServer
-from parley.errors import ParleyError, ToolError
 from parley.tools.servers.names import SERVER_NAME_PATTERN
 
-__all__ = ["LOST", "NotStarted", "ToolServerFailed", "bad_name", "one_line", "start_failure", "system_error"]
+__all__ = [
+    "LOST",
+    "MAX_MESSAGE_BYTES",
+    "TIMED_OUT",
+    "TOO_LONG",
+    "UNREADABLE",
+    "bad_name",
+    "one_line",
+    "refusal",
+    "start_failure",
+]
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""The longest message that is taken from a tool server."""
 
 LOST: Final = "the connection to the tool server was lost"
+TIMED_OUT: Final = "request timed out"
+UNREADABLE: Final = "its answer cannot be read"
+TOO_LONG: Final = f"its answer is longer than {MAX_MESSAGE_BYTES} bytes"
 
 MAX_DETAIL_CHARACTERS: Final = 500
 """What a tool server says of itself may be of any length; this much explains."""
-
-
-class NotStarted(ParleyError):
-    """A tool server did not come to answer."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-
-class ToolServerFailed(ToolError):
-    """A call that a tool server did not answer with a result; `detail` where it did not answer at all."""
-
-    def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
-        why = f": {detail}" if detail else ""
-        super().__init__(f"tool call error: tool call failed for `{server}/{tool}`{why}")
-        self.server, self.tool, self.detail = server, tool, detail
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
@@ -43,10 +40,9 @@ def bad_name(name: str) -> str:
     return f"invalid server name '{name}': must match pattern {SERVER_NAME_PATTERN}"
 
 
-def system_error(error: OSError) -> str:
-    if error.errno is None:
-        return one_line(str(error))
-    return f"{os.strerror(error.errno)} (os error {error.errno})"
+def refusal(status: int, reason: str) -> str:
+    """How a far server that answered with this status has refused."""
+    return f"the server answered {status} {one_line(reason)}".strip()
 
 
 def one_line(text: str, limit: int = MAX_DETAIL_CHARACTERS) -> str:

@@ -9,9 +9,10 @@ import asyncio
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final
 
-__all__ = ["load"]
+__all__ = ["load", "loaded"]
 
 POLITE_SECONDS: Final = 0.0005
 """How long loading may keep everybody else from running, at a time."""
@@ -31,6 +32,12 @@ async def load() -> None:
         _loading.set_running_or_notify_cancel()  # whoever stops waiting does not cancel it
         threading.Thread(target=_import, args=(_loading,), name="import-mcp", daemon=True).start()
     await asyncio.wrap_future(_loading)
+
+
+async def loaded() -> None:
+    """Return when it is known whether that is so."""
+    with suppress(ImportError):
+        await load()
 
 
 def _import(loading: Future[None]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-__all__ = ["SERVER_NAME_PATTERN", "is_server_name", "qualified_name"]
+__all__ = ["SERVER_NAME_PATTERN", "is_server_name", "qualified_name", "unmistakable_name"]
 
 SERVER_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
 
@@ -33,5 +33,14 @@ def qualified_name(server: str, tool: str) -> str:
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):
         return name
-    digest = hashlib.sha1(name.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+    return _digested(name, of=name)
+
+
+def unmistakable_name(server: str, tool: str) -> str:
+    """The name of a tool whose `qualified_name` another one has: `a` with `b__c`, and `a__b` with `c`."""
+    return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # no server has NUL in its name
+
+
+def _digested(name: str, *, of: str) -> str:
+    digest = hashlib.sha1(of.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
     return _OTHER.sub("_", name[:KEPT_CHARACTERS]) + digest

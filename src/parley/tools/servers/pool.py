@@ -6,18 +6,19 @@ Does not know what a call looks like in a conversation; `calls.py` does.
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.config.types import ToolServer
-from parley.errors import ShuttingDown
+from parley.errors import CallFailed, ShuttingDown, ToolServerFailed
 from parley.ports.model import ToolSpec
 from parley.tools.servers.connection import Connection
-from parley.tools.servers.failures import ToolServerFailed, bad_name, start_failure
-from parley.tools.servers.library import load
-from parley.tools.servers.names import is_server_name, qualified_name
-from parley.tools.servers.server import Key, Patience, Server, key_of
+from parley.tools.servers.failures import TIMED_OUT, bad_name, start_failure
+from parley.tools.servers.library import loaded
+from parley.tools.servers.names import is_server_name, qualified_name, unmistakable_name
+from parley.tools.servers.server import Key, Server, Timing, key_of
 
 if TYPE_CHECKING:
     from parley.tools.servers.session import OnProgress
@@ -32,26 +33,29 @@ that never answers is still told so."""
 class RemoteTool:
     """A tool of a tool server."""
 
-    def __init__(self, server_name: str, server: Server, name: str) -> None:
-        self.server_name, self.name, self._server = server_name, name, server
+    def __init__(self, settings: ToolServer, server: Server, name: str) -> None:
+        self.server_name, self.name, self._server = settings.name, name, server
+        self._limit_seconds = settings.tool_timeout_seconds or None
 
     async def call(self, arguments: dict[str, Any] | None, *, progress: OnProgress) -> dict[str, Any]:
         """Call it, and return its result: `content`, and where given `structuredContent` and `isError`.
 
         A server that has crashed is started again first. Cancelling tells the server to stop, and
-        disturbs nobody else. `progress` must not block.
+        disturbs nobody else; so does the end of the time that the settings give it. `progress` must
+        not block.
 
         Raises:
             ToolServerFailed: there is no result.
         """
         connection = self._server.connection()
-        await connection.settled()
-        if connection.failure is not None:
-            raise ToolServerFailed(self.server_name, self.name, connection.failure)
-        from parley.tools.servers.session import CallFailed
-
         try:
-            return await connection.call(self.name, arguments, progress)
+            async with asyncio.timeout(self._limit_seconds):
+                await connection.settled()
+                if connection.failure is not None:
+                    raise CallFailed(connection.failure)
+                return await connection.call(self.name, arguments, progress)
+        except TimeoutError:
+            raise ToolServerFailed(self.server_name, self.name, TIMED_OUT) from None
         except CallFailed as error:
             raise ToolServerFailed(self.server_name, self.name, error.detail) from None
 
@@ -59,46 +63,63 @@ class RemoteTool:
 class Lease:
     """The tool servers of one turn, by the names that its settings give them."""
 
-    def __init__(self, servers: Sequence[tuple[str, Server]]) -> None:
+    def __init__(self, servers: Sequence[tuple[ToolServer, Server]]) -> None:
         self._servers = servers
+        self._lists: list[tuple[ToolSpec, ...]] = []
+        """What each offered when `_tools` and `_specs` were made of it."""
+        self._tools: dict[str, RemoteTool] = {}
+        self._specs: tuple[ToolSpec, ...] = ()
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """What they offer by now, in the order of the names."""
-        offered = self._offered()
-        return tuple(
-            ToolSpec(name=name, description=spec.description, parameters=spec.parameters)
-            for name, (_, spec) in sorted(offered.items())
-        )
+        self._look()
+        return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
         """The tool that a model calls so."""
-        found = self._offered().get(name)
-        return None if found is None else found[0]
+        self._look()
+        return self._tools.get(name)
 
-    def _offered(self) -> dict[str, tuple[RemoteTool, ToolSpec]]:
-        offered: dict[str, tuple[RemoteTool, ToolSpec]] = {}
-        for server_name, server in self._servers:
-            for spec in server.tools:
-                tool = RemoteTool(server_name, server, spec.name)
-                offered.setdefault(qualified_name(server_name, spec.name), (tool, spec))
-        return offered
+    def _look(self) -> None:
+        """Name everything, unless nothing has changed since the last look."""
+        lists = [server.tools for _, server in self._servers]
+        if len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists)):
+            return
+        self._lists, self._tools = lists, {}
+        specs: list[ToolSpec] = []
+        for (settings, server), offered in zip(self._servers, lists, strict=True):
+            for spec in offered:
+                name = qualified_name(settings.name, spec.name)
+                if name in self._tools:
+                    name = unmistakable_name(settings.name, spec.name)
+                if name not in self._tools:  # else the server has two of the same name
+                    self._tools[name] = RemoteTool(settings, server, spec.name)
+                    specs.append(ToolSpec(name=name, description=spec.description, parameters=spec.parameters))
+        self._specs = tuple(sorted(specs, key=lambda spec: spec.name))
+
+
+async def _all_settled(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        await connection.settled()
 
 
 class ServerPool:
     """One for the whole process; made early, it does nothing until a tool server is configured."""
 
-    def __init__(self, environ: Mapping[str, str], *, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
-        self._environ, self._patience = environ, patience
+    def __init__(self, environ: Mapping[str, str], *, timing: Timing = Timing()) -> None:  # noqa: B008 - frozen
+        self._environ, self._timing = environ, timing
         self._servers: dict[Key, Server] = {}
         self._connections: set[Connection] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
-        """Start those that do not run, all at once, and wait for those that still start.
+        """Start those that do not run, all at once, and wait for those that start for the first time.
 
-        Returns a sentence for each that could not be started, in order. One that needs longer than
-        the wait goes on starting and is not among them.
+        The wait ends half a second after the time for one answer is over, counted from when the last
+        of them was started; loading the client library, once in a process, comes on top. Returns a
+        sentence for each that could not be started, in order, also while it is tried again. One that
+        needs longer than the wait goes on starting and is not among them.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -123,7 +144,7 @@ class ServerPool:
             ShuttingDown: the pool is closed.
         """
         named = [
-            (settings.name, server)
+            (settings, server)
             for settings, server in zip(servers, self._found(servers), strict=True)
             if server is not None
         ]
@@ -153,7 +174,7 @@ class ServerPool:
             self._servers[key] = Server(
                 settings,
                 self._environ,
-                self._patience,
+                self._timing,
                 opened=self._note_connection,
                 idle=lambda: self._forget(key),
             )
@@ -165,26 +186,29 @@ class ServerPool:
         for server in servers:
             server.hold()
         try:
-            starting = [server.connection() for server in servers]
-            unsettled = [one for one in starting if not one.is_settled]
-            waits = [asyncio.create_task(one.settled()) for one in unsettled]
-            if waits:
-                clock = asyncio.get_running_loop().time
-                # From its beginning on: who waits a second time for one that is slow waits no longer in all.
-                until = max(one.began_at for one in unsettled) + self._patience.answer_seconds + SLACK_SECONDS
-                try:
-                    asked_at = clock()
-                    with suppress(ImportError):  # each server will say so
-                        await load()
-                    until += clock() - asked_at  # not on the servers' time
-                    await asyncio.wait(waits, timeout=max(until - clock(), 0))
-                finally:
-                    for wait in waits:
-                        wait.cancel()
+            connections = [(server, server.connection()) for server in servers]
+            awaited = [connection for server, connection in connections if server.is_awaited]
+            if awaited:
+                await self._wait_for(awaited)
             yield
         finally:
             for server in servers:
                 server.release()
+
+    async def _wait_for(self, connections: Sequence[Connection]) -> None:
+        clock = asyncio.get_running_loop().time
+        # From its beginning on: who waits a second time for one that is slow waits no longer in all.
+        until = max(one.began_at for one in connections) + self._timing.answer_seconds + SLACK_SECONDS
+        settled = asyncio.create_task(_all_settled(connections))
+        loading = asyncio.create_task(loaded())
+        try:
+            asked_at = clock()
+            await asyncio.wait([loading, settled], return_when=asyncio.FIRST_COMPLETED)
+            until += clock() - asked_at  # not on the servers' time
+            await asyncio.wait([settled], timeout=max(until - clock(), 0))
+        finally:
+            settled.cancel()
+            loading.cancel()
 
     def _note_connection(self, connection: Connection) -> None:
         self._connections = {one for one in self._connections if not one.is_over} | {connection}
@@ -192,9 +216,11 @@ class ServerPool:
             self._end(connection)
 
     def _forget(self, key: Key) -> None:
-        """Nobody has used this server for long."""
-        server = self._servers.pop(key, None)
-        if server is not None and server.last_connection is not None:
+        """Nobody has used this server for long. One that fails is remembered: it would be waited for otherwise."""
+        server = self._servers[key]
+        if server.failure is None:
+            del self._servers[key]
+        if server.last_connection is not None:
             self._end(server.last_connection)
 
     def _end(self, connection: Connection) -> None:

@@ -10,15 +10,19 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final
 
-from parley.tools.servers.failures import NotStarted, one_line, system_error
+from parley.errors import NotStarted, os_detail
+from parley.tools.open_files import limit_program
+from parley.tools.servers.failures import one_line
+from parley.tools.to_the_end import to_the_end
 
 __all__ = ["Program", "environment"]
 
-logger: Final = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 INHERITED: Final = (
     "HOME",
@@ -35,10 +39,10 @@ INHERITED: Final = (
 )
 """All that a program is given of our environment."""
 
-LEAVE_SECONDS: Final = 0.7
+LEAVE_SECONDS: Final = 0.5
 """How long a program may take to end by itself once its input is closed, as the protocol asks."""
 
-TERM_SECONDS: Final = 0.7
+TERM_SECONDS: Final = 0.5
 """How long it may go on after SIGTERM: time to save something, not to argue. Both together leave room in
 the two seconds in which Parley itself has to end (docs/protocol.md#life-cycle)."""
 
@@ -54,6 +58,11 @@ READ_BYTES: Final = 256 * 1024
 LOG_LINE_BYTES: Final = 1000
 """How much of one line on stderr is logged."""
 
+PidfdOpen = Callable[[int], int]
+
+_PIDFD_OPEN: Final[PidfdOpen | None] = getattr(os, "pidfd_open", None)
+"""None: this system has no such thing, and a thread waits for the end of a program."""
+
 
 def environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in INHERITED if name in environ} | dict(extra)
@@ -64,16 +73,24 @@ class Program:
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self._process, self._name = process, name
+        self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        self._pidfd = os.pidfd_open(process.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end)
+        self._pidfd: int | None = None
+        self._transports: list[asyncio.BaseTransport] = []
 
     @classmethod
-    async def start(cls, argv: Sequence[str], env: Mapping[str, str], *, name: str) -> Program:
+    async def start(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        name: str,
+        pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
+    ) -> Program:
         """Run `argv`, found by the PATH of its own environment; `name` is who it is in the log.
 
         Raises:
-            NotStarted: there is nothing to run, or the system refused.
+            NotStarted: there is nothing to run, or the system refused; nothing is left running.
         """
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the program was found
@@ -86,11 +103,21 @@ class Program:
                 start_new_session=True,
             )
         except OSError as error:
-            raise NotStarted(system_error(error)) from None
+            raise NotStarted(os_detail(error)) from None
         except ValueError as error:
             raise NotStarted(str(error)) from None
+        limit_program(process.pid)
         program = cls(process, name)
-        await program._open_pipes()
+        try:
+            program._watch(pidfd_open)
+            await program._open_pipes()
+        except BaseException as error:
+            await program._abandon()
+            if isinstance(error, OSError):
+                raise NotStarted(os_detail(error)) from error
+            if isinstance(error, RuntimeError):  # no thread can be started
+                raise NotStarted(str(error)) from error
+            raise
         return program
 
     async def read(self) -> bytes:
@@ -116,15 +143,15 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """In words; it stays to be collected."""
+        """In words."""
         try:
-            status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            code = self._exit_code()
         except ChildProcessError:  # somebody else has collected it
             return "the program ended before it answered"
-        if status is None:
+        if code is None:
             return "the program closed its output before it answered"
-        how = "exit code" if status.si_code == os.CLD_EXITED else "signal"
-        return f"the program ended before it answered ({how} {status.si_status})"
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return f"the program ended before it answered ({how})"
 
     async def stop(self) -> None:
         """Close its input, then ask it to end, then end it and everything in its group.
@@ -143,42 +170,99 @@ class Program:
             self._signal(signal.SIGKILL)
             try:
                 if not await self.wait(KILL_SECONDS):
-                    logger.warning("tool server %s: process %d cannot be ended", self._name, self._process.pid)
+                    self._give_up()
             finally:
                 discard.cancel()
-                self._log.cancel()
+                self._logging.cancel()
                 self._release()
-        await asyncio.gather(discard, self._log, return_exceptions=True)
+        await asyncio.gather(discard, self._logging, return_exceptions=True)
 
     async def _open_pipes(self) -> None:
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         assert stdin is not None
         assert stdout is not None
         assert stderr is not None
-        loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-        transport, _ = await loop.connect_write_pipe(lambda: protocol, stdin)
-        self._input = asyncio.StreamWriter(transport, protocol, None, loop)
-        self._output, self._output_pipe = await _reader(stdout)
-        errors, self._error_pipe = await _reader(stderr)
-        self._log = asyncio.create_task(self._log_errors(errors))
+        transport, _ = await self._loop.connect_write_pipe(lambda: protocol, stdin)
+        self._transports.append(transport)
+        self._input = asyncio.StreamWriter(transport, protocol, None, self._loop)
+        self._output = await self._reader(stdout)
+        errors = await self._reader(stderr)
+        self._logging = asyncio.create_task(self._log_errors(errors))
+
+    async def _reader(self, pipe: IO[bytes]) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader(limit=READ_BYTES)
+        transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        self._transports.append(transport)
+        return reader
+
+    # --- its end -----------------------------------------------------------------------------
+
+    def _watch(self, pidfd_open: PidfdOpen | None) -> None:
+        if pidfd_open is None:
+            threading.Thread(target=self._wait_for_end, name="tool-server-end", daemon=True).start()
+        else:
+            self._pidfd = pidfd_open(self._process.pid)
+            self._loop.add_reader(self._pidfd, self._note_end)
+
+    def _wait_for_end(self) -> None:
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):  # somebody else has collected it
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
+            self._signal_group(signal.SIGKILL)  # at once: collected, its number may soon be another's
+        with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+            self._loop.call_soon_threadsafe(self._note_end)
+
+    def _exit_code(self) -> int | None:
+        """None while it runs, less than zero for a signal. Leaves it to be collected."""
+        if self._process.returncode is not None or not hasattr(os, "waitid"):
+            return self._process.returncode
+        status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if status is None:
+            return None
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def _note_end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
         self._ended.set()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # gone, or no longer ours to end
-                os.killpg(self._process.pid, number)
+            self._signal_group(number)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # gone, or no longer ours to end
+            os.killpg(self._process.pid, number)
+
+    async def _abandon(self) -> None:
+        """End it before it was ever used, and close what of its pipes is open. Cancelling does not hurry it."""
+        self._signal(signal.SIGKILL)
+        try:
+            await to_the_end(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))
+        except (subprocess.TimeoutExpired, RuntimeError):  # stuck in the kernel, or no thread can be started
+            self._give_up()
+        finally:
+            self._release()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _give_up(self) -> None:
+        log.warning("tool server %s: process %d cannot be ended", self._name, self._process.pid)
 
     def _release(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        for pipe in (self._input.transport, self._output_pipe, self._error_pipe):
-            pipe.close()
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        for transport in self._transports:
+            transport.close()
         if self._process.poll() is None:
             self._process.returncode = -signal.SIGKILL  # stuck in the kernel: nobody will wait for it
+
+    # --- what it says ------------------------------------------------------------------------
 
     async def _discard(self) -> None:
         while await self._output.read(READ_BYTES):
@@ -187,7 +271,7 @@ class Program:
     async def _log_errors(self, errors: asyncio.StreamReader) -> None:
         line = b""
         while data := await errors.read(READ_BYTES):
-            if not logger.isEnabledFor(logging.INFO):
+            if not log.isEnabledFor(logging.INFO):
                 line = b""
                 continue
             first, *rest = data.split(b"\n")
@@ -201,12 +285,4 @@ class Program:
 
     def _log_line(self, line: bytes) -> None:
         shown = one_line(line[:LOG_LINE_BYTES].decode("utf-8", "backslashreplace"), LOG_LINE_BYTES)
-        logger.info("tool server %s: %s", self._name, shown)
-
-
-async def _reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
-    reader = asyncio.StreamReader(limit=READ_BYTES)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
-    return reader, transport
+        log.info("tool server %s: %s", self._name, shown)

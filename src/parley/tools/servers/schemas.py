@@ -22,33 +22,38 @@ TYPE_BY_KEYWORD: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 """What a schema without a type must be, going by the first of these that it has."""
 
 
+MAX_DEPTH: Final = 30
+"""How many objects and lists may lie within each other: what is deeper becomes a string."""
+
+
 def reduced(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The input of a tool: always an object."""
-    return _reduced_object(schema)
+    return _reduced_object(schema, depth=1)
 
 
-def _reduced(schema: object) -> dict[str, Any]:
-    if not isinstance(schema, dict):
+def _reduced(schema: object, *, depth: int) -> dict[str, Any]:
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return {"type": "string"}
     schema = _of_union(schema)
     match _type_of(schema):
         case "object":
-            return _reduced_object(schema)
+            return _reduced_object(schema, depth=depth)
         case "array":
-            return {"type": "array", "items": _reduced(schema.get("items")), **_description(schema)}
+            items = _reduced(schema.get("items"), depth=depth + 1)
+            return {"type": "array", "items": items, **_description(schema)}
         case "integer":
             return {"type": "number", **_description(schema)}
         case other:
             return {"type": other, **_description(schema)}
 
 
-def _reduced_object(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _reduced_object(schema: Mapping[str, Any], *, depth: int) -> dict[str, Any]:
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         properties = {}
     result: dict[str, Any] = {
         "type": "object",
-        "properties": {name: _reduced(properties[name]) for name in sorted(properties)},
+        "properties": {name: _reduced(properties[name], depth=depth + 1) for name in sorted(properties)},
     }
     required = schema.get("required")
     if isinstance(required, list):

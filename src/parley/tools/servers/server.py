@@ -16,7 +16,7 @@ from parley.config.types import ToolServer
 from parley.ports.model import ToolSpec
 from parley.tools.servers.connection import Connection
 
-__all__ = ["ANSWER_SECONDS", "IDLE_SECONDS", "RETRY_SECONDS", "Key", "Patience", "Server", "key_of"]
+__all__ = ["ANSWER_SECONDS", "IDLE_SECONDS", "RETRY_SECONDS", "Key", "Server", "Timing", "key_of"]
 
 ANSWER_SECONDS: Final = 10.0
 """How long `initialize` and `tools/list` may take, each."""
@@ -31,7 +31,7 @@ IDLE_SECONDS: Final = 300.0
 Key = tuple[Any, ...]
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class Timing(Struct, frozen=True, kw_only=True):
     """How long a tool server is waited for, left alone, and kept."""
 
     answer_seconds: float = ANSWER_SECONDS
@@ -52,30 +52,37 @@ class Server:
         self,
         settings: ToolServer,
         environ: Mapping[str, str],
-        patience: Patience,
+        timing: Timing,
         *,
         opened: Callable[[Connection], None],
         idle: Callable[[], None],
     ) -> None:
-        self._settings, self._environ, self._patience = settings, environ, patience
+        self._settings, self._environ, self._timing = settings, environ, timing
         self._opened, self._idle = opened, idle
         self.last_connection: Connection | None = None
+        self._first_connection: Connection | None = None
         self._tools: tuple[ToolSpec, ...] = ()
+        self._failure: str | None = None
         self._holders = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """What it offers, under its own names; after a crash, what it offered before."""
-        connection = self.last_connection
-        if connection is not None and connection.is_settled and (connection.is_usable or connection.failure):
-            self._tools = connection.tools
+        self._learn()
         return self._tools
 
     @property
     def failure(self) -> str | None:
-        """Why it does not run, where it could not be started."""
-        return None if self.last_connection is None else self.last_connection.failure
+        """Why it does not run, where it could not be started; while it is tried again, why it could not before."""
+        self._learn()
+        return self._failure
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it starts for the first time, so that nothing is known of it. Later starts hold up nobody."""
+        connection = self.last_connection
+        return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
         """Keep it until `release`."""
@@ -87,7 +94,7 @@ class Server:
     def release(self) -> None:
         self._holders -= 1
         if not self._holders:
-            self._timer = asyncio.get_running_loop().call_later(self._patience.idle_seconds, self._idle)
+            self._timer = asyncio.get_running_loop().call_later(self._timing.idle_seconds, self._idle)
 
     def connection(self) -> Connection:
         """The one that runs or starts. A new one where there is none, unless the last did not come
@@ -95,8 +102,9 @@ class Server:
         found = self.last_connection
         if found is None or not (found.is_usable or self._is_left_alone(found)):
             found = self.last_connection = Connection(
-                self._settings, self._environ, answer_seconds=self._patience.answer_seconds
+                self._settings, self._environ, answer_seconds=self._timing.answer_seconds
             )
+            self._first_connection = self._first_connection or found
             self._opened(found)
         return found
 
@@ -105,7 +113,12 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _learn(self) -> None:
+        connection = self.last_connection
+        if connection is not None and (connection.has_started or connection.failure is not None):
+            self._tools, self._failure = connection.tools, connection.failure
+
     def _is_left_alone(self, connection: Connection) -> bool:
         if connection.failure is None:
             return False
-        return asyncio.get_running_loop().time() < connection.failed_at + self._patience.retry_seconds
+        return asyncio.get_running_loop().time() < connection.failed_at + self._timing.retry_seconds

@@ -1,7 +1,7 @@
 """Speaking with a tool server through the official client library.
 
-The only module that imports the library, and therefore never imported at start-up: see
-`library.py`. Knows nothing of conversations, nor when a server is started or ended.
+With `bodies.py` the only module that imports the library, and therefore never imported at start-up:
+see `library.py`. Knows nothing of conversations, nor when a server is started or ended.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 import anyio
@@ -19,9 +20,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     CallToolRequest,
@@ -29,22 +33,31 @@ from mcp_types import (
     ErrorData,
     Implementation,
     JSONRPCError,
-    PaginatedRequestParams,
     ToolListChangedNotification,
     jsonrpc_message_adapter,
 )
 from pydantic import TypeAdapter, ValidationError
 
+from parley.errors import CallFailed, NotStarted, os_detail
 from parley.ports.model import ToolSpec
-from parley.tools.servers.failures import LOST, NotStarted, one_line, system_error
+from parley.tools.servers.bodies import Exchange, looked_at
+from parley.tools.servers.depth import cut_short
+from parley.tools.servers.failures import (
+    LOST,
+    MAX_MESSAGE_BYTES,
+    TIMED_OUT,
+    TOO_LONG,
+    UNREADABLE,
+    one_line,
+    refusal,
+)
+from parley.tools.servers.offers import Offers
 from parley.tools.servers.program import PIPE_SECONDS, Program
-from parley.tools.servers.schemas import reduced
 from parley.version import __version__
 from parley.wire.framing import PREFIX_BYTES, LineFramer, Overlong
-from parley.wire.jsonrpc import decode_lenient, id_in_prefix
+from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient, id_in_prefix
 
 __all__ = [
-    "CallFailed",
     "OnProgress",
     "Session",
     "Streams",
@@ -55,16 +68,13 @@ __all__ = [
     "warm_up",
 ]
 
-logger: Final = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 Streams = tuple[Any, Any]
 """What the library reads from and writes to."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
 """Told how far a call is, of how much, and what the server says to it."""
-
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""The longest message that is taken from a tool server."""
 
 MAX_PAGES: Final = 100
 """How many pages a list of tools may have: a list that never ends must not hold up anybody."""
@@ -73,33 +83,37 @@ CONNECT_SECONDS: Final = 30.0
 """How long a far server may take to accept a connection or a request. Its answer may take longer:
 what a call waits for is the caller's business."""
 
-UNREADABLE: Final = "its answer cannot be read"
-TOO_LONG: Final = f"its answer is longer than {MAX_MESSAGE_BYTES} bytes"
 CLOSED: Final = "Connection closed"
 """The library's words for it."""
+
+REFUSED: Final = (
+    (INTERNAL_ERROR, "Server returned an error response"),
+    (INVALID_REQUEST, "Session terminated"),
+    (METHOD_NOT_FOUND, "Not Found"),
+)
+"""What the library says in place of a far server that answered with a status and nothing else."""
 
 RESULT_KEYS: Final = ("content", "structuredContent", "isError")
 
 _json: Final = msgspec.json.Decoder()
 _result: Final = TypeAdapter(dict[str, Any])
 
-for _name in ("httpx2", "httpcore2", "mcp.client.streamable_http"):
+_exchange: Final[ContextVar[Exchange | None]] = ContextVar("exchange", default=None)
+"""What is being asked: the library makes each HTTP request in the context of whoever wanted it."""
+
+for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)  # below that they log addresses and session ids
-
-
-class CallFailed(Exception):
-    """A call without a result; `detail` where the server gave no answer that could be read."""
-
-    def __init__(self, detail: str | None) -> None:
-        super().__init__(detail or "the server answered with an error")
-        self.detail = detail
+logging.getLogger("mcp.client.streamable_http").setLevel(logging.CRITICAL)  # its errors hold what a server said
 
 
 class Session:
     """One tool server that was reached."""
 
-    def __init__(self, client: ClientSession) -> None:
-        self._client = client
+    def __init__(self, client: ClientSession, dispatcher: JSONRPCDispatcher[Any], name: str) -> None:
+        self._client, self._dispatcher, self._name = client, dispatcher, name
+        self._complaint = ""
+        self.is_closed = False
+        """Whether a call has found the server gone."""
 
     async def initialize(self, *, within_seconds: float) -> None:
         """Get acquainted; `in_words` has what may go wrong."""
@@ -108,28 +122,28 @@ class Session:
 
     async def tools(self, *, within_seconds: float) -> tuple[ToolSpec, ...]:
         """Its tools under their own names; `in_words` has what may go wrong."""
-        found: list[ToolSpec] = []
-        params: PaginatedRequestParams | None = None
+        offers = Offers()
+        params: dict[str, Any] | None = None
         with anyio.fail_after(within_seconds):
             for _ in range(MAX_PAGES):
                 try:
-                    page = await self._client.list_tools(params=params)
+                    # Not `list_tools`: that takes all tools or none.
+                    page = await self._dispatcher.send_raw_request("tools/list", params)
                 except MCPError as error:
                     if error.code == METHOD_NOT_FOUND:
                         return ()
                     raise
-                found += [
-                    ToolSpec(
-                        name=tool.name,
-                        description=tool.description or "",
-                        parameters=reduced(tool.input_schema),
-                    )
-                    for tool in page.tools
-                ]
-                if page.next_cursor is None:
+                tools, cursor = page.get("tools"), page.get("nextCursor")
+                if not isinstance(tools, list):
+                    raise NotStarted(UNREADABLE)
+                offers.add(tools)
+                if not isinstance(cursor, str) or offers.is_full:
                     break
-                params = PaginatedRequestParams(cursor=page.next_cursor)
-        return tuple(found)
+                params = {"cursor": cursor}
+        if offers.complaint not in ("", self._complaint):  # once, however often the list changes
+            self._complaint = offers.complaint
+            log.warning("tool server %s: %s", self._name, self._complaint)
+        return tuple(offers.tools)
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, tell: OnProgress) -> dict[str, Any]:
         """Call a tool and return its result as it came. Cancelling tells the server to stop.
@@ -141,24 +155,30 @@ class Session:
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             tell(progress, total, message)
 
+        exchange = Exchange()
+        _exchange.set(exchange)
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
             result = await self._client.send_request(request, _result, progress_callback=on_progress)  # type: ignore[type-var] # a plain value will do
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED and error.error.message == CLOSED:
-                raise CallFailed(LOST) from None
-            if error.code == PARSE_ERROR and error.error.message in (UNREADABLE, TOO_LONG):
-                raise CallFailed(error.error.message) from None
-            logger.info("call of %s: error %d: %s", tool, error.code, one_line(error.error.message))
+            words = _of_the_library(error.error)
+            self.is_closed |= error.code == CONNECTION_CLOSED and error.error.message == CLOSED
+            if words is not None or (error.code, error.error.message) in REFUSED:
+                raise CallFailed(exchange.why or words) from None
+            log.info("call of %s: error %d: %s", tool, error.code, one_line(error.error.message))
             raise CallFailed(None) from None
         except ValidationError:
             raise CallFailed(UNREADABLE) from None
+        if "content" not in result:
+            raise CallFailed(UNREADABLE)
+        if not isinstance(result.get("isError", False), bool):
+            del result["isError"]
         return {key: result[key] for key in RESULT_KEYS if key in result}
 
 
 @asynccontextmanager
-async def talking(streams: Streams, *, tools_changed: Callable[[], None]) -> AsyncIterator[Session]:
-    """A session over these streams. Entered and left in one task; used from any."""
+async def talking(streams: Streams, name: str, *, tools_changed: Callable[[], None]) -> AsyncIterator[Session]:
+    """A session over these streams with the server of that name. Entered and left in one task; used from any."""
 
     async def on_message(message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -166,8 +186,9 @@ async def talking(streams: Streams, *, tools_changed: Callable[[], None]) -> Asy
 
     read, write = streams
     info = Implementation(name="parley", version=__version__)
-    async with ClientSession(read, write, message_handler=on_message, client_info=info) as client:
-        yield Session(client)
+    dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(read, write)
+    async with ClientSession(dispatcher=dispatcher, message_handler=on_message, client_info=info) as client:
+        yield Session(client, dispatcher, name)
 
 
 # --- a program ---------------------------------------------------------------------------
@@ -229,6 +250,13 @@ async def _watch(program: Program, hearing: asyncio.Task[None]) -> None:
     hearing.cancel()
 
 
+def _value(frame: bytes) -> Any:
+    try:
+        return decode_lenient(_json, frame)
+    except NestedTooDeeply:
+        return decode_lenient(_json, cut_short(frame))
+
+
 def _message(frame: bytes | Overlong) -> SessionMessage | None:
     """What a line says. For an answer that cannot be read: that, so that nobody waits for it."""
     if isinstance(frame, Overlong):
@@ -237,12 +265,12 @@ def _message(frame: bytes | Overlong) -> SessionMessage | None:
         return None
     else:
         try:
-            message = jsonrpc_message_adapter.validate_python(decode_lenient(_json, frame), by_name=False)
+            message = jsonrpc_message_adapter.validate_python(_value(frame), by_name=False)
         except (msgspec.DecodeError, ValueError):
             prefix, why = frame[:PREFIX_BYTES], UNREADABLE
         else:
             return SessionMessage(message)
-    logger.info("skipped what a tool server said: %s", one_line(prefix.decode("utf-8", "backslashreplace")))
+    log.info("skipped what a tool server said: %s", one_line(prefix.decode("utf-8", "backslashreplace")))
     request_id = id_in_prefix(prefix)
     if request_id is None:
         return None
@@ -263,9 +291,12 @@ async def over_http(url: str, token: str | None, *, answered: Callable[[int, str
     async def on_response(response: httpx2.Response) -> None:
         if response.request.method == "POST":
             answered(response.status_code, response.reason_phrase)
+        response.stream = looked_at(response, _exchange.get() or Exchange())
 
     tls = await asyncio.to_thread(httpx2.create_ssl_context)  # reads every certificate there is
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    headers = {"accept-encoding": "identity"}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
     async with (
         httpx2.AsyncClient(
             headers=headers,
@@ -300,12 +331,30 @@ def in_words(error: BaseException) -> str:
         case NotStarted():
             return error.detail
         case TimeoutError() | httpx2.TimeoutException():
-            return "request timed out"
+            return TIMED_OUT
         case MCPError():
-            return one_line(error.error.message)
+            return _of_the_library(error.error) or one_line(error.error.message)
         case ValidationError():
-            return "its answer does not follow the protocol"
+            return UNREADABLE
         case OSError():
-            return system_error(error)
+            return one_line(os_detail(error))
         case _:
             return one_line(str(error)) or type(error).__name__
+
+
+def _of_the_library(error: ErrorData) -> str | None:
+    """What an error means that the library made up, or we, because there was no answer; None for an answer."""
+    code, message = error.code, error.message
+    if code == CONNECTION_CLOSED and message.startswith("SSE stream failed"):
+        return TOO_LONG if f"{MAX_MESSAGE_BYTES} byte" in message else UNREADABLE
+    if code == CONNECTION_CLOSED and message.startswith((CLOSED, "SSE stream")):
+        return LOST
+    if code == PARSE_ERROR and message.startswith(("Failed to parse", UNREADABLE, TOO_LONG)):
+        return TOO_LONG if TOO_LONG in message else UNREADABLE
+    if code == INVALID_REQUEST and message.startswith("Unexpected content type"):
+        return UNREADABLE
+    if code == INVALID_REQUEST and message.startswith("server answered a request with 202"):
+        return refusal(202, "Accepted")
+    if code == INVALID_REQUEST and message.startswith("Redirect to"):
+        return one_line(message)
+    return None

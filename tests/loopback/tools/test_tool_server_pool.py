@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import subprocess
 import sys
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from kit.notebook import Notebook
 from kit.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
     Loopback,
-    Notebook,
     call_item,
     call_text,
     closing,
@@ -27,9 +28,10 @@ from kit.tool_servers import (
     until,
 )
 from parley.config.types import ToolServer
+from parley.conversation.log import Happened
 from parley.errors import ShuttingDown
 from parley.ports.model import ToolSpec
-from parley.tools.servers import Patience, ServerPool, ServerTools
+from parley.tools.servers import ServerPool, ServerTools, Timing
 from parley.tools.servers.program import environment
 from parley.tools.servers.progress import progress_words, telling
 from parley.wire.events import (
@@ -52,19 +54,20 @@ async def pool() -> AsyncIterator[ServerPool]:
         yield pool
 
 
-async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[EventMsg], str]:
+async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[Happened], str]:
     """The events of one call, durations left out, and what the model is told."""
     notebook = Notebook()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
         told = await ServerTools(desk(notebook), lease).run(call_item(name, arguments))
+    assert notebook.shown == []
     return [without_duration(one) for one in notebook.happened], told
 
 
-def without_duration(event: Any) -> EventMsg:
+def without_duration(event: Happened) -> Happened:
     if isinstance(event, McpToolCallEnd):
         assert 0 <= event.duration.secs + event.duration.nanos / 1e9 < PATIENCE_SECONDS
         return structs.replace(event, duration=Duration(secs=0, nanos=0))
-    return event  # type: ignore[no-any-return]
+    return event
 
 
 def shown(tool: str, arguments: dict[str, Any] | None, outcome: ToolCallOutcome) -> list[EventMsg]:
@@ -136,6 +139,54 @@ async def test_tools_that_changed_are_offered_anew(pool: ServerPool) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
         assert await call_text(lease, "x__change_tools") == "ok"
         await until(lambda: [spec.name for spec in lease.specs()] == ["x__new"])
+
+
+async def test_a_tool_that_makes_no_sense_hides_no_other(
+    pool: ServerPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pool.lease([program("x", "odd")]) as lease:
+        specs = lease.specs()
+        assert await call_text(lease, "x__nested") == "nested"
+
+    assert [spec.name for spec in specs] == ["x__nested", "x__odd_error", "x__y__add"]
+    assert [spec.description for spec in specs] == ["", "", ""]
+    assert len(json.dumps(specs[0].parameters)) < 2000
+    assert [record.getMessage() for record in caplog.records] == [
+        "tool server x: tools that are left out: 6 without a name or an input schema "
+        "(`no_schema`, `a_list`, nameless, ``, nameless)"
+    ]
+
+
+async def test_an_error_flag_that_is_none_is_left_out(pool: ServerPool) -> None:
+    notebook = Notebook()
+    async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(PATIENCE_SECONDS):
+        await ServerTools(desk(notebook), lease).run(call_item("x__odd_error", "{}"))
+
+    end = notebook.happened[-1]
+    assert isinstance(end, McpToolCallEnd)
+    assert end.result == ToolCallOutcome(ok={"content": [{"type": "text", "text": "odd"}]})
+
+
+async def test_of_two_tools_that_would_be_called_the_same_the_second_gets_another_name(pool: ServerPool) -> None:
+    second = "x__y__add" + hashlib.sha1(b"x__y\0add").hexdigest()
+    async with pool.lease([program("x", "odd"), program("x__y")]) as lease:
+        assert {spec.name for spec in lease.specs()} >= {"x__y__add", second}
+        assert await call_text(lease, "x__y__add") == "of y"
+        assert await call_text(lease, second, {"a": 1, "b": 2}) == "3"
+
+
+async def test_names_are_given_once_for_each_change_of_the_tools(pool: ServerPool) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
+        before, tool = lease.specs(), lease.find("x__add")
+        assert (lease.specs() is before, lease.find("x__add") is tool) == (True, True)
+
+        await call_text(lease, "x__change_tools")
+        await until(lambda: lease.specs() is not before)
+        assert lease.find("x__add") is None
+
+
+def test_a_server_is_waited_for_ten_seconds_left_alone_for_thirty_and_kept_for_three_hundred() -> None:
+    assert Timing() == Timing(answer_seconds=10, retry_seconds=30, idle_seconds=300)
 
 
 # --- calls, as in the recorded traffic ---------------------------------------------------
@@ -335,7 +386,7 @@ async def test_a_server_that_nobody_uses_is_ended_and_starts_again_when_needed()
     server = program("x", mark=mark)
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
-        closing(ServerPool(ENVIRON, patience=Patience(idle_seconds=0))) as pool,
+        closing(ServerPool(ENVIRON, timing=Timing(idle_seconds=0))) as pool,
     ):
         async with pool.lease([server]) as lease:
             before = await call_text(lease, "x__pid")
@@ -345,7 +396,7 @@ async def test_a_server_that_nobody_uses_is_ended_and_starts_again_when_needed()
 
 
 async def test_a_server_that_is_used_is_not_ended() -> None:
-    async with closing(ServerPool(ENVIRON, patience=Patience(idle_seconds=0))) as pool, pool.lease([X]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=Timing(idle_seconds=0))) as pool, pool.lease([X]) as lease:
         before = await call_text(lease, "x__pid")
         async with pool.lease([X]) as second:
             assert await call_text(second, "x__pid") == before

@@ -2,27 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, ran
+from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, out_of_time, ran
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Command
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
-
-
-@pytest.fixture
-async def executor() -> AsyncIterator[Executor]:
-    executor = Executor()
-    yield executor
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await executor.close()
 
 
 def command(*argv: str) -> Command:
@@ -54,7 +47,7 @@ async def test_a_command_ends_as_it_says(executor: Executor, script: str, expect
 
 
 async def test_a_command_that_takes_too_long_is_killed_and_what_it_said_is_kept(executor: Executor) -> None:
-    result = await ran(executor, "sh", "-c", "trap '' TERM; echo out; sleep 1000", timeout_seconds=0.3)
+    result = await out_of_time(executor, "sh", "-c", "trap '' TERM; echo out; sleep 1000", says=b"out\n")
 
     assert result == Ran(stdout=b"out\n", timed_out=True)
 
@@ -72,7 +65,7 @@ async def test_the_time_is_that_of_the_command(executor: Executor) -> None:
     await ran(executor, "true")
     ended = await executor.run(command("sleep", "0.2"), output=ignored)
 
-    assert 0.19 < ended.seconds < 5
+    assert 0.19 < ended.seconds < PATIENCE_SECONDS
 
 
 # --- what commands find ------------------------------------------------------------------
@@ -85,7 +78,21 @@ async def test_a_command_runs_in_its_directory_with_its_own_environment_alone(
     environment = await ran(executor, "/usr/bin/env", env={"A": "1", "B": "x=y", "C": ""})
 
     assert place == Ran(exit_code=0, stdout=f"{tmp_path}\n".encode())
-    assert environment == Ran(exit_code=0, stdout=b"A=1\nB=x=y\nC=\n")
+    assert unmarked(environment) == Ran(exit_code=0, stdout=b"A=1\nB=x=y\nC=\n")
+
+
+def unmarked(environment: Ran) -> Ran:
+    """What `env` says, without the mark that every command has, behind all the rest."""
+    said = re.fullmatch(rb"(.*\n)PARLEY_COMMAND=[0-9a-f]{16}\n", environment.stdout, re.DOTALL)
+    assert said is not None
+    return environment._replace(stdout=said[1])
+
+
+async def test_each_command_has_a_mark_of_its_own(executor: Executor) -> None:
+    marks = [await ran(executor, "printenv", "PARLEY_COMMAND", env={"PARLEY_COMMAND": "x"}) for _ in range(2)]
+
+    assert {mark.exit_code for mark in marks} == {0}
+    assert len({mark.stdout for mark in marks} - {b"x\n"}) == 2
 
 
 async def test_a_command_finds_an_empty_stdin_and_no_other_descriptor(executor: Executor) -> None:
@@ -157,7 +164,7 @@ async def test_an_environment_of_thousands_of_variables_arrives_whole(executor: 
 
     result = await ran(executor, "/usr/bin/env", env=env)
 
-    assert result == Ran(exit_code=0, stdout="".join(f"{name}={env[name]}\n" for name in env).encode())
+    assert unmarked(result) == Ran(exit_code=0, stdout="".join(f"{name}={env[name]}\n" for name in env).encode())
 
 
 async def test_words_may_be_anything_but_nul(executor: Executor) -> None:

@@ -1,0 +1,84 @@
+"""What a far server answers a request with: bounded, plain, and the answer to that request.
+
+The client library takes a body of any length and whatever it says; here it is looked at first. Only
+`session.py` imports this, with the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import anyio
+import httpx2
+import msgspec
+
+from parley.tools.servers.failures import MAX_MESSAGE_BYTES, TOO_LONG, UNREADABLE, refusal
+from parley.wire.jsonrpc import decode_message
+
+__all__ = ["Exchange", "looked_at"]
+
+HTTP_ERROR: Final = 400
+EVENT_STREAM: Final = "text/event-stream"
+
+REOPEN_SECONDS: Final = 0.5
+"""How long a stream of events that the server has ended is left alone, whatever the server says of that: the
+library opens it again for ever."""
+
+
+class Exchange:
+    """A request to a far server, and what became of it."""
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+        """Why its answer is none, where HTTP or the body says so."""
+
+
+def looked_at(response: httpx2.Response, exchange: Exchange) -> httpx2.AsyncByteStream:
+    """What to read in place of the response's own stream: it fails as the library expects a broken one to."""
+    if response.status_code >= HTTP_ERROR and response.request.method == "POST":
+        exchange.why = refusal(response.status_code, response.reason_phrase)
+    return _Body(response, exchange)
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, response: httpx2.Response, exchange: Exchange) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._response, self._stream, self._exchange = response, response.stream, exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        headers = self._response.headers
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise self._broken(UNREADABLE)  # none was asked for, and a small one may become a large one
+        if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+            async for data in self._stream:  # the library bounds each event
+                yield data
+            if self._response.request.method == "GET":
+                await anyio.sleep(REOPEN_SECONDS)
+            return
+        body = bytearray()
+        async for data in self._stream:
+            body += data
+            if len(body) > MAX_MESSAGE_BYTES:
+                raise self._broken(TOO_LONG)
+        if self._response.is_success and not self._is_the_answer(bytes(body)):
+            raise self._broken(UNREADABLE)
+        yield bytes(body)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def _is_the_answer(self, body: bytes) -> bool:
+        """Whether the request is answered: the library would wait on for one that is not."""
+        request = self._response.request
+        if request.method != "POST":
+            return True
+        try:
+            asked, said = decode_message(request.content), decode_message(body)
+        except msgspec.DecodeError:
+            return False
+        return said.method is msgspec.UNSET and str(said.id) == str(asked.id)
+
+    def _broken(self, why: str) -> httpx2.StreamError:
+        self._exchange.why = self._exchange.why or why
+        return httpx2.StreamError(why)

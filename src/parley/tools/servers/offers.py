@@ -1,0 +1,88 @@
+"""What a tool server says it offers, as far as a model can be offered it.
+
+Takes whatever the server sent: a tool that makes no sense is left out, and hides no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from parley.ports.model import ToolSpec
+from parley.tools.servers.failures import one_line
+from parley.tools.servers.schemas import reduced
+
+__all__ = ["MAX_BYTES", "MAX_TOOLS", "Offers"]
+
+MAX_TOOLS: Final = 1000
+"""How many tools one server may offer: more than any model can tell apart."""
+
+MAX_BYTES: Final = 1024 * 1024
+"""How much they may come to, descriptions and schemas together: all of it goes with every request to a model."""
+
+MAX_NAMED: Final = 5
+MAX_NAME_CHARACTERS: Final = 80
+"""How many of the tools that were left out are named, and how much of a name is shown."""
+
+
+class Offers:
+    """The tools of one server, added page by page."""
+
+    def __init__(self) -> None:
+        self.tools: list[ToolSpec] = []
+        """Under the server's own names."""
+        self._bytes = self._unusable = self._beyond = 0
+        self._named: list[str] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.tools) >= MAX_TOOLS
+
+    @property
+    def complaint(self) -> str:
+        """What was left out, in words; empty: nothing."""
+        parts: list[str] = []
+        if self._unusable:
+            named = ", ".join(self._named)
+            parts.append(f"{self._unusable} without a name or an input schema ({named})")
+        if self._beyond:
+            parts.append(f"{self._beyond} beyond {MAX_TOOLS} tools or {MAX_BYTES} bytes")
+        return f"tools that are left out: {'; '.join(parts)}" if parts else ""
+
+    def add(self, tools: list[Any]) -> None:
+        for number, tool in enumerate(tools):
+            if self.is_full:
+                self._beyond += len(tools) - number
+                return
+            spec = _read(tool)
+            if spec is None:
+                self._unusable += 1
+                if len(self._named) < MAX_NAMED:
+                    self._named.append(_shown(tool))
+            elif self._bytes + (size := len(msgspec.json.encode(spec))) > MAX_BYTES:
+                self._beyond += 1
+            else:
+                self.tools.append(spec)
+                self._bytes += size
+
+
+def _read(tool: Any) -> ToolSpec | None:
+    match tool:
+        case {"name": str(name), "inputSchema": dict(schema)} if name:
+            description = tool.get("description")
+            return ToolSpec(
+                name=name,
+                description=description if isinstance(description, str) else "",
+                parameters=reduced(schema),
+            )
+        case _:
+            return None
+
+
+def _shown(tool: object) -> str:
+    match tool:
+        case {"name": str(name)}:
+            return f"`{one_line(name, MAX_NAME_CHARACTERS)}`"
+        case _:
+            return "nameless"

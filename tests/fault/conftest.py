@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from kit.running import executor
+
+__all__ = ["executor"]

@@ -1,0 +1,105 @@
+"""A server that ends while something holds it up: it says what that was, and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from parley.app import SystemClock
+from parley.config.load import Loader
+from parley.models import model_opener
+from parley.models.http import Http
+from parley.runtime.conversations import Conversation, Conversations
+from parley.server.host import Host
+from parley.server.serve import serve
+from parley.testing import ScriptedModel
+from parley.testing.home import Home
+from parley.tools import AgentTools
+
+PATIENCE_SECONDS = 10.0
+REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
+UNREAD = "the client did not read all that was sent"
+UNENDED = "the server ends without waiting any longer for what still runs"
+
+
+class Gone:
+    """A client that has left, and has read everything."""
+
+    writable = True
+
+    @property
+    def outbox(self) -> Gone:
+        return self
+
+    async def read(self, take: Callable[[Any], None]) -> None:
+        pass
+
+    def send(self, frame: bytes) -> None:
+        pass
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        pass
+
+    async def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Unending(Conversations):
+    """One of them has a turn that nothing can end."""
+
+    @property
+    def running(self) -> list[Conversation]:
+        return [cast(Conversation, self)]
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_turn_that_does_not_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    clock, http = SystemClock(), Http()
+    conversations = Unending(
+        clock=clock,
+        open_model=model_opener(http=http, environ={}, clock=clock),
+        tools=AgentTools(environ={}),
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await serve(Gone(), Host(conversations=conversations, loader=Loader(environ=os.environ, server_dir="/")))
+        await http.close()
+
+    assert caplog.messages == [UNENDED]
+
+
+async def test_a_client_that_does_not_read_is_given_up(scripted_model: ScriptedModel) -> None:
+    home = Home(scripted_model)
+    home.open()
+    unread, theirs = os.pipe()
+    try:
+        server = await asyncio.create_subprocess_exec(
+            *home.command,
+            stdin=subprocess.PIPE,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env=home.environ,
+            cwd=home.work,
+        )
+        assert server.stdin is not None
+        assert server.stderr is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            server.stdin.write(b"".join(REQUEST % number for number in range(500)))  # more than a pipe holds
+            server.stdin.close()
+            complaint = (await server.stderr.read()).decode()
+            exit_code = await server.wait()
+    finally:
+        os.close(unread)
+        os.close(theirs)
+        home.close()
+
+    assert (exit_code, complaint.count("\n"), complaint.count(UNREAD)) == (0, 1, 1)

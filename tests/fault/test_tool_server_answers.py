@@ -1,0 +1,243 @@
+"""Far tool servers that answer with what is no answer: the call fails at once, and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+
+from kit.tool_server import Message
+from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, Loopback, Spoil, call_text, closing, until
+from parley.config.types import ToolServer
+from parley.errors import ToolServerFailed
+from parley.tools.servers import ServerPool
+from parley.tools.servers.bodies import REOPEN_SECONDS
+
+LOST: Final = "the connection to the tool server was lost"
+UNREADABLE: Final = "its answer cannot be read"
+TOO_LONG: Final = "its answer is longer than 16777216 bytes"
+
+MEBIBYTE: Final = 1024 * 1024
+MANY: Final = 400
+"""So many mebibytes are offered; those that are taken are few."""
+
+
+def answer(message: Message, text: str = "fine", **more: Any) -> bytes:
+    result = {"content": [{"type": "text", "text": text}]}
+    return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result, **more}).encode()
+
+
+def status(code: int, body: bytes = b"nothing to see", content_type: str = "text/plain") -> Spoil:
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        return web.Response(status=code, body=body, content_type=content_type)
+
+    return spoil
+
+
+def body(content: bytes, content_type: str = "application/json") -> Spoil:
+    return status(200, content, content_type)
+
+
+async def of_another_request(request: web.Request, message: Message) -> web.StreamResponse:
+    return web.Response(body=answer({"id": 999}), content_type="application/json")
+
+
+async def a_notification(request: web.Request, message: Message) -> web.StreamResponse:
+    return web.json_response({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
+
+async def an_error_of_its_own(request: web.Request, message: Message) -> web.StreamResponse:
+    error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32602, "message": "no"}}
+    return web.json_response(error, status=400)
+
+
+async def cut_off(request: web.Request, message: Message) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def packed(content_type: str) -> Spoil:
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        whole = answer(message)
+        if content_type == "text/event-stream":
+            whole = b"data: " + whole + b"\n\n"
+        headers = {"content-type": content_type, "content-encoding": "gzip"}
+        return web.Response(body=gzip.compress(whole), headers=headers)
+
+    return spoil
+
+
+def in_one_event(content: bytes) -> Spoil:
+    return body(b"event: message\ndata: " + content + b"\n\n", "text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "detail"),
+    [
+        pytest.param(status(401), "the server answered 401 Unauthorized", id="401"),
+        pytest.param(status(500), "the server answered 500 Internal Server Error", id="500"),
+        pytest.param(
+            status(503, b"{", "application/json"), "the server answered 503 Service Unavailable", id="503"
+        ),
+        pytest.param(status(202, b""), "the server answered 202 Accepted", id="202"),
+        pytest.param(status(204, b""), UNREADABLE, id="204"),
+        pytest.param(body(b"<html>", "text/html"), UNREADABLE, id="html"),
+        pytest.param(body(b"{nope"), UNREADABLE, id="not JSON"),
+        pytest.param(body(b""), UNREADABLE, id="empty"),
+        pytest.param(body(b"[1]"), UNREADABLE, id="a list"),
+        pytest.param(of_another_request, UNREADABLE, id="another id"),
+        pytest.param(a_notification, UNREADABLE, id="a notification"),
+        pytest.param(packed("application/json"), UNREADABLE, id="packed"),
+        pytest.param(packed("text/event-stream"), UNREADABLE, id="packed events"),
+        pytest.param(body(b" " * (16 * MEBIBYTE + 1)), TOO_LONG, id="long"),
+        pytest.param(in_one_event(b"x" * (16 * MEBIBYTE + 1)), TOO_LONG, id="a long event"),
+        pytest.param(in_one_event(b"{nope"), UNREADABLE, id="an event that is not JSON"),
+        pytest.param(body(b": hello\n\n", "text/event-stream"), LOST, id="no event"),
+        pytest.param(cut_off, LOST, id="cut off"),
+        pytest.param(an_error_of_its_own, None, id="an error of its own"),
+    ],
+)
+async def test_a_call_without_an_answer_fails_at_once_and_the_next_one_works(
+    spoil: Spoil, detail: str | None
+) -> None:
+    loopback = Loopback()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        loopback.spoils["tools/call"] = spoil
+        with pytest.raises(ToolServerFailed) as failure:
+            await call_text(lease, "far__add", {"a": 1, "b": 2})
+        loopback.spoils.clear()
+
+        why = "" if detail is None else f": {detail}"
+        assert str(failure.value) == f"tool call error: tool call failed for `far/add`{why}"
+        assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
+        assert loopback.seen_encodings == {"identity"}
+
+
+async def test_of_an_endless_answer_little_is_taken() -> None:
+    sent = 0
+    left = asyncio.Event()
+
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(headers={"content-type": "application/json"})
+        await response.prepare(request)
+        try:
+            while sent < MANY:
+                await response.write(b" " * MEBIBYTE)
+                sent += 1
+        except ConnectionError:
+            left.set()
+        return response
+
+    loopback = Loopback()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        loopback.spoils["tools/call"] = spoil
+        with pytest.raises(ToolServerFailed) as failure:
+            await call_text(lease, "far__add", {"a": 1, "b": 2})
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await left.wait()
+
+    assert failure.value.detail == TOO_LONG
+    assert sent < 64
+
+
+async def test_one_call_is_not_told_why_another_failed() -> None:
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        if message["params"]["name"] == "fail":
+            arrived.set()
+            await go.wait()
+            return web.Response(body=b"{nope", content_type="application/json")
+        await arrived.wait()
+        return web.Response(status=403)
+
+    async def detail(tool: str) -> str | None:
+        with pytest.raises(ToolServerFailed) as failure:
+            await call_text(lease, tool)
+        return failure.value.detail
+
+    loopback = Loopback()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        loopback.spoils["tools/call"] = spoil
+        slow = asyncio.create_task(detail("far__fail"))
+        refused = await detail("far__env")
+        go.set()
+
+        assert (refused, await slow) == ("the server answered 403 Forbidden", UNREADABLE)
+
+
+async def test_a_stream_that_ends_at_once_is_not_opened_at_once_for_ever() -> None:
+    opened = 0
+
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        nonlocal opened
+        opened += 1
+        return web.Response(body=b"id: 1\nretry: 0\ndata:\n\n", content_type="text/event-stream")
+
+    loopback = Loopback()
+    loopback.spoils["GET"] = spoil
+    clock = asyncio.get_running_loop().time
+    began_at = clock()
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        await until(lambda: opened == 3)
+        assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
+
+    assert clock() - began_at >= 2 * REOPEN_SECONDS
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+@pytest.mark.parametrize(
+    ("spoil", "detail"),
+    [
+        pytest.param(status(403), "the server answered 403 Forbidden", id="403"),
+        pytest.param(body(b"<html>", "text/html"), UNREADABLE, id="html"),
+        pytest.param(body(b"{nope"), UNREADABLE, id="not JSON"),
+        pytest.param(in_one_event(b"{nope"), UNREADABLE, id="an event that is not JSON"),
+        pytest.param(of_another_request, UNREADABLE, id="another id"),
+        pytest.param(body(b" " * (16 * MEBIBYTE + 1)), TOO_LONG, id="long"),
+    ],
+)
+async def test_why_a_far_server_did_not_start_is_said_in_a_few_words(
+    method: str, spoil: Spoil, detail: str
+) -> None:
+    loopback = Loopback()
+    loopback.spoils[method] = spoil
+    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool, asyncio.timeout(PATIENCE_SECONDS):
+        sentences = await pool.start([ToolServer(name="far", url=url)])
+
+    assert sentences == (f"MCP client for `far` failed to start: {detail}",)
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+async def test_an_answer_of_the_wrong_shape_is_no_start(method: str) -> None:
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": {"tools": 5}})
+
+    loopback = Loopback()
+    loopback.spoils[method] = spoil
+    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool, asyncio.timeout(PATIENCE_SECONDS):
+        sentences = await pool.start([ToolServer(name="far", url=url)])
+
+    assert sentences == (f"MCP client for `far` failed to start: {UNREADABLE}",)

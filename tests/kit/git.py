@@ -1,0 +1,37 @@
+"""Git, to compare with: as it comes, without anybody's configuration."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+__all__ = ["git"]
+
+_PATIENCE_SECONDS: Final = 60.0
+
+_SETTINGS: Final = (
+    "commit.gpgSign=false",
+    "core.autocrlf=false",
+    "core.fsmonitor=false",
+    "diff.indentHeuristic=false",
+    "gc.auto=0",
+    "user.email=somebody@example.invalid",
+    "user.name=somebody",
+)
+
+
+def git(*arguments: str, cwd: Path, stdin: bytes = b"", status: int = 0) -> bytes:
+    """What git prints; it must end with this status and complain about nothing."""
+    done = subprocess.run(
+        ["git", *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments],
+        cwd=cwd,
+        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull},
+        input=stdin,
+        capture_output=True,
+        timeout=_PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, b""), done.stderr
+    return done.stdout

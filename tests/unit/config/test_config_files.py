@@ -1,0 +1,44 @@
+"""Files are read without waiting for anybody."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from parley.config.files import read_file, read_now
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_bytes(b"some words")
+
+    assert read_file(tmp_path / "notes") == b"some words"
+    assert read_file(tmp_path / "notes", limit=4) == b"some"
+    assert read_file(tmp_path / "notes", limit=0) == b""
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[BinaryIO, int]]:
+    """A terminal to read from without waiting, and where to type."""
+    typing, shown = os.openpty()
+    with ExitStack() as stack:
+        stack.callback(os.close, typing)
+        file = stack.enter_context(open(shown, "rb"))
+        os.set_blocking(shown, False)
+        yield file, typing
+
+
+@pytest.mark.parametrize("limit", [-1, 1, 100])
+def test_a_file_that_has_nothing_yet_cannot_be_read(limit: int) -> None:
+    with terminal() as (file, typing):
+        with pytest.raises(BlockingIOError) as refused:
+            read_now(file, limit=limit)
+        os.write(typing, b"word\n")
+
+        assert (refused.value.errno, refused.value.strerror) == (errno.EAGAIN, os.strerror(errno.EAGAIN))
+        assert read_now(file, limit=limit) == (b"w" if limit == 1 else b"word\n")
