@@ -21,7 +21,7 @@ from parley.agent.tokens import context_window, estimate
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, HistoryCompacted, MessageItem, OpaqueItem
-from parley.errors import ModelError, UnexpectedStatus
+from parley.errors import UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, TextDelta, ToolSpec
 from parley.ports.transcript import Transcript
@@ -29,7 +29,7 @@ from parley.wire.events import BackgroundEvent, TokenCount
 from parley.wire.items import TextItem, text_of
 from parley.wire.text import sayable
 
-__all__ = ["Meter", "is_overflow", "make_room"]
+__all__ = ["Meter", "make_room"]
 
 NEARLY_FULL: Final = 0.85
 """Of the window. The rest is for the answer, and for the error of an estimate."""
@@ -43,8 +43,6 @@ LONGEST_SUMMARY: Final = 0.2
 """Of the room."""
 LONGEST_PARTS: Final = (4_000, 1_000, 250)
 """Characters of one output or of the arguments of one call that a summary is made from: the most that fits."""
-SAID_OF_TOO_MUCH: Final = ("context_length_exceeded", "maximum context length", "exceeds the context window")
-"""What providers say of a request that is too long for the model."""
 LESS_THAN_TOO_MUCH: Final = 0.9
 """Of a request that was too long: so much is taken for the window from then on."""
 LEAST_RATIO: Final = 0.25
@@ -92,11 +90,6 @@ class Meter:
         ratio = usage.input_tokens / max(estimate(request), 1)
         if ratio >= LEAST_RATIO:
             self._ratio = min(ratio, LARGEST_RATIO)
-
-
-def is_overflow(error: ModelError) -> bool:
-    """Whether a provider refused a request because it is too long for the model."""
-    return any(words in str(error) for words in SAID_OF_TOO_MUCH)
 
 
 async def make_room(

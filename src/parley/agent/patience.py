@@ -13,10 +13,28 @@ from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent
 from parley.wire.text import sayable
 
-__all__ = ["REFUSED_AS_SUCH", "ask_patiently"]
+__all__ = ["REFUSED_AS_SUCH", "ask_patiently", "is_overflow"]
 
 REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
 """Statuses that speak of the request; the others speak of who asks, or of the moment."""
+
+
+SAID_OF_TOO_MUCH: Final = (
+    "context_length_exceeded",
+    "context length",
+    "context window",
+    "context size",
+    "prompt is too long",
+    "input is too long",
+    "maximum number of tokens",
+)
+"""What providers say of a request that is too long for the model, in any case of letters."""
+
+
+def is_overflow(error: ModelError) -> bool:
+    """Whether a provider refused a request because it is too long for the model."""
+    told = str(error).lower()
+    return any(words in told for words in SAID_OF_TOO_MUCH)
 
 
 async def ask_patiently(
@@ -32,7 +50,7 @@ async def ask_patiently(
         try:
             return await attempt()
         except ModelError as error:
-            if not error.worth_repeating or repetitions >= model.max_retries:
+            if not error.worth_repeating or is_overflow(error) or repetitions >= model.max_retries:
                 raise
             repetitions += 1
             delay = backoff_seconds(repetitions, random())

@@ -10,8 +10,8 @@ import asyncio
 from contextlib import aclosing, suppress
 from typing import Final, assert_never
 
-from parley.agent.compaction import Meter, is_overflow, make_room
-from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently
+from parley.agent.compaction import Meter, make_room
+from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
 from parley.conversation.log import Happened, ItemKind
@@ -107,13 +107,19 @@ async def run_turn(
     return ended
 
 
+TOO_LARGE: Final = 413
+SAID_OF_ATTACHMENTS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
+"""What stands in the refusal of a request because of what came with its words."""
 OVERFLOWS: Final = 3
 """How often in a turn a request may turn out to be too long: each time what is sent gets shorter."""
 
 
 def _is_refusal(error: ModelError) -> bool:
-    """Whether the provider would refuse the same request each time, not for who asks nor for the moment."""
-    return isinstance(error, UnexpectedStatus) and error.status in REFUSED_AS_SUCH
+    """Whether the provider will not take an image or a file, now or ever."""
+    if not isinstance(error, UnexpectedStatus) or error.status not in REFUSED_AS_SUCH:
+        return False
+    told = error.body.lower()
+    return error.status == TOO_LARGE or any(word in told for word in SAID_OF_ATTACHMENTS)
 
 
 class _Response:
@@ -158,7 +164,7 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
     match chunk:
         case MessageDone(item=item):
             if text := item.text or transcript.unfinished(ItemKind.MESSAGE):
-                response.items.append(MessageItem(text=text, id=item.id))
+                response.items.append(MessageItem(text=text, id=item.id, by=item.by))
                 return [AgentMessage(message=text)]
         case ReasoningDone(summaries=summaries, raw=raw, item=opaque):
             if opaque is not None:

@@ -42,7 +42,7 @@ ABORTED: Final = "aborted"
 """What the model is told of a call that an interrupt cut short."""
 
 
-REFUSED: Final = "[Left out: an image or file that the provider refused]"
+REFUSED: Final = "\n[Left out: an image or file that the provider refused]"
 """What stands in its place."""
 
 
@@ -164,23 +164,22 @@ class History:
         """Whether there are images or files that the model was sent, if at all, without ever answering."""
         return bool(self._new_attachments())
 
-    def _new_attachments(self) -> list[int]:
-        """Where in the turn they are."""
-        found: list[int] = []
-        for place in reversed(range(len(self._turn.places))):
-            item = self._turn.places[place]
-            if isinstance(item, MessageItem | CallItem | OpaqueItem):
-                break  # the model answered what stands before
-            if isinstance(item, UserItem) and not all(isinstance(part, TextItem) for part in item.content):
-                found.append(place)
+    def _new_attachments(self) -> list[tuple[_Turn, int, UserItem]]:
+        """In which turn they are, and where in it; turns before may have ended without an answer."""
+        found: list[tuple[_Turn, int, UserItem]] = []
+        for turn in reversed(self._branch()):
+            for place in reversed(range(len(turn.places))):
+                item = turn.places[place]
+                if isinstance(item, MessageItem | CallItem | OpaqueItem):
+                    return found  # the model answered what stands before
+                if isinstance(item, UserItem) and not all(isinstance(part, TextItem) for part in item.content):
+                    found.append((turn, place, item))
         return found
 
     def _leave_out_what_is_new(self) -> None:
         """Words stay, of everything else it is said that it was refused."""
-        for place in self._new_attachments():
-            item = self._turn.places[place]
-            assert isinstance(item, UserItem)
-            self._turn.places[place] = UserItem(
+        for turn, place, item in self._new_attachments():
+            turn.places[place] = UserItem(
                 tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content)
             )
 

@@ -26,10 +26,11 @@ def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
     """The arguments of a call as text, and whether they came as text: some models send the object itself."""
     if raw is UNSET:
         return "", False
-    value = decode_lenient(_ANYTHING, bytes(raw))
+    data = bytes(raw).decode(errors="replace").encode()
+    value = read_payload(_ANYTHING, data)
     if isinstance(value, str):
         return value, True
-    return ("" if value is None else bytes(raw).decode()), False
+    return ("" if data == b"null" else data.decode()), False
 
 
 _ANYTHING: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()

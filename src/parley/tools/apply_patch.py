@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from parley.conversation.records import CallItem, StreamOutput
+from parley.conversation.records import CallItem, CallOutput, StreamOutput
 from parley.errors import BadArguments, PatchRefused
 from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Desk, Refused
@@ -84,15 +84,18 @@ class Patches:
         end = PatchApplyEnd(
             call_id=call_id, stdout=outcome.stdout, stderr=outcome.stderr, success=not outcome.stderr
         )
+        said = "".join(map(for_model, kept.streams)) if kept else ""
+        told = ran(said, exit_code=1 if outcome.stderr else 0, seconds=outcome.seconds)
         await transcript.append(
             *([] if kept is None else [kept]),
             end,
             *([TurnDiff(unified_diff=outcome.diff)] if outcome.diff else []),
         )
-        if cancelled is not None:
-            raise cancelled
-        told = "".join(map(for_model, kept.streams)) if kept else ""
-        return ran(told, exit_code=1 if outcome.stderr else 0, seconds=outcome.seconds)
+        if cancelled is None:
+            return told
+        if call_id in transcript.history.unanswered:  # it was not aborted: the model must know what was written
+            await transcript.append(CallOutput(call_id=call_id, output=told))
+        raise cancelled
 
     async def _carry_out(self, verified: _Verified) -> tuple[_Outcome, asyncio.CancelledError | None]:
         """Write in a thread, all of it; what came of it, and whether we were cancelled meanwhile.

@@ -209,3 +209,20 @@ def test_what_the_model_answered_once_was_not_refused() -> None:
         OutputItem(CallId("c1"), "done"),
         UserItem((text(REFUSED),)),
     ]
+
+
+def test_what_is_refused_may_have_been_sent_in_turns_that_got_no_answer() -> None:
+    history = history_of(
+        *turn(1),
+        turn_started("2"),
+        user_message(ImageItem(image_url="data:1"), message_id="m2"),
+        model_asked(),
+        turn_ended("failed", "stream disconnected"),
+        turn_started("3"),
+        user_message("and now?", message_id="m3"),
+        model_asked(),
+        input_refused(),
+        turn_ended("failed", "unexpected status 400"),
+    )
+
+    assert history.items[2:] == [UserItem((text(REFUSED),)), UserItem((text("and now?"),))]

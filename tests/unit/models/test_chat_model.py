@@ -306,3 +306,22 @@ def test_an_image_makes_parts_of_the_message_it_stands_in_and_of_no_other() -> N
         ],
         "stream": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (b'{"a":1}', '{"a":1}'),
+        (b'{"a":1e999}', '{"a":1e999}'),
+        (b'"odd \xff byte"', "odd \ufffd byte"),
+        (b"null", ""),
+        (b"7", "7"),
+    ],
+)
+def test_arguments_of_any_kind_are_passed_on_as_text(arguments: bytes, told: str) -> None:
+    piece = b'{"index":0,"id":"c1","function":{"name":"shell","arguments":%b}}' % arguments
+    data = b'data: {"choices":[{"delta":{"tool_calls":[%b]}}]}\n\ndata: [DONE]\n\n' % piece
+
+    done, _ = decoded(data)
+
+    assert done == CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments=told))
