@@ -63,6 +63,8 @@ LET_ME_SEE: Final = "Let me see."
 BYTES_AN_ENTRY: Final = 384
 """A little more than an entry costs beside its text: its struct, its position, its time, its place in the state and
 in the history; a turn has about ten."""
+BYTES_A_TURN: Final = 1024
+"""Its part of the history, from which a branch may begin, and what is known behind its messages."""
 COPIES: Final = 3
 """A text stands in the log as an event and as a record, and once more in the history."""
 SLACK_BYTES: Final = 8 * 1024 * 1024
@@ -596,7 +598,7 @@ class Size:
 
     @property
     def explained(self) -> int:
-        return self.entries * BYTES_AN_ENTRY + self.text * COPIES
+        return self.entries * BYTES_AN_ENTRY + self.turns * BYTES_A_TURN + self.text * COPIES
 
 
 # --- all of them -------------------------------------------------------------------------------
