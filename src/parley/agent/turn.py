@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Final, assert_never
 
 from parley.agent.compaction import Meter, make_room
@@ -70,7 +71,7 @@ async def run_turn(
             await transcript.append(ModelAsked())
             request = request_for(settings, transcript.history.items, hands.specs())
             await ask_patiently(
-                lambda: _listen(transcript, model, request, response, settings),  # noqa: B023 - awaited at once
+                partial(_listen, transcript, model, request, response, settings),
                 model,
                 transcript,
                 clock,
