@@ -441,10 +441,12 @@ async def test_who_does_not_read_hinders_no_command_costs_no_memory_and_finds_a_
 
         slow, later = viewed([nothing], seen), viewed([snapshot])
         out, err = slow.output.values()
-        gap = next(place for place, (at, _) in enumerate(out) if place and at > out[place - 1][0] + CHUNK_BYTES)
+        ends = [at + len(data) for at, data in out]  # a read may bring less than a whole piece
+        gap = next(place for place, (at, _) in enumerate(out) if place and at > ends[place - 1])
         assert grown < 16 * MEGABYTE
         assert slow.events == later.events
-        assert joined(out[:gap]) == b"1234567\n" * (out[gap - 1][0] // 8 + CHUNK_BYTES // 8)
+        first = joined(out[:gap])
+        assert first == (b"1234567\n" * (len(first) // 8 + 1))[: len(first)]
         last = b"1234567\n" * (KEPT_BYTES // 8)
         assert out[gap:] == [(size - KEPT_BYTES + at, data) for at, data in pieces(last)]
         assert err == [(0, b"over\n")]
