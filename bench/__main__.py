@@ -16,6 +16,7 @@ from bench.patches import patches
 from bench.peers import fetch_peers
 from bench.pipe import Gone
 from bench.report import RESULTS, Row, begin_report, table, write_json
+from bench.sandbox import sandboxed
 from bench.servers import Server
 from bench.snapshot import snapshot
 from bench.startup import startup
@@ -36,6 +37,7 @@ MEASURES: dict[str, Measure] = {
     "snapshot": lambda url, peers, times: snapshot(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
     "commands": lambda url, peers, times: commands(url, peers, repetitions=times),
+    "sandbox": lambda url, peers, times: sandboxed(peers, repetitions=times),
     "output": lambda url, peers, times: command_output(url, peers, repetitions=times),
     "patch": lambda url, peers, times: patches(url, repetitions=times),
 }

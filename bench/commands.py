@@ -15,7 +15,7 @@ from bench.pipe import Gone
 from bench.report import Row
 from bench.servers import CodexMcp, Parley, ParleyRunning, Running, Server
 
-__all__ = ["command_output", "commands"]
+__all__ = ["BARE", "CALLS", "command_output", "commands", "spawn_bare"]
 
 CALLS: Final = 200
 MEGABYTE: Final = 1_000_000
@@ -41,7 +41,7 @@ def commands(base_url: str, peers: Sequence[Server], *, repetitions: int) -> lis
     servers = [Parley(), *_able(peers)]
     best: dict[str, float] = {}
     for _ in range(repetitions):
-        for name, took in [*((server.name, _run(server, base_url)) for server in servers), (BARE, _spawn())]:
+        for name, took in [*((server.name, _run(server, base_url)) for server in servers), (BARE, spawn_bare())]:
             best[name] = min(took, best.get(name, took))
     return [
         Row(
@@ -86,7 +86,7 @@ def _asking_for(running: Running, *wanted: Sequence[str]) -> str:
     return calls_of(running.work.parent / "calls.json", calls)
 
 
-def _spawn() -> float:
+def spawn_bare() -> float:
     """Seconds for one."""
     program = shutil.which("true")
     if program is None:

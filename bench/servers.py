@@ -241,6 +241,7 @@ class CodexMcp(Server):
 
     def __init__(self, binary: Path) -> None:
         super().__init__(str(binary), "mcp")
+        self.binary = str(binary)
 
 
 class _CodexAppServer(Running):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pytest
 
-from parley.cli import demo, main, mcp
+from parley.cli import demo, doctor, main, mcp, sandbox
 from parley.config.schema import SETTINGS, Named, Table
 from parley.models.demonstration import DEMONSTRATION
 from parley.server.host import Host
@@ -150,12 +150,12 @@ def test_every_setting_has_a_heading() -> None:
 
 
 def test_every_command_and_flag_has_an_entry() -> None:
-    usages = "\n".join((main.USAGE, mcp.USAGE, demo.USAGE))
+    usages = "\n".join((main.USAGE, mcp.USAGE, demo.USAGE, sandbox.USAGE, doctor.USAGE))
     flags = set(re.findall(r"(?<=[ ,])--?[a-z][a-z-]*", usages))
     commands = set(re.findall(r"^  (\w+)  ", main.USAGE, re.MULTILINE))
     named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))
 
-    assert flags == {"-c", "--config", "-h", "--help", "--version"}
+    assert flags == {"-c", "--config", "--cwd", "-h", "--help", "--mode", "--network", "--version"}
     assert (flags | commands) - named == set()
 
 

@@ -10,7 +10,8 @@
     │   ├── ParentUnknown, TurnIsRunning, CannotCarry
     │   ├── BadCursor
     │   ├── BadSessionId
-    │   └── PositionBeyondEnd
+    │   ├── PositionBeyondEnd
+    │   └── UnknownQuestion, QuestionIsSettled
     ├── Refusal            understood, and declined
     │   ├── NotSupportedYet
     │   └── ShuttingDown
@@ -24,6 +25,7 @@
     │   └── MissingVariable, BadScript
     ├── ToolError          a tool of the model cannot do what it was asked
     │   ├── CommandNotStarted
+    │   │   └── CannotConfine  the system cannot keep it within its bounds
     │   ├── PatchRefused
     │   ├── BadImage
     │   ├── NotStarted         a tool server did not come to answer
@@ -53,6 +55,7 @@ __all__ = [
     "BadSetting",
     "CallFailed",
     "CannotCarry",
+    "CannotConfine",
     "CannotConnect",
     "ClientError",
     "CommandNotStarted",
@@ -72,6 +75,7 @@ __all__ = [
     "PositionBeyondEnd",
     "ProfileNotFound",
     "ProviderNotFound",
+    "QuestionIsSettled",
     "Refusal",
     "RequestFailed",
     "RetryLimitExceeded",
@@ -84,6 +88,7 @@ __all__ = [
     "TurnIsRunning",
     "UnexpectedStatus",
     "UnknownConversation",
+    "UnknownQuestion",
     "UnknownTool",
     "UsageLimitReached",
     "os_detail",
@@ -194,6 +199,21 @@ class PositionBeyondEnd(PeerError):
     def __init__(self, *, after: int, last: int) -> None:
         super().__init__(f"after is {after}, but the conversation ends at {last}")
         self.after, self.last = after, last
+
+
+class UnknownQuestion(PeerError):
+    """No question has this id."""
+
+    def __init__(self) -> None:
+        super().__init__("Question does not exist")
+
+
+class QuestionIsSettled(PeerError):
+    """The question has its answer already."""
+
+    def __init__(self, decision: str) -> None:
+        super().__init__(f"Question is settled: {decision}")
+        self.decision = decision
 
 
 class Refusal(ParleyError):
@@ -342,6 +362,10 @@ class CommandNotStarted(ToolError):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+
+
+class CannotConfine(CommandNotStarted):
+    """The system cannot keep a command within its bounds, and so nothing of it has run."""
 
 
 class PatchRefused(ToolError):

@@ -9,12 +9,21 @@ from typing import Any, Final, TextIO
 
 import anyio
 from mcp import Client, ClientSession, StdioServerParameters, stdio_client
+from mcp.client import ClientRequestContext
 from mcp.shared.message import SessionMessage
-from mcp_types import CallToolResult, JSONRPCNotification, TextContent
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    JSONRPCNotification,
+    TextContent,
+)
 
-from parley.testing import HOLD, ScriptedModel
+from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import Home
 from parley.version import __version__
+from parley.wire.elicitation import FULL_SCHEMA
 
 PATIENCE_SECONDS: Final = 10.0
 
@@ -281,6 +290,43 @@ async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model:
             "agent_message",
             "task_complete",
         ]
+
+
+async def test_it_can_be_asked_and_answers_with_a_form(scripted_model: ScriptedModel) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+    answers = [
+        ElicitResult(action="accept", content={"decision": "approved"}),
+        ElicitResult(action="accept", content={"decision": "denied", "reason": "one is enough"}),
+        ElicitResult(action="decline"),
+    ]
+
+    async def fill_in(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestFormParams)
+        asked.append((params.message, params.requested_schema))
+        return answers[len(asked) - 1]
+
+    home = Home(scripted_model)
+    home.open()
+    try:
+        scripted_model.says(*(Call("shell", {"command": ["touch", name]}, f"call-{name}") for name in "abc"))
+        scripted_model.says("Done")
+        careful = {"cwd": str(home.work), "approval-policy": "untrusted", "sandbox": "danger-full-access"}
+        with log_of(home) as log:
+            async with (
+                stdio_client(parameters(home), errlog=log) as (arriving, leaving),
+                ClientSession(arriving, leaving, elicitation_callback=fill_in) as session,
+                asyncio.timeout(PATIENCE_SECONDS),
+            ):
+                await session.initialize()
+                result = await session.call_tool("codex", {"prompt": "go", **careful})
+
+        assert text_of(result) == "Done"
+        assert asked == [(f"Allow Codex to run `touch {name}` in `{home.work}`?", FULL_SCHEMA) for name in "abc"]
+        assert [path.name for path in home.work.iterdir()] == ["a"]
+        told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        assert told[1:] == ["exec command rejected by user: one is enough", "exec command rejected by user"]
+    finally:
+        home.close()
 
 
 async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(

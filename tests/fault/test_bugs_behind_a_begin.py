@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from kit.hands import NoCommands
 from kit.model_peer import settings
 from kit.notebook import Notebook, Shown
 from kit.records import command_output
@@ -72,7 +73,8 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
     plant(tmp_path, old__txt="alpha\n")
     before = tree(tmp_path)
     notebook = Notebook(appended=descriptors.forbid)
-    patches = Patches(Desk(settings=settings(cwd=str(tmp_path)), transcript=notebook, permit=grant))
+    desk = Desk(settings=settings(cwd=str(tmp_path)), transcript=notebook, permit=grant)
+    patches = Patches(desk, NoCommands())
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         told = await patches.apply(

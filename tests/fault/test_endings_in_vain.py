@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from kit.hands import NoCommands
 from parley.app import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
@@ -68,7 +69,9 @@ async def test_a_turn_that_does_not_end_is_given_up(caplog: pytest.LogCaptureFix
     conversations = Unending(
         clock=clock,
         open_model=model_opener(http=http, environ={}, clock=clock),
-        tools=AgentTools(environ={}),
+        tools=AgentTools(environ={}, commands=NoCommands()),
+        commands=NoCommands(),
+        environ={},
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await serve(Gone(), Host(conversations=conversations, loader=Loader(environ=os.environ, server_dir="/")))

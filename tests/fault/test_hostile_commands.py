@@ -26,8 +26,8 @@ from kit.running import (
     out_of_time,
     ran,
     resident_bytes,
+    start_of,
 )
-from parley.ports.commands import Command
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
 
@@ -133,8 +133,7 @@ async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
             peak = max(peak, resident_bytes() - before)
         size += len(data)
 
-    command = Command(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=4 * PATIENCE_SECONDS)
-    ended = await executor.run(command, output=count)
+    ended = await executor.start(start_of(*argv, timeout_seconds=4 * PATIENCE_SECONDS), output=count)
     assert ended.exit_code == 0
     return size, peak
 
@@ -248,11 +247,9 @@ async def test_a_command_that_kills_both_at_once_is_killed(executor: Executor, m
 async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marker: str) -> None:
     before = open_descriptors()
     running = asyncio.Semaphore(0)
-    command = Command(
-        argv=("sh", "-c", f"echo; {sleeper(marker)}"), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS
-    )
+    start = start_of("sh", "-c", f"echo; {sleeper(marker)}")
     tasks = [
-        asyncio.create_task(executor.run(command, output=lambda stream, data: running.release())) for _ in range(20)
+        asyncio.create_task(executor.start(start, output=lambda stream, data: running.release())) for _ in range(20)
     ]
     async with asyncio.timeout(PATIENCE_SECONDS):
         for _ in tasks:
@@ -309,8 +306,8 @@ async def test_cancelling_at_any_moment_leaves_nothing(executor: Executor, marke
 async def test_cancelling_a_running_command_twice_leaves_nothing_either(executor: Executor, marker: str) -> None:
     left = asyncio.Event()
     daemon = f"{DAEMON}\nif os.fork() == 0: leave()\nos.write(1, b'x')\nwhile True: signal.pause()"
-    command = Command(argv=(*PYTHON, daemon, marker), cwd="/", env={}, timeout_seconds=PATIENCE_SECONDS)
-    task = asyncio.create_task(executor.run(command, output=lambda stream, data: left.set()))
+    start = start_of(*PYTHON, daemon, marker)
+    task = asyncio.create_task(executor.start(start, output=lambda stream, data: left.set()))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await left.wait()
     task.cancel()
@@ -339,14 +336,14 @@ async def test_cancelling_commands_that_wait_for_their_turn_starts_none_of_them(
 
 SERVER: Final = f"""
 import asyncio, sys
-from parley.ports.commands import Command
+from parley.ports.commands import Start
 from parley.tools.commands.executor import Executor
 async def main():
     executor = Executor()
     say = lambda stream, data: print(data.decode(), end="", flush=True)
     argv, env = tuple(sys.argv[1:]), {{"PATH": {PATH!r}}}
-    command = Command(argv=argv, cwd="/", env=env, timeout_seconds=1000)
-    await asyncio.gather(*(executor.run(command, output=say) for _ in range(3)))
+    start = Start(argv=argv, cwd="/", env=env, timeout_seconds=1000)
+    await asyncio.gather(*(executor.start(start, output=say) for _ in range(3)))
 asyncio.run(main())
 """
 

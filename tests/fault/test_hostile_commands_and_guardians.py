@@ -16,12 +16,12 @@ from uuid import uuid4
 import pytest
 
 from kit.calls import Output, failed, history, is_event, speaking
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, out_of_time, ran
+from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, out_of_time, ran, start_of
 from kit.shell import nothing_left_of, sh, turn, until_running
 from kit.shell import ran as told
 from kit.tool_servers import program
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Command, Ended
+from parley.ports.commands import Ended
 from parley.testing import ScriptedModel
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
@@ -53,8 +53,8 @@ class Waiting:
         self._gate = gate
         self._running = asyncio.Event()
         script = f"echo; read line < {gate}; exit 3"
-        command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
-        self._task = asyncio.create_task(executor.run(command, output=lambda stream, data: self._running.set()))
+        start = start_of("sh", "-c", script)
+        self._task = asyncio.create_task(executor.start(start, output=lambda stream, data: self._running.set()))
 
     async def runs(self) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -83,9 +83,9 @@ async def test_a_command_that_stops_who_watches_over_it_is_killed_in_time(
     executor: Executor, marker: str, stopped: str
 ) -> None:
     script = f"setsid sh -c 'sleep 1000; :' {marker} & kill -STOP {stopped}; echo out; sleep 1000"
-    command = Command(argv=("sh", "-c", script, marker), cwd="/", env={"PATH": PATH}, timeout_seconds=1000)
+    start = start_of("sh", "-c", script, marker, timeout_seconds=1000)
     said = asyncio.Event()
-    task = asyncio.create_task(executor.run(command, output=lambda stream, data: said.set()))
+    task = asyncio.create_task(executor.start(start, output=lambda stream, data: said.set()))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await said.wait()
         task.cancel()
@@ -278,13 +278,13 @@ def fork_servers() -> list[int]:
 
 
 CANNOT_FORK: Final = """
-import errno, os, runpy, sys
+import errno, os, sys
 def refuse(): raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 if os.listdir({tokens!r}):
     os.unlink(os.path.join({tokens!r}, os.listdir({tokens!r})[0]))
     os.fork = refuse
-del sys.argv[:3]  # of this program, and the two options for the one to run
-runpy.run_path(sys.argv[0], run_name="__main__")
+del sys.argv[1:4]  # the options, before the program to run and its arguments
+exec(sys.argv.pop(1))
 """
 
 
@@ -322,8 +322,7 @@ async def test_the_start_of_the_fork_server_is_no_time_of_the_command(
 ) -> None:
     late = script(tmp_path, f'sh -c \'sleep 2; exec {sys.executable} "$@"\' sh "$@"')
     monkeypatch.setattr(sys, "executable", str(late))
-    command = Command(argv=("sleep", "0.1"), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
-    ended = await executor.run(command, output=ignored)
+    ended = await executor.start(start_of("sleep", "0.1"), output=ignored)
 
     assert ended == Ended(exit_code=0, seconds=ended.seconds)
     assert 0.1 <= ended.seconds < 2

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 from kit.model_peer import settings
 from parley.config.types import Settings
-from parley.ports.commands import Command, Ended
+from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.ports.tools import Action, Desk, Refused, Verdict
 from parley.ports.transcript import Transcript
 from parley.testing.render import Api
 from parley.tools import TurnHands, own_tools
-from parley.wire.events import OutputStream
 
-__all__ = ["offered"]
+__all__ = ["NoCommands", "offered"]
 
 
-class _NoCommands:
-    async def run(self, command: Command, *, output: Callable[[OutputStream, bytes], None]) -> Ended:
+class NoCommands:
+    """Nothing is to be run, and nobody confined."""
+
+    async def run(self, command: Command, *, output: Output) -> Ended:
         raise AssertionError(f"{command} must not run")
+
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        raise AssertionError("nobody is to be confined")
+
+    def confine_thread(self, bounds: Bounds) -> bool:
+        raise AssertionError("nobody is to be confined")
 
 
 async def _permit(action: Action) -> Verdict:
@@ -32,7 +38,7 @@ def offered(api: Api, chosen: Settings | None = None) -> list[Any]:
     desk = Desk(settings=chosen, transcript=cast(Transcript, None), permit=_permit)
     functions = [
         {"name": spec.name, "description": spec.description, "strict": False, "parameters": spec.parameters}
-        for spec in TurnHands(own_tools(desk, _NoCommands(), {}), None).specs()
+        for spec in TurnHands(own_tools(desk, NoCommands(), {}), None).specs()
     ]
     if api == "chat":
         return [{"type": "function", "function": function} for function in functions]

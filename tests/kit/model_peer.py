@@ -12,7 +12,15 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Struct
 
-from parley.config.types import Provider, Settings, ShellEnvironment, WireApi, WorkspaceWrite
+from parley.config.types import (
+    Approvals,
+    Provider,
+    Sandbox,
+    Settings,
+    ShellEnvironment,
+    WireApi,
+    WorkspaceWrite,
+)
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.ports.model import Chunk, Model, ModelRequest
@@ -159,6 +167,8 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         approval_policy="never",
         sandbox_mode="read-only",
         workspace_write=WorkspaceWrite(),
+        sandbox=Sandbox(hidden_paths=("/nonexistent",)),
+        approvals=Approvals(),
         base_instructions=None,
         model_reasoning_effort="medium",
         model_reasoning_summary="auto",

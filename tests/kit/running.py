@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from parley.ports.commands import Command, Commands
+from parley.ports.commands import Restriction, Start, Starter
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
 
@@ -27,6 +27,7 @@ __all__ = [
     "out_of_time",
     "ran",
     "resident_bytes",
+    "start_of",
 ]
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -54,20 +55,34 @@ class Ran(NamedTuple):
     timed_out: bool = False
 
 
+def start_of(*argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> Start:
+    """A command that needs nothing but its words."""
+    return Start(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=timeout_seconds)
+
+
 async def ran(
-    commands: Commands,
+    starter: Starter,
     *argv: str,
     cwd: str = "/",
     env: dict[str, str] | None = None,
+    files: tuple[bytes, ...] = (),
+    reports: bool = False,
+    restriction: Restriction | None = None,
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
     """Run a command and keep all that it says."""
     said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
-    command = Command(
-        argv=argv, cwd=cwd, env={"PATH": PATH} if env is None else env, timeout_seconds=timeout_seconds
+    start = Start(
+        argv=argv,
+        cwd=cwd,
+        env={"PATH": PATH} if env is None else env,
+        files=files,
+        reports=reports,
+        restriction=restriction,
+        timeout_seconds=timeout_seconds,
     )
     async with asyncio.timeout(2 * PATIENCE_SECONDS):
-        ended = await commands.run(command, output=lambda stream, data: said[stream].append(data))
+        ended = await starter.start(start, output=lambda stream, data: said[stream].append(data))
     return Ran(
         exit_code=ended.exit_code,
         stdout=b"".join(said["stdout"]),
@@ -77,16 +92,16 @@ async def ran(
     )
 
 
-async def out_of_time(commands: Commands, *argv: str, says: bytes) -> Ran:
+async def out_of_time(starter: Starter, *argv: str, says: bytes, restriction: Restriction | None = None) -> Ran:
     """Run a command that says this and then goes on until its time is over.
 
     It has little time; only where it did not come so far, as on a busy computer, it is run with more.
     """
-    result = await ran(commands, *argv, timeout_seconds=0.4)
+    result = await ran(starter, *argv, restriction=restriction, timeout_seconds=0.4)
     for seconds in (4.0, PATIENCE_SECONDS):
         if result.stdout == says:
             break
-        result = await ran(commands, *argv, timeout_seconds=seconds)
+        result = await ran(starter, *argv, restriction=restriction, timeout_seconds=seconds)
     return result
 
 

@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
 from kit.messages import APIS, TASK_STARTED, agent_message, answered, remains, task_complete, user_message
+from kit.shell import shell
 from kit.speaking import Speaker, speaking
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
@@ -33,6 +34,8 @@ TOOLS: Final = [
     "conversationRead",
     "conversationInterrupt",
     "conversationStatus",
+    "approvalsList",
+    "approvalAnswer",
 ]
 
 
@@ -99,6 +102,7 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
             "conversationsList",
             "conversationRead",
             "conversationStatus",
+            "approvalsList",
         }
         for tool in tools:
             for schema in (tool["inputSchema"], tool["outputSchema"]):
@@ -146,6 +150,21 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             "unexpected status 400 Bad Request: no"
         )
 
+        careful = {"approval_policy": "untrusted", "sandbox": "danger-full-access"}
+        asks = await use("conversationCreate", prompt="", model=MODEL, cwd=str(client.raw.work), **careful)
+        its = {"conversation_id": asks["conversation_id"]}
+        patch = "*** Begin Patch\n*** Add File: a\n+a\n*** End Patch"
+        scripted_model.says(shell("c1", "touch", "b"), shell("c2", "apply_patch", patch))
+        await use("conversationSendMessage", **its, content=[{"type": "text", "text": "go"}])
+        answer: dict[str, Any] = {}
+        for kind in ("exec", "patch"):
+            while not (waiting := (await use("approvalsList"))["approvals"]):
+                pass
+            assert (await use("conversationStatus", **its))["questions"] == waiting
+            assert [one["kind"] for one in waiting] == [kind]
+            answer = {"approval_id": waiting[0]["approval_id"], "decision": "denied"}
+            await use("approvalAnswer", **answer)
+
         nobody = {"conversation_id": "67e55044-10b1-426f-9247-bb680e5fe0c8"}
         failures = [
             await use("conversationCreate", prompt="", model=MODEL, cwd=".", profile="nope"),
@@ -153,12 +172,15 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             await use("conversationRead", **nobody),
             await use("conversationInterrupt", **nobody),
             await use("conversationStatus", **nobody),
+            await use("approvalsList", **nobody),
+            await use("approvalAnswer", **answer),
         ]
 
         assert failures == [
             {"message": "Failed to load config: config profile `nope` not found"},
             {"status": "error", "message": "Session does not exist"},
-            *[{"status": "error", "message": "Conversation does not exist"}] * 3,
+            *[{"status": "error", "message": "Conversation does not exist"}] * 4,
+            {"status": "error", "message": "Question is settled: denied"},
         ]
         assert set(checked) == set(TOOLS)
 

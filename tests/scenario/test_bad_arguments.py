@@ -218,6 +218,8 @@ def good_arguments(conversation: str) -> dict[str, dict[str, Any]]:
         "conversationRead": of_one,
         "conversationInterrupt": of_one,
         "conversationStatus": of_one,
+        "approvalsList": {},
+        "approvalAnswer": {"approval_id": UNKNOWN, "decision": "denied"},
     }
 
 
@@ -300,8 +302,8 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
         good = good_arguments(client.conversation)
         for tool in await client.tools():
             name, schema = tool["name"], tool["inputSchema"]
-            if name in (*CODEX, "conversationSendMessage", "conversationStream"):
-                continue  # these go on to say more; their turn comes below
+            if name in (*CODEX, "conversationSendMessage", "conversationStream", "approvalAnswer"):
+                continue  # these go on to say more, or have nothing to answer; their turn comes elsewhere
             optional = {field: None for field in schema["properties"] if field not in schema.get("required", [])}
 
             result = await client.call(name, {**good[name], **optional, "no_such": {"deep": [1]}, "": 5})
@@ -335,6 +337,7 @@ async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_
             "conversationRead": failure("conversationRead", "Conversation does not exist"),
             "conversationInterrupt": failure("conversationInterrupt", "Conversation does not exist"),
             "conversationStatus": failure("conversationStatus", "Conversation does not exist"),
+            "approvalAnswer": failure("approvalAnswer", "Question does not exist"),
         }
 
         found = {tool: await client.call(tool, good_arguments(UNKNOWN)[tool]) for tool in expected}
@@ -427,8 +430,6 @@ async def test_tools_of_later_versions_are_refused_by_a_plain_sentence(scripted_
             "conversationArchive": {"conversation_id": client.conversation},
             "conversationDelete": {"conversation_id": client.conversation},
             "conversationFork": {"conversation_id": client.conversation},
-            "approvalsList": {},
-            "approvalAnswer": {"approval_id": UNKNOWN, "decision": "approved"},
         }
 
         found = {tool: await client.call(tool, given) for tool, given in arguments.items()}

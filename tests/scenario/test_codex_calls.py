@@ -30,6 +30,7 @@ from kit.events import agent_message, error, task_complete, task_started, user_m
 from kit.hands import offered
 from kit.json import as_json
 from kit.model_peer import settings
+from kit.needs import SANDBOX
 from kit.traces import SPENT, Trace, Turn, said, traces_for
 from parley.testing import HOLD, Call, Failure, ParleyProcess, RawBody, RecordedRequest, Reply, Says, ScriptedModel
 from parley.testing.home import MODEL
@@ -105,30 +106,17 @@ async def test_the_plan_tool_is_offered_to_the_model_where_the_call_includes_it(
     ]
 
 
-@pytest.mark.promises("shell.refused")
-async def test_a_command_that_would_need_a_sandbox_or_a_persons_yes_is_refused_to_the_model(
-    scripted_model: ScriptedModel,
-) -> None:
-    refusals = {
-        "read-only": "no sandbox is available on this system: sandboxes are not supported yet",
-        "workspace-write": "no sandbox is available on this system: sandboxes are not supported yet",
-        "danger-full-access": "the approval policy asks first, and approvals are not supported yet",
-    }
+@SANDBOX
+async def test_a_command_does_what_the_sandbox_of_the_call_lets_it(scripted_model: ScriptedModel) -> None:
+    made: dict[str, bool] = {}
     async with speaking(scripted_model) as wire:
-        for request_id, sandbox in enumerate(refusals, start=1):
-            scripted_model.says(Call("shell", {"command": ["touch", "made"]}, "c1"))
-            wire.codex(request_id, "go", **{"sandbox": sandbox, "approval-policy": "untrusted"})
-            events = events_in(await wire.answer(request_id))
+        for request_id, sandbox in enumerate(("read-only", "workspace-write", "danger-full-access"), start=1):
+            scripted_model.says(Call("shell", {"command": ["touch", sandbox]}, "c1"))
+            wire.codex(request_id, "go", sandbox=sandbox)
+            await wire.answer(request_id)
+            made[sandbox] = (wire.work / sandbox).exists()
 
-            turn = (task_started(), *shown("chat", *said("Done")), task_complete("Done"))
-            assert events[1:] == [as_json(event) for event in turn]
-        assert list(wire.work.iterdir()) == []
-
-    told = [request.body["messages"][-1] for request in scripted_model.requests[1::2]]
-    assert told == [
-        {"role": "tool", "tool_call_id": "c1", "content": f"exec command rejected: {why}"}
-        for why in refusals.values()
-    ]
+    assert made == {"read-only": False, "workspace-write": True, "danger-full-access": True}
 
 
 # --- ids ---------------------------------------------------------------------------------

@@ -8,9 +8,13 @@ import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pytest
+
+from kit.kernels import Lack, on_kernel
+from kit.needs import SANDBOX
 from parley.models.demonstration import DEMONSTRATION
 from parley.version import __version__
 
@@ -69,17 +73,17 @@ script, so this needs no key and no network.
 
 Every one of these characters was shown above, once. Nothing was lost.
 
-7. Let the agent work, in a directory where it may do anything
-   -> conversationCreate, sandbox danger-full-access
+7. Let the agent work in a sandbox, and answer when it wants to leave it
+   -> conversationCreate, sandbox workspace-write, approval_policy on-request
    <- conversation_id UUID
    -> conversationStream
-   -> conversationSendMessage "Write a greeting in Python, and try it."
+   -> conversationSendMessage "Write a greeting, try it, and copy it outside."
    <- status ok
    <- task_started
    <- user_message
    <- agent_message_delta, one by one, as they are written:
       WHAT IT WILL DO
-   <- agent_message: the same 38 characters, whole
+   <- agent_message: the same 54 characters, whole
    <- patch_apply_begin: greet.py
    <- exec_command_output_delta, stdout:
       WHAT THE PATCH SAID
@@ -90,9 +94,23 @@ Every one of these characters was shown above, once. Nothing was lost.
    <- exec_command_output_delta, stdout:
       WHAT THE COMMAND SAID
    <- exec_command_end: exit code 0
+   <- exec_command_begin: cp greet.py ..
+   <- exec_command_output_delta, stderr:
+      WHAT THE SANDBOX FORBADE
+   <- exec_command_end: exit code -1
+   <- agent_message_delta, one by one, as they are written:
+      WHY IT ASKS
+   <- agent_message: the same 61 characters, whole
+   <- exec_approval_request: cp greet.py ..
+   <- elicitation/create:
+      THE QUESTION
+   -> decision approved
+   <- approval_settled: approved, by client
+   <- exec_command_begin: cp greet.py ..
+   <- exec_command_end: exit code 0
    <- agent_message_delta, one by one, as they are written:
       WHAT IT DID
-   <- agent_message: the same 57 characters, whole
+   <- agent_message: the same 50 characters, whole
    <- task_complete
 """
 
@@ -105,15 +123,18 @@ RUNNING_TEXT = (
     "WHAT THE PATCH SAID",
     "THE DIFF",
     "WHAT THE COMMAND SAID",
+    "WHAT THE SANDBOX FORBADE",
+    "WHY IT ASKS",
+    "THE QUESTION",
     "WHAT IT DID",
 )
 """What stands in the story for the words of the model, in order."""
 
 
-async def start(tmp_path: Path, *arguments: str) -> Process:
+async def start(tmp_path: Path, *arguments: str, without: Iterable[Lack] = ()) -> Process:
     """The demonstration in an environment that has a path and nothing else: no key, no proxy, no home."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley", "demo", *arguments),
+        *on_kernel(without, (sys.executable, "-m", "parley", "demo", *arguments)),
         env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
         cwd=tmp_path,
         stdin=DEVNULL,
@@ -151,6 +172,7 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
     return re.sub(r"(?:^ {6}\S.*\n(?:\n(?= {6}))?)+", cover, output, flags=re.MULTILINE), texts
 
 
+@SANDBOX
 async def test_the_demonstration_tells_its_story_and_shows_every_word_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
     story, (thought, first, so_far, rest, *work) = told(output)
@@ -159,15 +181,23 @@ async def test_the_demonstration_tells_its_story_and_shows_every_word_once(tmp_p
     assert thought == scripted(0, "reasoning")
     assert first == scripted(0, "text")
     assert f"{so_far} {rest}" == scripted(1, "text")
+    forbidden, question = work.pop(4), work.pop(5)
+    assert re.fullmatch(r"cp: cannot create regular file '\.\./greet\.py': \w.*", forbidden)
+    assert re.fullmatch(
+        r"The copy is to lie beside the project\. "
+        r"Allow Codex to run `cp greet\.py \.\.` in `/\S+/project`, outside the sandbox\?",
+        question,
+    )
     assert work == [
-        "A function, and two lines that try it.",
+        "A function, two lines that try it, and a copy for all.",
         "Success. Updated the following files: A greet.py",
         '@@ -0,0 +1,6 @@ +def greet(name: str) -> str: + return f"Hello, {name}!" + + +if __name__ == "__main__": '
         '+ print(greet("world"))',
         "Hello, world!",
-        "It greets. The diff above is what the whole turn changed.",
+        "It greets. But the copy would lie outside the sandbox: I ask.",
+        "Done: the greeting, and the copy that you allowed.",
     ]
-    assert [line for line in output.splitlines() if len(line) >= 80] == []
+    assert [line for line in output.splitlines() if len(line) >= 80 and str(tmp_path) not in line] == []
 
 
 async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_an_interrupt(tmp_path: Path) -> None:
@@ -183,6 +213,16 @@ async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_a
     assert os.listdir(tmp_path) == []  # the server's home is gone
 
 
+@pytest.mark.long
+async def test_where_nothing_confines_the_demonstration_says_so(tmp_path: Path) -> None:
+    lacks = (Lack.USER_NAMESPACES, Lack.LANDLOCK)
+    output, errors, exit_code = await outcome(await start(tmp_path, without=lacks))
+
+    said = "This computer cannot confine commands, so all that nobody had allowed was refused. `parley doctor` says"
+    assert (words(output[output.index("This computer") :]), errors, exit_code) == (f"{said} what it lacks.", "", 0)
+    assert output.count("exec_command_begin") == 1  # what was allowed
+
+
 def test_the_readme_shows_what_the_demonstration_prints() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```text\n(5\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
@@ -190,7 +230,7 @@ def test_the_readme_shows_what_the_demonstration_prints() -> None:
 
     assert story == STORY[STORY.index("5. ") :]
     assert f"{so_far} {rest}" == scripted(1, "text")
-    assert work[-2:] == ["Hello, world!", "It greets. The diff above is what the whole turn changed."]
+    assert work[-1] == "Done: the greeting, and the copy that you allowed."
 
 
 async def test_the_demonstration_explains_itself(tmp_path: Path) -> None:

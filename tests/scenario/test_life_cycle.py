@@ -28,6 +28,8 @@ TOOL_NAMES: Final = [
     "conversationRead",
     "conversationInterrupt",
     "conversationStatus",
+    "approvalsList",
+    "approvalAnswer",
 ]
 
 

@@ -13,6 +13,7 @@ from kit.calls import AskedFor, Assistant, CallSent, Output, User, body, history
 from kit.hands import offered
 from kit.messages import APIS, answered, failed
 from kit.model_peer import settings
+from kit.needs import SANDBOX
 from kit.speaking import Speaker, speaking
 from parley.config.types import ApprovalPolicy, SandboxMode
 from parley.testing import HOLD, Call, Data, ScriptedModel
@@ -129,6 +130,7 @@ async def test_the_last_message_that_says_something_of_a_setting_decides_it(scri
         ]
 
 
+@SANDBOX
 async def test_commands_run_where_and_as_the_newest_message_says(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         other = client.work / "other"
@@ -138,15 +140,18 @@ async def test_commands_run_where_and_as_the_newest_message_says(scripted_model:
         ran: list[str] = []
         told: list[str] = []
         for overrides in ({}, {"cwd": str(other)}, {"sandbox": "read-only"}, {"sandbox": "danger-full-access"}):
-            scripted_model.says(Call("shell", {"command": ["pwd"]}, "c1"))
+            scripted_model.says(Call("shell", {"command": ["sh", "-c", "pwd; touch proof"]}, "c1"))
             await client.say(conversation, "where?", **overrides)
             events = await client.until_method("task_complete")
             ran += [one["params"]["msg"]["stdout"] for one in events if one["method"] == "exec_command_end"]
             told.append(scripted_model.requests[-1].body["messages"][-1]["content"])
 
-        assert ran == [f"{client.work}\n", f"{other}\n", f"{other}\n"]
-        assert [json.loads(one)["output"] for one in (told[0], told[1], told[3])] == ran
-        assert told[2].startswith("exec command rejected: no sandbox is available on this system: ")
+        assert ran == [f"{client.work}\n", f"{other}\n", "", f"{other}\n"]
+        assert [json.loads(one)["output"] for one in (told[0], told[1], told[3])] == [ran[0], ran[1], ran[3]]
+        assert told[2].startswith(
+            "failed in sandbox LinuxSeccomp with execution error: sandbox denied exec error, exit code: 1, "
+            f"stdout: {other}\n, stderr: touch: "
+        )
 
 
 @both_apis

@@ -27,6 +27,7 @@ from kit.calls import (
     speaking,
 )
 from kit.json import as_json
+from kit.needs import MECHANISMS
 from kit.patches import (
     CALL_ID,
     NO_BLOB,
@@ -666,25 +667,24 @@ async def test_a_function_call_without_a_patch_is_explained(scripted_model: Scri
 # --- patches that may not be, and such that cannot be written ------------------------------
 
 
-NO_SANDBOX = "no sandbox is available on this system: sandboxes are not supported yet"
-NOBODY_TO_ASK = "the approval policy asks first, and approvals are not supported yet"
+OUTSIDE = "patch rejected: writing outside of the project; rejected by user approval settings"
 
-REFUSALS = (
-    ({"sandbox": "read-only"}, NO_SANDBOX),
-    ({"sandbox": "workspace-write"}, NO_SANDBOX),
-    ({"sandbox": "workspace-write", "approval-policy": "on-request"}, NO_SANDBOX),
-    ({"sandbox": "workspace-write", "approval-policy": "on-failure"}, NO_SANDBOX),
-    ({"approval-policy": "untrusted"}, NOBODY_TO_ASK),
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"sandbox": "read-only"}, "a.txt"),
+    ({"sandbox": "workspace-write"}, "../a.txt"),
+    ({}, "../a.txt"),
 )
+"""Under the policy `never`: the sandbox, and a file that is outside of what may be written to."""
 
 
+@pytest.mark.promises("decide.patches")
 @pytest.mark.parametrize("api", APIS)
-async def test_a_patch_is_refused_where_it_would_need_a_sandbox_or_a_persons_yes(
+async def test_a_patch_outside_of_the_project_is_refused_where_nobody_is_asked(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
-    calls = spellings(patch("*** Add File: a.txt", "+a")).values()
     async with speaking(scripted_model, api=api) as wire:
-        for number, (arguments, why) in enumerate(REFUSALS, start=1):
+        for number, (arguments, name) in enumerate(REFUSED, start=1):
+            calls = spellings(patch(f"*** Add File: {name}", "+a")).values()
             scripted_model.says(*calls)
             wire.codex(number, "go", **arguments)
             messages = await wire.answer(number)
@@ -694,8 +694,64 @@ async def test_a_patch_is_refused_where_it_would_need_a_sandbox_or_a_persons_yes
                 *pairs(number, str(number), *turn(api)),
                 answered(number, "Done"),
             ], arguments
-            assert outputs(scripted_model) == [(CALL_ID, f"patch rejected: {why}")] * len(calls), arguments
+            assert outputs(scripted_model) == [(CALL_ID, OUTSIDE)] * len(calls), arguments
         assert tree(wire.work) == {}
+        assert not (wire.work.parent / "a.txt").exists()
+
+
+@pytest.mark.promises("decide.patches")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_patch_inside_the_project_is_written_in_the_sandbox(
+    scripted_model: ScriptedModel, mechanism: str
+) -> None:
+    [call] = calls_for(patch("*** Add File: a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA"))
+    output = success("A a.txt", "M old.txt")
+    async with speaking(scripted_model, config=f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
+        for number, policy in enumerate(("never", "on-request", "on-failure"), start=1):
+            work = wire.work / policy
+            work.mkdir()
+            _plant(work, BEFORE)
+            scripted_model.says(call)
+            wire.codex(number, "go", sandbox="workspace-write", cwd=str(work), **{"approval-policy": policy})
+            messages = await wire.answer(number)
+
+            changes = {f"{work}/a.txt": added("a\n"), f"{work}/old.txt": updated(BETA_HUNK)}
+            diff = _new_a(work) + _changed(f"{work}/old.txt", BETA_BLOB, BETA_HUNK)
+            assert messages == [
+                *configured(number, wire.sessions[-1]),
+                *pairs(number, str(number), *turn("chat", *applied(changes, output, diff))),
+                answered(number, "Done"),
+            ], policy
+            assert outputs(scripted_model) == [(CALL_ID, told(output))]
+            assert tree(work) == {**BEFORE, "a.txt": _file("a\n"), "old.txt": _file("alpha\nBETA\ngamma\n")}
+
+
+@pytest.mark.promises("sandbox.replaced")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_project(
+    scripted_model: ScriptedModel, mechanism: str
+) -> None:
+    [written] = calls_for(patch("*** Add File: a.txt", "+a"))
+    async with speaking(scripted_model, config=f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
+        work = wire.work / "project"
+        work.mkdir()
+        scripted_model.says(HOLD, written, shell_call("touch", "b.txt", call_id="c2"))
+        wire.codex(1, "go", sandbox="workspace-write", cwd=str(work))
+        await scripted_model.holding()
+        work.rename(wire.work / "old")
+        work.mkdir()
+        scripted_model.release()
+        seen = events_in(await wire.answer(1))
+
+        why = f"{work} may not be written to any more: another has taken its place"
+        assert outputs(scripted_model) == [(CALL_ID, f"execution error: {why}"), ("c2", f"execution error: {why}")]
+        assert tree(wire.work) == {"old": ("drwxr-xr-x", b""), "project": ("drwxr-xr-x", b"")}
+    [end] = [one for one in seen if one["type"] == "patch_apply_end"]
+    assert end == {"type": "patch_apply_end", "call_id": CALL_ID, "stdout": "", "stderr": why, "success": False}
+
+
+OUTSIDE_TOO = {"approval-policy": "on-failure"}
+"""Outside of a sandbox, patches may then be outside of the project as well."""
 
 
 def _why_not(path: str) -> str:
@@ -715,7 +771,7 @@ async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
     scripted_model.says(call)
     async with speaking(scripted_model, api=api) as wire:
         _plant(wire.work, BEFORE)
-        wire.codex(1, "go")
+        wire.codex(1, "go", **OUTSIDE_TOO)
         messages = await wire.answer(1)
 
         work, session = wire.work, wire.sessions[0]
@@ -731,8 +787,7 @@ async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
             answered(1, "Done"),
         ]
         assert tree(work) == BEFORE
-        heard = Output(CALL_ID, told(why, exit_code=1))
-        assert untimed_requests(scripted_model)[-1] == body(api, GO, *sent(call), heard, cwd=work, session=session)
+        assert outputs(scripted_model) == [(CALL_ID, told(why, exit_code=1))]
 
 
 # --- much to say ---------------------------------------------------------------------------
@@ -881,7 +936,7 @@ async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
     # Models use an id again.
     scripted_model.says(*(call for text in texts for call in calls_for(text)))
     async with speaking(scripted_model, api=api) as wire:
-        wire.codex(1, "go")
+        wire.codex(1, "go", **OUTSIDE_TOO)
         live = events_in(await wire.answer(1))
         wire.stream(2, wire.sessions[0])
         *_, snapshot = await wire.until(is_event("notifications/initial_state"))

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from kit.calls import APIS, Wire, speaking
+from kit.needs import SANDBOX
 from kit.patches import calls_for, outputs, shell_call, success, told, turn_diffs
 from kit.trees import patch
 from parley.testing import Call, ScriptedModel
@@ -231,7 +232,7 @@ async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conve
             *("*** Add File: deep/er/b.txt", "+b"),
         )
         scripted_model.says(*calls_for(text))
-        wire.codex(1, "go", cwd=str(inner))
+        wire.codex(1, "go", cwd=str(inner), **{"approval-policy": "on-failure"})
         [diff] = turn_diffs(await wire.answer(1))
 
         assert diff == repository.diff()
@@ -249,3 +250,39 @@ async def _turn(wire: Wire, number: int, calls: list[Call]) -> list[str]:
     diffs = turn_diffs(await wire.answer(number))
     assert len(diffs) == sum(call.name == "apply_patch" for call in calls), outputs(wire.model)
     return diffs
+
+
+RECORDING: Final = """\
+#!/bin/sh
+echo "$*" >> {record}
+"""
+
+
+@pytest.mark.promises("patch.no-git")
+@SANDBOX
+async def test_the_server_itself_never_runs_git(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    programs, record = tmp_path / "programs", tmp_path / "record"
+    programs.mkdir()
+    (programs / "git").write_text(RECORDING.format(record=record))
+    (programs / "git").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    async with speaking(scripted_model, env={"PATH": path}) as wire:
+        repository = Repository(wire.work, long__txt=LONG, AGENTS__md=b"Be brief.\n")
+        modes = "danger-full-access", "workspace-write"
+        for number, sandbox in enumerate(modes, start=1):
+            lines = f"line {number}", f"LINE {number}"
+            scripted_model.says(
+                *calls_for(patch("*** Update File: long.txt", f"-{lines[0]}", f"+{lines[1]}")),
+                shell_call("ls", call_id="c2"),
+            )
+            wire.codex(number, "go", sandbox=sandbox, config={"model_context_window": 1000})
+            messages = await wire.answer(number)
+            assert turn_diffs(messages) == [repository.diff()]
+            repository.commit()
+        runs_before = record.exists()
+
+        scripted_model.says(shell_call("git", "status", call_id="c3"))
+        wire.codex(len(modes) + 1, "go")
+        await wire.answer(len(modes) + 1)
+
+        assert (runs_before, record.read_text()) == (False, "status\n")

@@ -31,6 +31,7 @@ async def _notes_told(wire: Wire, cwd: Path) -> str | None:
 
 def _repository(path: Path) -> Path:
     (path / ".git").mkdir(parents=True)
+    (path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     return path
 
 

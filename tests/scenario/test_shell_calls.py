@@ -8,13 +8,11 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from kit.calls import APIS, Output, User, Wire, history, speaking
+from kit.needs import MECHANISMS
 from kit.shell import Turned, begun, ended, output, ran, sent, sh, shell, turn, unended, whole_turn
 from parley.testing import Call, Data, ScriptedModel
 from parley.testing.steps import Step
 from parley.tools.commands.environment import SAFE
-
-NO_SANDBOX: Final = "exec command rejected: no sandbox is available on this system: sandboxes are not supported yet"
-NOBODY_TO_ASK: Final = "exec command rejected: the approval policy asks first, and approvals are not supported yet"
 
 
 async def over_both(wire: Wire, call: Call, **arguments: Any) -> dict[str, Turned]:
@@ -207,31 +205,109 @@ async def test_a_command_that_a_signal_kills_did_not_run_to_its_end(scripted_mod
         assert seen == expected(call, f"failed in sandbox None with execution error: {why}", *events)
 
 
-# --- it did not run at all ---------------------------------------------------------------------
+# --- it ran in a sandbox -------------------------------------------------------------------------
 
 
-@pytest.mark.promises("shell.refused")
-@pytest.mark.parametrize("sandbox", ["read-only", "workspace-write"])
-async def test_where_a_sandbox_is_asked_for_nothing_runs_and_the_model_is_told_why(
-    scripted_model: ScriptedModel, sandbox: str
+def configured_for(mechanism: str) -> str:
+    return f'[sandbox]\nmechanism = "{mechanism}"\n'
+
+
+FAILED: Final = "failed in sandbox LinuxSeccomp with execution error: "
+DENIED: Final = f"{FAILED}sandbox denied exec error, "
+
+
+@pytest.mark.promises("shell.told")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_confined_command_that_fails_was_denied_by_the_sandbox_whatever_the_reason(
+    scripted_model: ScriptedModel, mechanism: str
 ) -> None:
-    call = shell("c1", "touch", "proof")
-    async with speaking(scripted_model) as wire:
-        for policy in ("untrusted", "on-failure", "on-request", "never"):
-            seen = await over_both(wire, call, sandbox=sandbox, **{"approval-policy": policy})
+    written, failing = shell("c1", "touch", "proof"), sh("c1", "echo out; echo err >&2; exit 7")
+    async with speaking(scripted_model, config=configured_for(mechanism)) as wire:
+        for policy in ("never", "on-request"):
+            asking: dict[str, Any] = {"approval-policy": policy}
+            seen = await turn(wire, written, sandbox="read-only", **asking)
+            said = seen.events[3]["stderr"]
+            assert "proof" in said
+            assert seen == Turned.of_one(
+                "chat",
+                written,
+                f"{DENIED}exit code: 1, stdout: , stderr: {said}",
+                begun("c1", "touch", "proof", cwd=wire.work),
+                output("c1", said, stream="stderr"),
+                unended("c1", said),
+            )
 
-            assert seen == expected(call, NO_SANDBOX)
+            seen = await turn(wire, failing, sandbox="workspace-write", **asking)
+            assert seen == Turned.of_one(
+                "chat",
+                failing,
+                f"{DENIED}exit code: 7, stdout: out\n, stderr: err\n",
+                begun("c1", "sh", "-c", "echo out; echo err >&2; exit 7", cwd=wire.work),
+                output("c1", "out\n"),
+                output("c1", "err\n", stream="stderr"),
+                unended("c1", "err\n"),
+            )
         assert [*wire.work.iterdir()] == []
 
 
-@pytest.mark.promises("shell.refused")
-async def test_what_a_person_would_have_to_allow_does_not_run(scripted_model: ScriptedModel) -> None:
-    call = shell("c1", "touch", "proof")
-    async with speaking(scripted_model) as wire:
-        seen = await over_both(wire, call, **{"approval-policy": "untrusted"})
+@pytest.mark.promises("shell.told")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_what_the_sandbox_is_not_to_blame_for_is_told_as_without_one(
+    scripted_model: ScriptedModel, mechanism: str
+) -> None:
+    calls = (
+        sh("c1", "echo x > proof; cat proof"),
+        shell("c2", "grep", "nothing", "proof"),
+        sh("c3", "echo err >&2; exit 127"),
+        shell("c4", "no-such-program-here"),
+        shell("c5", "sleep", "1000", timeout=300),
+        sh("c6", "kill -9 $$"),
+    )
+    by_signal = "command was killed by a signal"
+    killed = {
+        "landlock": (f"{FAILED}{by_signal}", f"sandbox error: {by_signal}"),
+        # What stands between the command and us makes an exit code of the signal.
+        "bubblewrap": (f"{DENIED}exit code: 137, stdout: , stderr: ", ""),
+    }[mechanism]
+    async with speaking(scripted_model, config=configured_for(mechanism)) as wire:
+        seen = await turn(wire, *calls, sandbox="workspace-write")
 
-        assert seen == expected(call, NOBODY_TO_ASK)
-        assert [*wire.work.iterdir()] == []
+        told = (
+            ran("x\n"),
+            ran("", exit_code=1),
+            ran("err\n", exit_code=127),
+            f"execution error: {NOT_THERE}",
+            f"{FAILED}command timed out",
+            killed[0],
+        )
+        outputs = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
+        assert seen.asked[2::2] == history("chat", *outputs)
+        ends = [event for event in seen.events if event["type"] == "exec_command_end"]
+        assert ends == [
+            ended("c1", "x\n"),
+            ended("c2", exit_code=1),
+            ended("c3", "", "err\n", exit_code=127),
+            unended("c4", NOT_THERE),
+            unended("c5", "sandbox error: command timed out"),
+            unended("c6", killed[1]),
+        ]
+
+
+@pytest.mark.promises("sandbox.network")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_confined_command_is_told_whether_it_has_the_network(
+    scripted_model: ScriptedModel, mechanism: str
+) -> None:
+    call = sh("c1", "echo mark=$CODEX_SANDBOX_NETWORK_DISABLED")
+    config = configured_for(mechanism)
+    async with speaking(scripted_model, config=config) as wire:
+        seen = [await turn(wire, call, sandbox=sandbox) for sandbox in ("read-only", "danger-full-access")]
+
+        told = [one.asked[-1]["content"] for one in seen]
+        assert told == [ran("mark=1\n"), ran("mark=\n")]
+
+
+# --- it did not run at all ---------------------------------------------------------------------
 
 
 NAMES: Final = ("no_such_tool", "Shell", "")

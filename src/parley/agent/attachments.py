@@ -1,8 +1,8 @@
 """Images and files in front of the model: those on the server's own disk that a message names, read once, when
 the message comes; and how much of all that a request repeats.
 
-Does not know which model API will carry them, nor judge which file somebody may name: whoever
-sends messages here acts as the user.
+Does not know which model API will carry them, nor judge which file somebody may name, but for those that
+are hidden from everybody: whoever sends messages here acts as the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from parley.config.files import read_file
+from parley.config.files import is_hidden, read_file
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, UserItem
 from parley.errors import CannotCarry, os_detail
@@ -42,13 +42,13 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
             files together are too large.
     """
     if any(isinstance(item, LocalImageItem) for item in content):
-        return await asyncio.to_thread(_read_all, content, settings.cwd)
+        return await asyncio.to_thread(_read_all, content, settings.cwd, settings.sandbox.hidden_paths)
     for place, taken in enumerate(accumulate(map(_weight, content))):
         _refuse_excess(place, taken)
     return content
 
 
-def _read_all(content: tuple[InputItem, ...], cwd: str) -> tuple[InputItem, ...]:
+def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -> tuple[InputItem, ...]:
     read: list[InputItem] = []
     taken = 0
     left_out: CannotCarry | None = None
@@ -56,7 +56,10 @@ def _read_all(content: tuple[InputItem, ...], cwd: str) -> tuple[InputItem, ...]
         given: InputItem = item
         if isinstance(item, LocalImageItem):
             try:
-                data = read_file(os.path.join(cwd, item.path), limit=MAX_IMAGE_BYTES + 1)
+                path = os.path.join(cwd, item.path)
+                if is_hidden(path, hidden):
+                    raise OSError(0, "may not be read")
+                data = read_file(path, limit=MAX_IMAGE_BYTES + 1)
                 given = ImageItem(image_url=data_url(data))
             except OSError as error:
                 left_out = CannotCarry(place, f"{item.path}: {os_detail(error)}")

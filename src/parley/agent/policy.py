@@ -1,26 +1,96 @@
-"""Which action needs whose yes.
+"""Which action needs whose yes: the tables of docs/protocol.md, who decides.
 
-This release can neither ask nor confine: what would need either is refused. Nothing runs because
-a protection is missing.
+Decides by values alone. Does not know who is asked, what was allowed before, how a system confines,
+nor which commands are safe: `runtime/permits.py` brings all that together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Final
 
+from msgspec import Struct
+
+from parley.agent.bounds import read_only
 from parley.config.types import Settings
-from parley.ports.tools import Action, Granted, Refused, Verdict
+from parley.ports.commands import Bounds, Root
+from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
 
-__all__ = ["decide"]
+__all__ = ["Ask", "Decision", "decide"]
 
-NO_SANDBOX: Final = Refused(why="no sandbox is available on this system: sandboxes are not supported yet")
-NOBODY_TO_ASK: Final = Refused(why="the approval policy asks first, and approvals are not supported yet")
+RETRY: Final = "command failed; retry without sandbox?"
+"""What clients know the second question about one action by, be it a command or a patch."""
+
+OUTSIDE: Final = Refused(why="writing outside of the project; rejected by user approval settings")
 
 
-def decide(action: Action, settings: Settings) -> Verdict:
-    """What the settings say to an action (docs/protocol.md, who decides)."""
-    if settings.sandbox_mode != "danger-full-access":
-        return NO_SANDBOX
-    if settings.approval_policy == "untrusted":
-        return NOBODY_TO_ASK
-    return Granted()
+class Ask(Struct, frozen=True, kw_only=True):
+    """Somebody has to say yes first."""
+
+    reason: str | None = None
+    """Why it is asked, for whoever is asked."""
+    leaves_sandbox: bool
+    """After a yes it runs without the sandbox that the settings have; where they have none, it leaves none."""
+
+
+Decision = Granted | Refused | Ask
+
+
+def decide(
+    action: Action, settings: Settings, *, bounds: Bounds | None, unconfined: str | None, safe: bool = False
+) -> Decision:
+    """What the settings say to an action.
+
+    `bounds` are those of the settings; None where they have no sandbox. `unconfined` says why the system
+    cannot keep an action within its own, which are the read-only ones for a command that is `safe`;
+    None: it can.
+    """
+    if action.has_failed:
+        return Ask(reason=RETRY, leaves_sandbox=True)
+    if isinstance(action, RunCommand):
+        return _decide_command(action, settings, bounds, unconfined, safe=safe)
+    return _decide_patch(action, settings, bounds, unconfined)
+
+
+def _decide_command(
+    action: RunCommand, settings: Settings, bounds: Bounds | None, unconfined: str | None, *, safe: bool
+) -> Decision:
+    policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
+    if policy != "untrusted" and not has_sandbox:
+        return Granted()
+    if safe and unconfined is None:
+        return Granted(bounds=read_only(settings), known_safe=True)
+    if policy == "untrusted" or (policy == "on-request" and action.escalated):
+        return Ask(reason=action.justification, leaves_sandbox=has_sandbox)
+    return _within(bounds, settings, unconfined)
+
+
+def _decide_patch(
+    action: ApplyPatch, settings: Settings, bounds: Bounds | None, unconfined: str | None
+) -> Decision:
+    policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
+    ask = Ask(leaves_sandbox=has_sandbox)
+    if policy == "untrusted":
+        return ask
+    may_be_written = not has_sandbox or (bounds is not None and _lie_in(action.paths, bounds.writable))
+    if may_be_written and (action.inside_cwd or policy == "on-failure"):
+        return _within(bounds, settings, unconfined)
+    return OUTSIDE if policy == "never" else ask
+
+
+def _within(bounds: Bounds | None, settings: Settings, unconfined: str | None) -> Granted | Refused:
+    """Nobody is asked: it is done within the bounds, or not at all."""
+    if not _has_sandbox(settings):
+        return Granted()
+    if unconfined is not None or bounds is None:
+        return Refused(why=f"no sandbox is available on this system: {unconfined or 'it has no bounds'}")
+    return Granted(bounds=bounds, ask_again=settings.approval_policy == "on-failure")
+
+
+def _has_sandbox(settings: Settings) -> bool:
+    return settings.sandbox_mode != "danger-full-access"
+
+
+def _lie_in(paths: Sequence[str], roots: Sequence[Root]) -> bool:
+    return all(any(PurePath(path).is_relative_to(root.path) for root in roots) for path in paths)

@@ -9,7 +9,7 @@ from typing import Final
 
 from parley.agent.attachments import within_bounds
 from parley.agent.instructions import instructions_for
-from parley.config.files import read_file
+from parley.config.files import is_repository, read_file
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
 from parley.ports.model import ModelRequest, ToolSpec
@@ -57,7 +57,7 @@ def user_instructions(settings: Settings) -> str | None:
 
 def _project_notes(cwd: Path, *, limit: int) -> str | None:
     """The notes in the working directory, else those at the root of the repository it is in."""
-    root = next((path for path in (cwd, *cwd.parents) if os.path.lexists(path / ".git")), cwd)
+    root = next((path for path in (cwd, *cwd.parents) if is_repository(path)), cwd)
     for folder in dict.fromkeys((cwd, root)):
         path = folder / NOTES
         # A repository may be hostile: notes that are a link out of it would show the model, and

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from parley.client import Client, ClientError, Conversation, Event, Stream, connect, events
+from parley.client import Answer, Client, ClientError, Conversation, Event, Question, Stream, connect, events
 from parley.version import __version__
 
 __all__ = ["run_demo"]
@@ -28,10 +28,10 @@ USAGE: Final = """\
 usage: parley demo
 
 Show a whole conversation on the terminal: create, stream, send, pause, send
-while paused, resume; then one in which the agent changes a file and runs a
-command. It starts a server with a home of its own, and the model is a script
-that comes with Parley: no key, no network, and nothing is kept.
-Takes about eight seconds; Ctrl-C ends it at any time.
+while paused, resume; then one in which the agent works in a sandbox, and asks
+before it leaves it. It starts a server with a home of its own, and the model is
+a script that comes with Parley: no key, no network, and nothing is kept.
+Takes about ten seconds; Ctrl-C ends it at any time.
 
 options:
   -h, --help   this text
@@ -53,7 +53,7 @@ WORK: Final = {
     "delta_delay_ms": 25,
     "replies": [
         [
-            {"text": "A function, and two lines that try it."},
+            {"text": "A function, two lines that try it, and a copy for all."},
             {
                 "call": {
                     "name": "apply_patch",
@@ -66,11 +66,28 @@ WORK: Final = {
                 }
             },
             {"call": {"name": "shell", "arguments": {"command": ["python3", "greet.py"]}}},
+            {"call": {"name": "shell", "arguments": {"command": ["cp", "greet.py", ".."]}}},
         ],
-        [{"text": "It greets. The diff above is what the whole turn changed."}],
+        [
+            {"text": "It greets. But the copy would lie outside the sandbox: I ask."},
+            {
+                "call": {
+                    "name": "shell",
+                    "arguments": {
+                        "command": ["cp", "greet.py", ".."],
+                        "with_escalated_permissions": True,
+                        "justification": "The copy is to lie beside the project.",
+                    },
+                }
+            },
+        ],
+        [{"text": "Done: the greeting, and the copy that you allowed."}],
     ],
 }
 """What the agent does in the last part."""
+
+DELTAS: Final = (events.AgentReasoningDelta, events.AgentMessageDelta, events.ExecCommandOutputDelta)
+"""What is told under one heading, as long as nothing else comes in between."""
 
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
 """Variables of the user that would change what the server does: the demonstration is the same for all."""
@@ -114,7 +131,9 @@ async def _demonstrate(page: _Page) -> int:
         if b'"method":' in frame[:40]:  # an answer has an id there
             notifications.append(frame)
 
-    with tempfile.TemporaryDirectory(prefix="parley-demo-") as home:
+    doorbell = _Doorbell(page)
+    with tempfile.TemporaryDirectory(prefix="parley-demo-") as place:
+        home, project = _prepare(place)
         page.step("Start a server")
         page.says("parley mcp -c model_provider=scripted")
         page.says("initialize")
@@ -124,6 +143,7 @@ async def _demonstrate(page: _Page) -> int:
             env={**_without_foreign_variables(), "PARLEY_HOME": home},
             cwd=home,
             client_name="parley-demo",
+            on_question=doorbell.answer,
             on_frame=take,
         ) as client:
             milliseconds = (time.perf_counter() - started_at) * 1000
@@ -131,7 +151,7 @@ async def _demonstrate(page: _Page) -> int:
             page.told(f"MCP {version}; {milliseconds:.0f} ms since the process was started")
             kept = await _converse(page, client, home, notifications)
             if kept:
-                await _work(page, client, home)
+                await _work(page, client, project, doorbell)
             return 0 if kept else 1
 
 
@@ -175,31 +195,59 @@ async def _converse(page: _Page, client: Client, cwd: str, notifications: list[b
     return True
 
 
-async def _work(page: _Page, client: Client, home: str) -> None:
-    """Let the agent change a file and run a command, in a directory of its own."""
-    folder = _prepare_work(home)
-    page.step("Let the agent work, in a directory where it may do anything")
-    page.says("conversationCreate, sandbox danger-full-access")
+async def _work(page: _Page, client: Client, project: str, doorbell: _Doorbell) -> None:
+    """Let the agent change a file, run commands, and ask for more than it may."""
+    page.step("Let the agent work in a sandbox, and answer when it wants to leave it")
+    page.says("conversationCreate, sandbox workspace-write, approval_policy on-request")
     conversation = await client.create(
         model="demonstration",
-        cwd=folder,
-        approval_policy="never",
-        sandbox="danger-full-access",
-        config={"model_providers.scripted": {"script": "work.json"}},
+        cwd=project,
+        approval_policy="on-request",
+        sandbox="workspace-write",
+        config={
+            "model_providers.scripted": {"script": "work.json"},
+            # The project lies in a temporary directory: what is beside it is to be outside.
+            "sandbox_workspace_write": {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True},
+        },
     )
     page.told(f"conversation_id {conversation.id}")
     page.says("conversationStream")
     async with conversation.stream() as stream:
-        await _send(page, conversation, "Write a greeting in Python, and try it.")
-        await _Telling(page).tell(stream, turn=1)
+        await _send(page, conversation, "Write a greeting, try it, and copy it outside.")
+        telling = _Telling(page, doorbell)
+        await telling.tell(stream, turn=1)
+    if not telling.saw_a_patch:
+        page.paragraph(
+            "\nThis computer cannot confine commands, so all that nobody had allowed was refused. "
+            "`parley doctor` says what it lacks."
+        )
 
 
-def _prepare_work(home: str) -> str:
-    """The script for the agent, and an empty directory for it to work in, which is returned."""
-    Path(home, "work.json").write_bytes(msgspec.json.encode(WORK))
-    folder = Path(home, "project")
-    folder.mkdir()
-    return str(folder)
+def _prepare(place: str) -> tuple[str, str]:
+    """A home with the script for the agent, and an empty directory for it to work in.
+
+    Beside each other: the home is hidden from commands.
+    """
+    home, project = Path(place, "home"), Path(place, "project")
+    home.mkdir()
+    project.mkdir()
+    (home / "work.json").write_bytes(msgspec.json.encode(WORK))
+    return str(home), str(project)
+
+
+class _Doorbell:
+    """Answers the one question of the demonstration, once its event has been told."""
+
+    def __init__(self, page: _Page) -> None:
+        self._page = page
+        self.told = asyncio.Event()
+
+    async def answer(self, question: Question) -> Answer:
+        await self.told.wait()
+        self._page.told(f"{question.METHOD}:")
+        self._page.write(question.message)
+        self._page.says("decision approved")
+        return "approved"
 
 
 async def _send(page: _Page, conversation: Conversation, text: str) -> None:
@@ -221,10 +269,13 @@ async def _middle_of_a_sentence(conversation: Conversation) -> None:
 class _Telling:
     """Tells what a stream shows, while it shows it."""
 
-    def __init__(self, page: _Page) -> None:
-        self._page = page
+    def __init__(self, page: _Page, doorbell: _Doorbell | None = None) -> None:
+        self._page, self._doorbell = page, doorbell
+        self.saw_a_patch = False
         self._heading = ""
         self._deltas = 0
+        self._line = ""
+        """Of what a command says, the line that has not ended yet."""
 
     async def tell(self, stream: Stream, *, turn: int) -> str:
         """Read to the end of the turn of this number; return the text that was shown of it."""
@@ -239,6 +290,9 @@ class _Telling:
         return shown
 
     def _show(self, event: Event, *, live: bool) -> str:
+        if not isinstance(event, DELTAS):
+            self._page.lines(self._line)
+            self._line = self._heading = ""
         match event:
             case events.AgentReasoningDelta(delta=delta):
                 self._write(event, delta, live=live)
@@ -251,32 +305,48 @@ class _Telling:
                 return message
             case events.AgentMessage(message=message):
                 self._page.told(f"agent_message: the same {len(message)} characters, whole")
-                self._heading = ""
             case events.PatchApplyBegin(changes=changes):
+                self.saw_a_patch = True
                 self._page.told(f"{_name(event)}: {', '.join(map(os.path.basename, changes))}")
             case events.TurnDiff(unified_diff=diff):
                 self._page.told(f"{_name(event)}:")
                 self._page.lines(diff[diff.index("@@") :])
             case events.ExecCommandBegin(command=command):
                 self._page.told(f"{_name(event)}: {' '.join(command)}")
-            case events.ExecCommandOutputDelta(stream=stream, chunk=chunk):
-                self._page.told(f"{_name(event)}, {stream}:")
-                self._page.lines(bytes(chunk).decode(errors="replace"))
+            case events.ExecCommandOutputDelta():
+                self._pass_on(event)
             case events.ExecCommandEnd(exit_code=exit_code):
                 self._page.told(f"{_name(event)}: exit code {exit_code}")
+            case events.ExecApprovalRequest(command=command):
+                self._page.told(f"{_name(event)}: {' '.join(command)}")
+                if self._doorbell is not None:
+                    self._doorbell.told.set()
+            case events.ApprovalSettled(decision=decision, by=by):
+                self._page.told(f"{_name(event)}: {decision}, by {by}")
             case events.UnknownEvent(type=name):
                 self._page.told(name)
             case _:
                 self._page.told(_name(event))
         return ""
 
+    def _pass_on(self, output: events.ExecCommandOutputDelta) -> None:
+        """Whole lines, however they came in pieces."""
+        self._say_once(f"{_name(output)}, {output.stream}:")
+        *lines, self._line = (self._line + bytes(output.chunk).decode(errors="replace")).split("\n")
+        for line in lines:
+            self._page.lines(line)
+
     def _write(self, event: events.EventBase, delta: str, *, live: bool) -> None:
         how = "one by one, as they are written" if live else "all so far in one piece"
-        if (heading := f"{_name(event)}, {how}:") != self._heading:
-            self._page.told(heading)
-            self._heading = heading
+        self._say_once(f"{_name(event)}, {how}:")
         self._deltas += 1
         self._page.write(delta)
+
+    def _say_once(self, heading: str) -> None:
+        """Until something else is told."""
+        if heading != self._heading:
+            self._page.told(heading)
+            self._heading = heading
 
 
 def _name(event: events.EventBase | type[events.EventBase]) -> str:

@@ -15,8 +15,10 @@ Parley, a conversation server for coding agents.
 usage: parley COMMAND [OPTIONS]
 
 commands:
-  mcp      serve an MCP client on stdin and stdout
-  demo     show a whole conversation on the terminal; no key, no network
+  mcp       serve an MCP client on stdin and stdout
+  demo      show a whole conversation on the terminal; no key, no network
+  sandbox   run one command confined as the agent's are
+  doctor    say what Parley finds on this computer, and what it lacks
 
 options:
   -h, --help   this text; `parley COMMAND --help` for a command
@@ -25,7 +27,7 @@ options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code: 0, or 2 for a command line that makes no sense."""
+    """Run one subcommand and return the exit code: that of the subcommand, or 2 for a line that makes no sense."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     match arguments:
         case ["mcp", *rest]:
@@ -36,6 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             from parley.cli.demo import run_demo
 
             return run_demo(rest)
+        case ["sandbox", *rest]:
+            from parley.cli.sandbox import run_sandbox
+
+            return run_sandbox(rest)
+        case ["doctor", *rest]:
+            from parley.cli.doctor import run_doctor
+
+            return run_doctor(rest)
         case ["--version"]:
             print(f"parley {__version__}")
             return 0

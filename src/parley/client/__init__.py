@@ -6,11 +6,12 @@ from parley.client.child import Child
 from parley.client.client import Client, connect
 from parley.client.conversation import Conversation, Page, ReadEvent, Sent
 from parley.client.options import CodexOptions, CreateOptions, Overrides
-from parley.client.questions import Answer, Question
+from parley.client.questions import Answer, OpenQuestion, Question
 from parley.client.running import Running
 from parley.client.stream import Event, Seen, Stream
 from parley.errors import ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
 from parley.wire import events, items
+from parley.wire.elicitation import ElicitationAnswer
 
 __all__ = [
     "Answer",
@@ -21,7 +22,9 @@ __all__ = [
     "Conversation",
     "CreateOptions",
     "Disconnected",
+    "ElicitationAnswer",
     "Event",
+    "OpenQuestion",
     "Overrides",
     "Page",
     "Question",

@@ -17,13 +17,13 @@ from parley.client.child import Child
 from parley.client.connection import Connection, typed_value
 from parley.client.conversation import Conversation
 from parley.client.options import CodexOptions, CreateOptions
-from parley.client.questions import OnQuestion, ask
+from parley.client.questions import OnQuestion, OpenQuestion, ask
 from parley.client.running import OnEvent, Running, tool_result
 from parley.client.streams import Streams
 from parley.errors import Disconnected
 from parley.version import __version__
 from parley.wire.elicitation import ElicitationParams
-from parley.wire.events import decode_event
+from parley.wire.events import Decision, decode_event
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import (
     INTERNAL_ERROR,
@@ -50,7 +50,7 @@ from parley.wire.mcp import (
     ToolDefinition,
 )
 from parley.wire.notifications import CodexEvent, InitialState, StreamDisconnected
-from parley.wire.tools import ConversationCreated, ConversationsListResult
+from parley.wire.tools import ApprovalsListResult, ConversationCreated, ConversationsListResult, PlainOk
 
 __all__ = ["Client", "connect"]
 
@@ -190,6 +190,23 @@ class Client:
         tool = "conversationsList"
         given = {name: value for name, value in (("limit", limit), ("cursor", cursor)) if value is not None}
         return typed_value(tool, await self._connection.call_tool(tool, given).result, ConversationsListResult)
+
+    # --- questions -----------------------------------------------------------------------
+
+    async def approvals(self, conversation: str | None = None) -> tuple[OpenQuestion, ...]:
+        """The questions that wait for an answer, whoever was asked: of all conversations, or of one by its id."""
+        tool = "approvalsList"
+        given = {} if conversation is None else {"conversation_id": conversation}
+        return typed_value(
+            tool, await self._connection.call_tool(tool, given).result, ApprovalsListResult
+        ).approvals
+
+    async def answer(self, approval_id: str, decision: Decision, *, reason: str | None = None) -> None:
+        """Settle a question for whoever was asked; of several answers the first counts."""
+        tool = "approvalAnswer"
+        given = {"approval_id": approval_id, "decision": decision}
+        call = self._connection.call_tool(tool, given if reason is None else {**given, "reason": reason})
+        typed_value(tool, await call.result, PlainOk)
 
     # --- codex and codex-reply -----------------------------------------------------------
 

@@ -17,12 +17,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.client.child import Child
 from parley.errors import ClientError, Disconnected, RequestFailed, ToolFailed
 from parley.wire.jsonrpc import (
-    ErrorObject,
     Message,
     RequestId,
     decode_lenient,
     decode_message,
     encode,
+    error_of,
     notification,
     request,
 )
@@ -138,8 +138,8 @@ class Connection:
             self._settle(pending, message)
 
     def _settle(self, pending: _Pending, message: Message) -> None:
-        if isinstance(message.error, ErrorObject):
-            _fail(pending.result, RequestFailed(message.error.code, message.error.message))
+        if (error := error_of(message)) is not None:
+            _fail(pending.result, RequestFailed(error.code, error.message))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
         # Also when nobody waits any more: what the answer means for others still holds.

@@ -6,13 +6,17 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from parley.wire import tools
 from parley.wire.elicitation import ElicitationAnswer, ElicitationParams
 from parley.wire.events import Decision
 
-__all__ = ["Answer", "OnQuestion", "Question", "ask"]
+__all__ = ["Answer", "OnQuestion", "OpenQuestion", "Question", "ask"]
 
 Question: TypeAlias = ElicitationParams
 """May a command run, may a patch be applied, may the agent go on?"""
+
+OpenQuestion: TypeAlias = tools.Question
+"""One that waits for an answer, as the server lists it."""
 
 Answer: TypeAlias = Decision | ElicitationAnswer
 """One of the four words, or a whole answer: with a reason, or in the form of `action` and `content`."""

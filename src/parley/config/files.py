@@ -1,4 +1,4 @@
-"""Reading small files that somebody else may have put there.
+"""Files and directories that somebody else may have put there: what they are, and reading small ones.
 
 Files of the home and of a project are read while clients wait: what is no regular file, a pipe
 or a device, is refused before it can make anybody wait for a writer.
@@ -9,12 +9,34 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from typing import BinaryIO, Final
 
-__all__ = ["NO_PATH", "read_file", "read_now"]
+__all__ = ["NO_PATH", "is_hidden", "is_repository", "read_file", "read_now"]
 
 NO_PATH: Final = "not the path of a file"
 """Said of what no file can be called, because of a NUL in it or half a surrogate pair."""
+
+
+def is_hidden(path: str | os.PathLike[str], hidden: Iterable[str]) -> bool:
+    """Whether a path leads, through whatever links, to one of those that are hidden, or into it."""
+    try:
+        real = os.path.realpath(path)
+    except ValueError:
+        return False  # nothing can be called that
+    return any(os.path.commonpath((real, place)) == place for place in map(os.path.realpath, hidden))
+
+
+def is_repository(folder: str | os.PathLike[str]) -> bool:
+    """Whether it has a `.git`; an empty one is none, such as a sandbox puts there to keep the place."""
+    git = os.path.join(folder, ".git")
+    try:
+        with os.scandir(git) as entries:
+            return any(True for _ in entries)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return os.path.lexists(git)
 
 
 def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:

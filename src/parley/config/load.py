@@ -22,7 +22,17 @@ from msgspec.structs import replace
 from parley.config.files import read_file
 from parley.config.locate import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS, SETTINGS, Wrong, described, is_address, shortened
-from parley.config.types import Chosen, Provider, Settings, ShellEnvironment, ToolServer, Wanted, WorkspaceWrite
+from parley.config.types import (
+    Approvals,
+    Chosen,
+    Provider,
+    Sandbox,
+    Settings,
+    ShellEnvironment,
+    ToolServer,
+    Wanted,
+    WorkspaceWrite,
+)
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
 
 __all__ = ["Loader"]
@@ -155,6 +165,8 @@ class Loader:
             approval_policy=values["approval_policy"],
             sandbox_mode=values["sandbox_mode"],
             workspace_write=WorkspaceWrite(**values["sandbox_workspace_write"]),
+            sandbox=self._sandbox(values["sandbox"], home),
+            approvals=Approvals(**values["approvals"]),
             base_instructions=instructions,
             model_reasoning_effort=values["model_reasoning_effort"],
             model_reasoning_summary=values["model_reasoning_summary"],
@@ -170,6 +182,12 @@ class Loader:
             model_context_window=values.get("model_context_window"),
             include_plan_tool=values.get("include_plan_tool", False),
         )
+
+    def _sandbox(self, table: Mapping[str, Any], home: str) -> Sandbox:
+        user = self._environ.get("HOME")
+        named = (path for path in table["hidden_paths"] if user or not path.startswith("~"))
+        hidden = (os.path.join(self._server_dir, user or "", path.removeprefix("~/")) for path in named)
+        return Sandbox(**{**table, "hidden_paths": (home, *hidden)})
 
     def _provider(
         self, name: str, tables: Mapping[str, dict[str, Any]], home: str, sources: Sequence[_Source]

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from parley.config.locate import KeyPath
-from parley.config.types import ApprovalPolicy, Effort, Inherit, SandboxMode, Summary, WireApi
+from parley.config.types import ApprovalPolicy, Effort, Inherit, Mechanism, OnTimeout, SandboxMode, Summary, WireApi
 
 __all__ = [
     "DEFAULTS",
@@ -89,6 +89,13 @@ def _absolute_path(value: Any, at: KeyPath) -> str:
     path = _text(value, at)
     if not path.startswith("/"):
         raise _invalid("value", value, at, "an absolute path")
+    return path
+
+
+def _path_or_home_path(value: Any, at: KeyPath) -> str:
+    path = _text(value, at)
+    if not path.startswith(("/", "~/")):
+        raise _invalid("value", value, at, "an absolute path, or one that begins with `~/`")
     return path
 
 
@@ -201,6 +208,13 @@ SETTINGS: Final = Table(
                 "exclude_slash_tmp": _flag,
             }
         ),
+        "sandbox": Table(
+            {
+                "mechanism": _one_of(*get_args(Mechanism)),
+                "hidden_paths": _sequence_of(_path_or_home_path),
+                "allow_unix_sockets": _flag,
+            }
+        ),
         "model_supports_reasoning_summaries": _flag,
         "model_context_window": _COUNT,
         "show_raw_agent_reasoning": _flag,
@@ -230,7 +244,7 @@ SETTINGS: Final = Table(
             }
         ),
         "approvals": Table(
-            {"timeout_seconds": _integer(0, 2**31 - 1), "on_timeout": _one_of("deny", "abort", "hold")}
+            {"timeout_seconds": _integer(0, 2**31 - 1), "on_timeout": _one_of(*get_args(OnTimeout))}
         ),
         "limits": Table(
             {"turn_tokens": _COUNT, "turn_seconds": _COUNT, "turn_calls": _COUNT, "conversation_tokens": _COUNT}
@@ -265,6 +279,10 @@ DEFAULTS: Final[dict[str, Any]] = {
     "approval_policy": "on-request",
     "sandbox_mode": "read-only",
     "sandbox_workspace_write": {},
+    "sandbox": {
+        "hidden_paths": ("~/.ssh", "~/.aws", "~/.gnupg", "~/.config/gh", "~/.netrc", "~/.docker/config.json")
+    },
+    "approvals": {},
     "model_reasoning_effort": "medium",
     "model_reasoning_summary": "auto",
     "model_supports_reasoning_summaries": False,

@@ -8,10 +8,14 @@ from msgspec import Struct
 
 __all__ = [
     "ApprovalPolicy",
+    "Approvals",
     "Chosen",
     "Effort",
     "Inherit",
+    "Mechanism",
+    "OnTimeout",
     "Provider",
+    "Sandbox",
     "SandboxMode",
     "Settings",
     "ShellEnvironment",
@@ -23,6 +27,8 @@ __all__ = [
 ]
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+Mechanism = Literal["auto", "bubblewrap", "landlock"]
+OnTimeout = Literal["deny", "abort", "hold"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
@@ -63,6 +69,24 @@ class WorkspaceWrite(Struct, frozen=True, kw_only=True):
     network_access: bool = False
     exclude_tmpdir_env_var: bool = False
     exclude_slash_tmp: bool = False
+
+
+class Sandbox(Struct, frozen=True, kw_only=True):
+    """`[sandbox]`: how commands are confined, in every mode that confines them."""
+
+    mechanism: Mechanism = "auto"
+    """`auto`: the best that works here."""
+    hidden_paths: tuple[str, ...] = ()
+    """Absolute; what nobody but the server reads, its home always among them."""
+    allow_unix_sockets: bool = False
+
+
+class Approvals(Struct, frozen=True, kw_only=True):
+    """`[approvals]`: what becomes of a question when some read the conversation and none of them can be asked."""
+
+    timeout_seconds: int = 300
+    """0: nothing, for as long as it takes."""
+    on_timeout: OnTimeout = "deny"
 
 
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
@@ -112,6 +136,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     approval_policy: ApprovalPolicy
     sandbox_mode: SandboxMode
     workspace_write: WorkspaceWrite
+    sandbox: Sandbox
+    approvals: Approvals
     base_instructions: str | None
     """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""
     model_reasoning_effort: Effort

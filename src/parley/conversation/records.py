@@ -10,8 +10,8 @@ from typing import Final, Literal, get_args
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from parley.wire.events import OutputStream
-from parley.wire.ids import CallId, EventId, ItemId, MessageId
+from parley.wire.events import FileChange, OutputStream, SettledBy, Settlement
+from parley.wire.ids import ApprovalId, CallId, EventId, ItemId, MessageId
 from parley.wire.items import InputItem
 
 __all__ = [
@@ -27,6 +27,9 @@ __all__ = [
     "ModelItem",
     "ModelSaid",
     "OpaqueItem",
+    "QuestionAsked",
+    "QuestionKind",
+    "QuestionSettled",
     "Record",
     "RecordBase",
     "SettingsChosen",
@@ -37,6 +40,7 @@ __all__ = [
     "record_type",
 ]
 
+QuestionKind = Literal["exec", "patch", "limit"]
 Why = Literal["done", "failed", "interrupted", "restarted", "stopped"]
 
 
@@ -136,6 +140,29 @@ class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output")
     """Those that said something."""
 
 
+class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
+    """The turn waits until somebody has answered; the event that shows the question stands right in front."""
+
+    approval_id: ApprovalId
+    kind: QuestionKind
+    call_id: CallId
+    reason: str | None = None
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+    changes: dict[str, FileChange] = {}
+    leaves_sandbox: bool = False
+    """What is allowed is done without the sandbox that would hold otherwise, and whoever is asked is told so."""
+
+
+class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settled"):
+    """The one way a question ends; `approval_settled` stands right behind it."""
+
+    approval_id: ApprovalId
+    decision: Settlement
+    by: SettledBy
+    reason: str | None = None
+
+
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
     """What the model is given of files that were named: with `message_id` in place of that message's
     content, without it as further input."""
@@ -172,6 +199,8 @@ Record = (
     | ModelSaid
     | CallOutput
     | CommandOutput
+    | QuestionAsked
+    | QuestionSettled
     | InputRead
     | InputRefused
     | HistoryCompacted

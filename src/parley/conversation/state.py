@@ -10,7 +10,14 @@ from enum import Enum
 from typing import Final
 
 from parley.conversation.log import Happened
-from parley.conversation.records import Record, SettingsChosen, TurnEnded, TurnStarted
+from parley.conversation.records import (
+    QuestionAsked,
+    QuestionSettled,
+    Record,
+    SettingsChosen,
+    TurnEnded,
+    TurnStarted,
+)
 from parley.wire.events import EventBase, TokenCount, UserMessage
 from parley.wire.ids import EventId, MessageId
 from parley.wire.items import InputItem, text_of
@@ -29,6 +36,8 @@ class Phase(Enum):
 
 NEXT: Final[Mapping[tuple[Phase, type[Record]], Phase]] = {
     (Phase.IDLE, TurnStarted): Phase.RUNNING,
+    (Phase.RUNNING, QuestionAsked): Phase.ASKING,
+    (Phase.ASKING, QuestionSettled): Phase.RUNNING,
     (Phase.RUNNING, TurnEnded): Phase.IDLE,
 }
 """The legal moves; a record that is not named here leaves the phase as it is."""

@@ -1,15 +1,68 @@
-"""Running one command, from its start to the end of everything it started."""
+"""Running one command, from its start to the end of everything it started, within bounds or without.
+
+`Commands` is what the tools use. `Starter` is beneath it: whoever starts processes and knows no
+bounds, only how a command is started.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
+from parley.config.types import Mechanism
 from parley.wire.events import OutputStream
 
-__all__ = ["Command", "Commands", "Ended"]
+__all__ = [
+    "MARK",
+    "Bounds",
+    "Command",
+    "Commands",
+    "Ended",
+    "Output",
+    "Restriction",
+    "Root",
+    "Rule",
+    "Start",
+    "Starter",
+]
+
+MARK: Final = "PARLEY_COMMAND"
+"""The variable by which a process is known that got away from everybody who watches over its command.
+
+Each start has a value of its own. Where a launcher makes the environment anew, whoever starts it chooses
+the value, gives it to the launcher in `Start.env`, and has the launcher give it to the command.
+"""
+
+Output = Callable[[OutputStream, bytes], None]
+"""Called with what a command says, as it is read."""
+
+
+# --- what may be done ------------------------------------------------------------------
+
+
+class Root(Struct, frozen=True, kw_only=True):
+    """A directory in which may be written, as it was when it was chosen."""
+
+    path: str
+    """Absolute, without links."""
+    device: int
+    inode: int
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What a confined command may do. It may read, run programs and compute; what else, is said here."""
+
+    writable: tuple[Root, ...] = ()
+    """All that is in them, but not what is protected there, such as `.git`."""
+    network: bool = False
+    unix_sockets: bool = False
+    """Whether it may use named sockets of this computer, and so whoever listens there."""
+    hidden: tuple[str, ...] = ()
+    """Absolute paths that it cannot read, as far as they are there."""
+    mechanism: Mechanism = "auto"
+    """What is to keep it within them."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -21,6 +74,10 @@ class Command(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     """All of it: nothing of the server's own environment is added, and nothing else but a mark of the command."""
     timeout_seconds: float
+    bounds: Bounds | None = None
+    """None: it may do what the user may."""
+    files: tuple[bytes, ...] = ()
+    """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -34,9 +91,9 @@ class Ended(Struct, frozen=True, kw_only=True):
 
 
 class Commands(Protocol):
-    """Whatever can run commands."""
+    """Whatever can run commands, and keep them within bounds."""
 
-    async def run(self, command: Command, *, output: Callable[[OutputStream, bytes], None]) -> Ended:
+    async def run(self, command: Command, *, output: Output) -> Ended:
         """Run it to its end; `output` is called with what it says, as it is read, and not after the return.
 
         When this returns or raises, nothing that the command started is left running, however it
@@ -45,5 +102,80 @@ class Commands(Protocol):
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
+            CannotConfine: it could not be kept within its bounds; nothing of it has run.
         """
+        ...
+
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        """Why this system cannot keep a command within these bounds; None: it can.
+
+        A part of a sentence, for whoever has to do without. The first call tries it out, which takes
+        a moment.
+        """
+        ...
+
+    def confine_thread(self, bounds: Bounds) -> bool:
+        """From here on the calling thread, and what it starts, writes only where the bounds allow.
+
+        False: this system has no means for that. To be called in a thread that ends soon after.
+
+        Raises:
+            CannotConfine: it has, and they failed.
+        """
+        ...
+
+
+# --- how it is started -----------------------------------------------------------------
+
+
+class Rule(Struct, frozen=True):
+    """What Landlock allows below a path, or to a path that is a file."""
+
+    path: str
+    rights: int
+
+
+class Restriction(Struct, frozen=True, kw_only=True):
+    """What a process gives up for good before it becomes the command. A right that is handled and
+    granted by no rule is gone."""
+
+    handled_files: int
+    handled_network: int
+    scoped: int
+    rules: tuple[Rule, ...]
+    """For paths that are there; one that is gone by then is left out."""
+    seccomp: bytes
+    """A program of the kernel's packet filter, as `struct sock_filter`s; empty: none."""
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """How a command is started: by its own words, or by those of a launcher around it."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    files: tuple[bytes, ...] = ()
+    """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
+    reports: bool = False
+    """It is a launcher: in the descriptor behind those it says, in the words of bubblewrap's
+    `--json-status-fd`, that it has started the command and with which code that has ended."""
+    restriction: Restriction | None = None
+    timeout_seconds: float
+
+
+class Starter(Protocol):
+    """Whatever can start a process and see to the end of all that comes of it."""
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        """As `Commands.run`, without a thought to what the process may do.
+
+        Raises:
+            CommandNotStarted: there was nothing to run, or the system refused.
+            CannotConfine: the restriction could not be laid on, or the launcher has ended without
+                having started the command; nothing of it has run.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Kill all that runs, and run nothing more."""
         ...

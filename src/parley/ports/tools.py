@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from parley.config.types import Settings
 from parley.conversation.records import CallItem
+from parley.ports.commands import Bounds
 from parley.ports.model import ToolSpec
 from parley.ports.transcript import Transcript
 from parley.wire.events import FileChange
@@ -21,6 +22,7 @@ from parley.wire.ids import CallId
 __all__ = [
     "Action",
     "ApplyPatch",
+    "Denied",
     "Desk",
     "Granted",
     "Hands",
@@ -41,9 +43,16 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     call_id: CallId
     argv: tuple[str, ...]
     cwd: str
+    """Absolute, and as given by a call without links: what whoever is asked is told is where it runs."""
+    search_path: str | None = None
+    """The `PATH` that it will have; None: it will have none."""
+    home: str | None = None
+    """The `HOME` that it will have."""
     escalated: bool = False
     """The model asks for it to run outside the sandbox."""
     justification: str | None = None
+    has_failed: bool = False
+    """It has run within its bounds and failed there: may it run again, without any?"""
 
 
 class ApplyPatch(Struct, frozen=True, kw_only=True):
@@ -52,8 +61,12 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     call_id: CallId
     changes: dict[str, FileChange]
     """By absolute path, with every link in it resolved."""
+    paths: tuple[str, ...]
+    """All that is written to, moved files at both ends: absolute, with every link in them resolved."""
     inside_cwd: bool
     """Every file lies below the conversation's working directory."""
+    has_failed: bool = False
+    """It was written within its bounds and failed there: may it be written without any?"""
 
 
 Action = RunCommand | ApplyPatch
@@ -62,22 +75,38 @@ Action = RunCommand | ApplyPatch
 class Granted(Struct, frozen=True, kw_only=True):
     """It may be done."""
 
+    bounds: Bounds | None = None
+    """Within which; None: without a sandbox."""
     by_person: bool = False
     """Somebody was asked; otherwise the settings allow it."""
+    known_safe: bool = False
+    """It is a command that can do no harm: when it fails, that is no fault of its bounds."""
+    ask_again: bool = False
+    """When it fails within its bounds, ask once more, with `has_failed`."""
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """It must not be done."""
+    """It must not be done, by the settings."""
 
     why: str
     """Behind `exec command rejected: ` or `patch rejected: `."""
 
 
-Verdict = Granted | Refused
+class Denied(Struct, frozen=True, kw_only=True):
+    """It must not be done: somebody was asked and said no."""
+
+    reason: str | None = None
+    """In the words of whoever said so, for the model."""
+
+
+Verdict = Granted | Refused | Denied
 
 
 class Permit(Protocol):
-    """Decides by the settings, or asks. The only way to a `Granted`."""
+    """Decides by the settings, or asks. The only way to a `Granted`.
+
+    Whoever is asked may stop the whole turn instead: it is then cancelled.
+    """
 
     async def __call__(self, action: Action) -> Verdict: ...
 

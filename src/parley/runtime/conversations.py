@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -17,12 +17,12 @@ from msgspec import UNSET
 from parley.agent.attachments import read_content
 from parley.agent.compaction import Meter
 from parley.agent.notify import run_notify_program
-from parley.agent.policy import decide
 from parley.agent.turn import run_turn
 from parley.config.types import Chosen, Settings
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import Happened, ItemKind, Log, encode_delta
 from parley.conversation.output import encode_output_delta
+from parley.conversation.questions import Ledger
 from parley.conversation.records import (
     CallOutput,
     CommandOutput,
@@ -39,15 +39,19 @@ from parley.errors import (
     ShuttingDown,
     TurnIsRunning,
     UnknownConversation,
+    UnknownQuestion,
 )
 from parley.ports.clock import Clock
+from parley.ports.commands import Commands
 from parley.ports.model import Model, OpenModel
-from parley.ports.tools import Action, Desk, Tools, Verdict
+from parley.ports.tools import Desk, Tools
 from parley.runtime.choices import Choices
+from parley.runtime.permits import Permits
+from parley.runtime.questions import Questions
 from parley.runtime.readers import Reader
 from parley.runtime.tool_servers import ToolServers
 from parley.wire.events import ErrorEvent, OutputStream, TaskComplete, TaskStarted, UserMessage
-from parley.wire.ids import CallId, ConversationId, EventId, MessageId, Seq
+from parley.wire.ids import ApprovalId, CallId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem, text_of
 from parley.wire.text import sayable
 
@@ -95,6 +99,8 @@ class Conversation:
         clock: Clock,
         open_model: OpenModel,
         tools: Tools,
+        commands: Commands,
+        environ: Mapping[str, str],
         closing: asyncio.Event,
     ) -> None:
         self.id = conversation_id
@@ -109,6 +115,9 @@ class Conversation:
         self._meters: dict[tuple[str, str], Meter] = {}
         """One for each model, by its provider and its name."""
         self.tool_servers = ToolServers(tools, self.append)
+        self._ledger = Ledger()
+        self.questions = Questions(self._ledger, append=self._append, interrupt=self.interrupt, clock=clock)
+        self._permits = Permits(self.questions, commands, environ)
         self._turn: Turn | None = None
         self._over: asyncio.Task[None] | None = None
         self._taking = asyncio.Lock()
@@ -122,15 +131,17 @@ class Conversation:
 
     # --- reading -----------------------------------------------------------------------
 
-    def attach(self, reader: Reader) -> None:
+    def attach(self, reader: Reader, *, can_be_asked: bool) -> None:
         """Let a reader follow from its cursor on; it says what it lacks when the next entry is shown."""
         self._readers.append(reader)
+        self.questions.read_by(reader, can_be_asked=can_be_asked)
 
     def detach(self, reader: Reader) -> None:
         """Forget a reader; nothing else changes."""
         reader.close()
         if reader in self._readers:
             self._readers.remove(reader)
+            self.questions.left_by(reader)
 
     async def wait_beyond(self, position: Seq) -> None:
         """Return when the log has an entry behind `position`, or the server ends."""
@@ -146,6 +157,9 @@ class Conversation:
     # --- writing -----------------------------------------------------------------------
 
     async def append(self, *happened: Happened) -> None:
+        self._append(*happened)
+
+    def _append(self, *happened: Happened) -> None:
         if happened:
             self._show(self._write(happened))
 
@@ -177,6 +191,7 @@ class Conversation:
         for one in happened:
             self.state.apply(one, at=at)
             self.history.apply(one)
+            self._ledger.apply(one, at=at)
         return first
 
     def _show(self, first: Seq) -> None:
@@ -294,6 +309,7 @@ class Conversation:
         running = self.turn
         if running is not None and turn in (None, running):
             running.cut_short = running.cut_short or why
+            self.questions.drop()  # at once: an answer that comes a moment later has nothing to settle
             running.work.cancel()
 
     async def stop(self) -> None:
@@ -312,11 +328,7 @@ class Conversation:
 
     async def _work(self, settings: Settings) -> TurnEnded:
         await self.tool_servers.ready(settings)
-
-        async def permit(action: Action) -> Verdict:
-            return decide(action, settings)
-
-        desk = Desk(settings=settings, transcript=self, permit=permit)
+        desk = Desk(settings=settings, transcript=self, permit=self._permits.for_turn(settings))
         async with self._tools.open(desk) as hands:
             meter = self._meters.setdefault((settings.provider.id, settings.model), Meter())
             return await run_turn(self, self._model_for(settings), hands, settings, self._clock, meter)
@@ -354,8 +366,12 @@ def _settings_chosen(chosen: Chosen) -> SettingsChosen:
 class Conversations:
     """All conversations of this process."""
 
-    def __init__(self, *, clock: Clock, open_model: OpenModel, tools: Tools) -> None:
+    def __init__(
+        self, *, clock: Clock, open_model: OpenModel, tools: Tools, commands: Commands, environ: Mapping[str, str]
+    ) -> None:
+        """`commands` and `environ` are those with which the tools run commands."""
         self._clock, self._open_model, self._tools = clock, open_model, tools
+        self._commands, self._environ = commands, environ
         self._by_id: dict[ConversationId, Conversation] = {}
         self._closing = asyncio.Event()
 
@@ -369,6 +385,8 @@ class Conversations:
             clock=self._clock,
             open_model=self._open_model,
             tools=self._tools,
+            commands=self._commands,
+            environ=self._environ,
             closing=self._closing,
         )
         self._by_id[conversation.id] = conversation
@@ -380,6 +398,17 @@ class Conversations:
             return self._by_id[conversation_id]
         except KeyError:
             raise UnknownConversation(conversation_id) from None
+
+    def question(self, approval_id: ApprovalId) -> Questions:
+        """The questions among which this one is, open or settled.
+
+        Raises:
+            UnknownQuestion: it was never asked.
+        """
+        for conversation in self:
+            if approval_id in conversation.questions:
+                return conversation.questions
+        raise UnknownQuestion
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(self._by_id.values())

@@ -2,7 +2,8 @@
 
 Every request runs as a task of its own, started in the order of arrival; reading goes on
 meanwhile. A request is answered exactly once. It can be cancelled for as long as something of
-it goes on, which may be long after its answer: a stream, a turn.
+it goes on, which may be long after its answer: a stream, a turn. What the client answers goes to
+whoever asked it.
 """
 
 from __future__ import annotations
@@ -98,9 +99,12 @@ class Dispatch:
         out: Outbox,
         requests: Mapping[str, Handler],
         *,
+        answered: Callable[[Message], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
+        """`answered` is given every answer of the client, at once."""
         self.out = out
+        self._answered = answered
         self._requests = requests
         self._tasks = tasks
         self._calls: dict[RequestId, Call] = {}
@@ -121,7 +125,7 @@ class Dispatch:
             log.warning("a line is no message and was ignored: %s", error)
             return
         if message.method is UNSET:
-            log.debug("an answer to nothing we asked was ignored")
+            self._answered(message)
         elif message.id is UNSET:
             self._notice(message)
         else:

@@ -38,7 +38,8 @@ INSTRUCTIONS: Final = (
     "`codex-reply` continues the same conversation. To watch and steer, use `conversationCreate`, "
     "`conversationStream` (or `conversationRead` when you cannot take notifications) and "
     "`conversationSendMessage`; a message sent while the agent works joins its turn. Conversations go on when "
-    "you disconnect: stream or read them again and nothing is missing."
+    "you disconnect: stream or read them again and nothing is missing. Where the agent needs a yes and you cannot "
+    "be asked, `approvalsList` has its questions and `approvalAnswer` answers them."
 )
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)
@@ -54,9 +55,9 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         params = _params(_initialize_decoder, call)
         if session.initialized:
             raise RequestRefused(INVALID_REQUEST, "initialize called more than once")
-        session.initialized = True
         known = params.protocol_version in KNOWN_VERSIONS
-        session.version = params.protocol_version if known else FULL_VERSION
+        version = params.protocol_version if known else FULL_VERSION
+        session.begin(version, can_be_asked=params.capabilities.can_be_asked)
         result = InitializeResult(
             protocol_version=session.version,
             capabilities=ServerCapabilities(),

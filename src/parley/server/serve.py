@@ -47,7 +47,7 @@ async def serve(transport: Transport, host: Host) -> None:
     out = transport.outbox
     session = Session(out)
     async with asyncio.TaskGroup() as tasks:
-        dispatch = Dispatch(out, methods(session, host), tasks=tasks)
+        dispatch = Dispatch(out, methods(session, host), answered=session.requests.take, tasks=tasks)
         await transport.read(dispatch.take)
         try:
             async with asyncio.timeout(ENDING_SECONDS):
@@ -61,5 +61,6 @@ async def serve(transport: Transport, host: Host) -> None:
                 log.warning("the server ends without waiting any longer for what still runs")
             else:
                 log.warning("the client did not read all that was sent")
+        session.gone()
         out.close()
         dispatch.abandon()

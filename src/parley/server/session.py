@@ -1,12 +1,14 @@
-"""One client, for as long as it is connected: what it negotiated and what it streams."""
+"""One client, for as long as it is connected: what it negotiated, what it follows, what it is asked."""
 
 from __future__ import annotations
 
-from parley.conversation.log import Cursor
+from parley.conversation.log import Cursor, Entry
 from parley.ports.outbox import Outbox
 from parley.runtime.conversations import Conversation
 from parley.runtime.readers import Reader
+from parley.server.asking import Asking
 from parley.server.dispatch import Call
+from parley.server.requests import Requests
 from parley.server.voices import StreamVoice
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import encode, notification
@@ -19,9 +21,12 @@ __all__ = ["Session"]
 class _Stream:
     """One conversation shown to one client: first all that happened, then all that happens."""
 
-    def __init__(self, conversation: Conversation, call: Call, out: Outbox, voice: StreamVoice, after: Seq) -> None:
+    def __init__(
+        self, session: Session, conversation: Conversation, call: Call, voice: StreamVoice, after: Seq
+    ) -> None:
         self.call, self.voice = call, voice
-        self._conversation, self._out, self._after = conversation, out, after
+        self._session, self._conversation, self._after = session, conversation, after
+        self._out = session.out
         self._reader: Reader | None = None
         self._ended = False
 
@@ -38,14 +43,18 @@ class _Stream:
         log = self._conversation.log
         entries = log.events(after=self._after, hidden=self.voice.hidden)
         self._out.send(self.voice.snapshot(entries, log.open_deltas(), log.last))
-        self._reader = Reader(log, Cursor.at_end_of(log), self._out, self.voice)
-        self._conversation.attach(self._reader)
+        self._reader = Reader(log, Cursor.at_end_of(log), self._out, self.voice, passed=self._passed)
+        self._session.attach(self._conversation, self._reader)
+        self._session.asking.ask_what_is_open(self._conversation)
+
+    def _passed(self, entry: Entry) -> None:
+        self._session.asking.passed(self._conversation, entry)
 
     def end(self) -> None:
         self._ended = True
         self.call.finished()
         if self._reader is not None:
-            self._conversation.detach(self._reader)
+            self._session.detach(self._conversation, self._reader)
 
 
 class Session:
@@ -55,6 +64,9 @@ class Session:
         self.out = out
         self.version = PLAIN_VERSION
         self.initialized = False
+        self.requests = Requests(out)
+        self.asking = Asking(self.requests)
+        self._followed: dict[Reader, Conversation] = {}
         self._streams: dict[ConversationId, _Stream] = {}
 
     @property
@@ -62,11 +74,26 @@ class Session:
         """Whether the client sees Parley's additions to the protocol."""
         return self.version == FULL_VERSION
 
+    def begin(self, version: str, *, can_be_asked: bool) -> None:
+        """The client has introduced itself."""
+        self.version, self.initialized = version, True
+        self.asking.begin(full=self.full, can_be_asked=can_be_asked)
+
+    def attach(self, conversation: Conversation, reader: Reader) -> None:
+        """Let the client follow a conversation."""
+        self._followed[reader] = conversation
+        conversation.attach(reader, can_be_asked=self.asking.can_be_asked)
+
+    def detach(self, conversation: Conversation, reader: Reader) -> None:
+        self._followed.pop(reader, None)
+        conversation.detach(reader)
+
     def open_stream(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool) -> None:
         """Show a conversation from now on; a stream of it that is open here is taken over."""
         self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
+        self.asking.came_by(conversation.id, call.id)
         voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
-        stream = self._streams[conversation.id] = _Stream(conversation, call, self.out, voice, after)
+        stream = self._streams[conversation.id] = _Stream(self, conversation, call, voice, after)
         self._tell_apart()
         call.on_cancel(lambda: self._close(conversation.id))  # it may have been cancelled already
         stream.begin()
@@ -75,6 +102,14 @@ class Session:
         """The server ends: say so to every stream."""
         for conversation_id in tuple(self._streams):
             self._disconnect(conversation_id, StreamDisconnected.SHUTTING_DOWN)
+
+    def gone(self) -> None:
+        """The client is not there any more: it reads nothing and answers nothing. Its turns go on."""
+        for conversation_id in tuple(self._streams):
+            self._close(conversation_id)
+        for reader, conversation in tuple(self._followed.items()):
+            self.detach(conversation, reader)
+        self.asking.gone()
 
     def _disconnect(self, conversation_id: ConversationId, reason: str) -> None:
         if conversation_id in self._streams:

@@ -40,6 +40,7 @@ class TurnCall:
         self._call, self._conversation = call, conversation
         self._out = call.session.out
         self._voice = CodexVoice(call.call.id, full=call.session.full, event_id=BEFORE_THE_TURN)
+        call.session.asking.came_by(conversation.id, call.call.id)
         self._reader: Reader | None = None
         self._progress = 0
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -69,12 +70,15 @@ class TurnCall:
 
     def _follow(self, after: Seq, turn: Turn) -> None:
         self._reader = Reader(self._conversation.log, Cursor(after), self._out, self._voice, passed=self._passed)
-        self._conversation.attach(self._reader)
+        session = self._call.session
+        session.attach(self._conversation, self._reader)
+        session.asking.ask_what_is_open(self._conversation)  # where it joins a turn that waits for an answer
         self._call.call.on_cancel(lambda: self._conversation.interrupt(turn))
         if self._call.progress_token is not None:
             self._beat()
 
     def _passed(self, entry: Entry) -> None:
+        self._call.session.asking.passed(self._conversation, entry)
         if entry.type == _STARTED:
             self._voice.change_event_id(msgspec.json.decode(entry.encoded, type=TurnStarted).event_id)
         elif entry.type == _ENDED:
@@ -84,7 +88,7 @@ class TurnCall:
 
     def _end(self, ended: TurnEnded) -> None:
         assert self._reader is not None
-        self._conversation.detach(self._reader)
+        self._call.session.detach(self._conversation, self._reader)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         text = ended.message or ""

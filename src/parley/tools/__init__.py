@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from parley.ports.commands import Commands
     from parley.ports.model import ToolSpec
     from parley.ports.tools import Desk, Hands
-    from parley.tools.commands.executor import Executor
     from parley.tools.servers.calls import ServerTools
     from parley.tools.servers.pool import ServerPool
     from parley.tools.tool import Tool
@@ -30,11 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class AgentTools:
-    """All tools of this process."""
+    """All tools of this process; whoever made `commands` closes them."""
 
-    def __init__(self, *, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self._commands: Executor | None = None
+    def __init__(self, *, environ: Mapping[str, str], commands: Commands) -> None:
+        self._environ, self._commands = environ, commands
         self._servers: ServerPool | None = None
 
     @asynccontextmanager
@@ -46,7 +44,7 @@ class AgentTools:
 
                 lease = await stack.enter_async_context(self._pool().lease(desk.settings.mcp_servers))
                 servers = ServerTools(desk, lease)
-            yield TurnHands(own_tools(desk, self._executor(), self._environ), servers)
+            yield TurnHands(own_tools(desk, self._commands, self._environ), servers)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         if not settings.mcp_servers:
@@ -56,15 +54,6 @@ class AgentTools:
     async def close(self) -> None:
         if self._servers is not None:
             await self._servers.close()
-        if self._commands is not None:
-            await self._commands.close()
-
-    def _executor(self) -> Executor:
-        from parley.tools.commands.executor import Executor
-
-        if self._commands is None:
-            self._commands = Executor()
-        return self._commands
 
     def _pool(self) -> ServerPool:
         from parley.tools.servers.pool import ServerPool
@@ -81,7 +70,7 @@ def own_tools(desk: Desk, commands: Commands, environ: Mapping[str, str]) -> tup
     from parley.tools.update_plan import UpdatePlan
     from parley.tools.view_image import ViewImage
 
-    patches = Patches(desk)
+    patches = Patches(desk, commands)
     return Shell(desk, commands, patches, environ), patches, UpdatePlan(desk), ViewImage(desk)
 
 

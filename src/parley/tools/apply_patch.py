@@ -9,19 +9,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from parley.conversation.records import CallItem, CallOutput, StreamOutput
-from parley.errors import BadArguments, PatchRefused
+from parley.config.types import Settings
+from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
+from parley.errors import BadArguments, CommandNotStarted, PatchRefused
+from parley.ports.commands import Bounds, Command, Commands, Ended, Output
 from parley.ports.model import ToolSpec
-from parley.ports.tools import ApplyPatch, Desk, Refused
+from parley.ports.tools import ApplyPatch, Desk, Granted
 from parley.tools.cutting import for_model
 from parley.tools.patch.patience import Wanted
 from parley.tools.patch.threads import in_thread
-from parley.tools.results import BAD_ARGUMENTS, internal_error, ran
+from parley.tools.results import (
+    BAD_ARGUMENTS,
+    denied_by_sandbox,
+    failed_in_sandbox,
+    internal_error,
+    ran,
+    rejected,
+)
+from parley.tools.retrying import may_retry
 from parley.tools.to_the_end import to_the_end
 from parley.wire.arguments import fit
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
@@ -30,12 +42,16 @@ from parley.wire.patch_format import PATCH_FORMAT
 from parley.wire.text import sayable
 
 if TYPE_CHECKING:
-    from parley.tools.patch.plan import Change, Plan
+    from parley.tools.patch.confined import Run
+    from parley.tools.patch.plan import Plan
     from parley.tools.patch.turndiff import TouchedFiles
 
 __all__ = ["Patches"]
 
 log: Final = logging.getLogger(__name__)
+
+FAILED: Final = 1
+"""The exit code of a patch that was not written, as if a program had tried."""
 
 
 class Patches:
@@ -43,11 +59,11 @@ class Patches:
 
     names = ("apply_patch", "applypatch")
 
-    def __init__(self, desk: Desk, touched: TouchedFiles | None = None) -> None:
+    def __init__(self, desk: Desk, commands: Commands, touched: TouchedFiles | None = None) -> None:
         # Comparing is loaded by the first turn that has tools, matching and writing by the first patch.
         from parley.tools.patch.turndiff import TouchedFiles
 
-        self._desk = desk
+        self._desk, self._commands = desk, commands
         self._touched = TouchedFiles(desk.settings.cwd) if touched is None else touched
 
     def spec(self) -> ToolSpec:
@@ -65,47 +81,67 @@ class Patches:
 
         Cancelling while files are written waits until they are, or are as they were, and until that was said.
         """
-        settings, transcript = self._desk.settings, self._desk.transcript
         try:
-            verified = await _verify(patch, workdir=workdir, cwd=settings.cwd, home=settings.home)
+            verified = await _verify(patch, workdir=workdir, settings=self._desk.settings)
         except PatchRefused as refusal:
             return _cut(sayable(str(refusal)))
-        action = ApplyPatch(call_id=call_id, changes=verified.changes, inside_cwd=verified.plan.inside_cwd)
-        verdict = await self._desk.permit(action)
-        if isinstance(verdict, Refused):
-            return f"patch rejected: {sayable(verdict.why)}"
-        await transcript.append(
-            PatchApplyBegin(call_id=call_id, auto_approved=not verdict.by_person, changes=verified.changes)
+        action = ApplyPatch(
+            call_id=call_id,
+            changes=verified.changes,
+            paths=verified.plan.paths,
+            inside_cwd=verified.plan.inside_cwd,
         )
-        outcome, cancelled = await self._carry_out(verified)
+        verdict = await self._desk.permit(action)
+        if not isinstance(verdict, Granted):
+            return rejected("patch", verdict)
+        # A retry is announced like the first attempt: the patch is the same, and so is who let it begin.
+        begin = PatchApplyBegin(call_id=call_id, auto_approved=not verdict.by_person, changes=verified.changes)
+        attempt = await self._attempt(begin, verified, verdict.bounds)
+        if attempt.denied is None or not verdict.ask_again:
+            return attempt.told
+        verdict = await may_retry(self._desk, replace(action, has_failed=True), why=attempt.denied)
+        if not isinstance(verdict, Granted):
+            return rejected("patch", verdict)
+        return (await self._attempt(begin, verified, verdict.bounds)).told
+
+    async def _attempt(self, begin: PatchApplyBegin, verified: _Verified, bounds: Bounds | None) -> _Attempt:
+        transcript, call_id = self._desk.transcript, begin.call_id
+        await transcript.append(begin)
+        outcome, cancelled = await self._carry_out(verified, bounds)
         stream: OutputStream = "stderr" if outcome.stderr else "stdout"
         transcript.show_output(call_id, stream, outcome.said.encode())
         kept = transcript.kept_output(call_id)
         end = PatchApplyEnd(
             call_id=call_id, stdout=outcome.stdout, stderr=outcome.stderr, success=not outcome.stderr
         )
-        said = "".join(map(for_model, kept.streams)) if kept else ""
-        told = ran(said, exit_code=1 if outcome.stderr else 0, seconds=outcome.seconds)
+        attempt = _attempt(outcome, kept, bounds)
         await transcript.append(
             *([] if kept is None else [kept]),
             end,
             *([TurnDiff(unified_diff=outcome.diff)] if outcome.diff else []),
         )
         if cancelled is None:
-            return told
+            return attempt
         if call_id in transcript.history.unanswered:  # it was not aborted: the model must know what was written
-            await transcript.append(CallOutput(call_id=call_id, output=told))
+            await transcript.append(CallOutput(call_id=call_id, output=attempt.told))
         raise cancelled
 
-    async def _carry_out(self, verified: _Verified) -> tuple[_Outcome, asyncio.CancelledError | None]:
+    async def _carry_out(
+        self, verified: _Verified, bounds: Bounds | None
+    ) -> tuple[_Outcome, asyncio.CancelledError | None]:
         """Write in a thread, all of it; what came of it, and whether we were cancelled meanwhile.
 
         Never fails: what began must be seen to end.
         """
         cancelled: asyncio.CancelledError | None = None
+        loop = asyncio.get_running_loop()
+
+        def run(command: Command, output: Output) -> Ended:
+            return asyncio.run_coroutine_threadsafe(self._commands.run(command, output=output), loop).result()
+
         try:
             # Not a task: ending the event loop cancels those.
-            writing = in_thread(lambda: self._write(verified), name="write-patch")
+            writing = in_thread(lambda: self._write(verified, bounds, run), name="write-patch")
             try:
                 await to_the_end(writing)
             except asyncio.CancelledError as asked:
@@ -115,12 +151,18 @@ class Patches:
             log.exception("a patch failed")
             return _Outcome(stderr=internal_error(bug)), cancelled
 
-    def _write(self, verified: _Verified) -> _Outcome:
+    def _write(self, verified: _Verified, bounds: Bounds | None, run: Run) -> _Outcome:
         started_at = time.monotonic()
         try:
-            left = verified.commit(verified.plan.changes)
+            if bounds is None or self._commands.confine_thread(bounds):
+                left = verified.commit()
+            else:
+                left = verified.commit_confined(bounds, run)
         except PatchRefused as failure:
-            return _Outcome(stderr=sayable(f"{failure}\n"), seconds=time.monotonic() - started_at)
+            seconds = time.monotonic() - started_at
+            return _Outcome(stderr=sayable(f"{failure}\n"), seconds=seconds, refused=True)
+        except CommandNotStarted as failure:
+            return _Outcome(stderr=sayable(failure.detail), not_begun=True)
         seconds = time.monotonic() - started_at
         said = verified.plan.summary() + sayable("".join(f"{sentence}\n" for sentence in left))
         return _Outcome(stdout=said, seconds=seconds, diff=self._diff(verified.plan))
@@ -146,10 +188,31 @@ class _Outcome(NamedTuple):
     stderr: str = ""
     diff: str = ""
     seconds: float = 0.0
+    refused: bool = False
+    """The files cannot be written as they are, or not from where it was tried."""
+    not_begun: bool = False
+    """It could not be kept within its bounds, and so was not tried."""
 
     @property
     def said(self) -> str:
         return self.stderr or self.stdout
+
+
+class _Attempt(NamedTuple):
+    told: str
+    denied: str | None = None
+    """Why it failed, where its bounds may be to blame."""
+
+
+def _attempt(outcome: _Outcome, kept: CommandOutput | None, bounds: Bounds | None) -> _Attempt:
+    if outcome.not_begun:
+        return _Attempt(f"execution error: {outcome.stderr}")
+    streams = kept.streams if kept else ()
+    if bounds is not None and outcome.refused:
+        denied = denied_by_sandbox(FAILED, stdout=None, stderr=streams[0] if streams else None)
+        return _Attempt(failed_in_sandbox(denied, bounds), denied)
+    said = "".join(map(for_model, streams))
+    return _Attempt(ran(said, exit_code=FAILED if outcome.stderr else 0, seconds=outcome.seconds))
 
 
 class _Verified(NamedTuple):
@@ -157,19 +220,34 @@ class _Verified(NamedTuple):
 
     plan: Plan
     changes: dict[str, FileChange]
-    commit: Callable[[Sequence[Change]], tuple[str, ...]]
+    commit: Callable[[], tuple[str, ...]]
+    commit_confined: Callable[[Bounds, Run], tuple[str, ...]]
+    """By a process of its own, where this one has no means to confine the thread that writes."""
 
 
-async def _verify(patch: str, *, workdir: str, cwd: str, home: str) -> _Verified:
+async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
     """Verify in a thread, which ends soon after we are cancelled."""
     wanted = Wanted()
 
     def verified() -> _Verified:
         from parley.tools.patch.commit import commit
+        from parley.tools.patch.confined import commit_confined
         from parley.tools.patch.plan import verify
 
-        plan = verify(patch, workdir=workdir, cwd=cwd, home=home, wanted=wanted)
-        return _Verified(plan, plan.for_events(wanted=wanted), commit)
+        plan = verify(
+            patch,
+            workdir=workdir,
+            cwd=settings.cwd,
+            home=settings.home,
+            hidden=settings.sandbox.hidden_paths,
+            wanted=wanted,
+        )
+        return _Verified(
+            plan,
+            plan.for_events(wanted=wanted),
+            partial(commit, plan.changes),
+            partial(commit_confined, plan.changes, patch=patch, workdir=workdir, cwd=settings.cwd),
+        )
 
     try:
         return await in_thread(verified, name="verify-patch")

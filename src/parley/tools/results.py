@@ -1,19 +1,63 @@
-"""What the model is told of something that ran (docs/protocol.md, the shell tool)."""
+"""What the model is told of something that ran, or was not allowed to (docs/protocol.md, the shell tool)."""
 
 from __future__ import annotations
 
+import sys
+from typing import Final, Literal
+
+from parley.conversation.records import StreamOutput
+from parley.ports.commands import Bounds
+from parley.ports.tools import Denied, Refused
+from parley.tools.cutting import both_for_model, for_model
 from parley.wire.events import Duration
 from parley.wire.jsonrpc import encode
+from parley.wire.text import sayable
 
-__all__ = ["BAD_ARGUMENTS", "as_duration", "internal_error", "ran"]
+__all__ = [
+    "BAD_ARGUMENTS",
+    "as_duration",
+    "denied_by_sandbox",
+    "failed_in_sandbox",
+    "internal_error",
+    "ran",
+    "rejected",
+]
 
 BAD_ARGUMENTS = "failed to parse function arguments: "
+
+_SANDBOX: Final = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
+"""Clients and models know the sandbox by this name, whatever it is made of."""
 
 
 def ran(output: str, *, exit_code: int, seconds: float) -> str:
     """A command, or a patch, that ran to its end."""
     metadata = {"exit_code": exit_code, "duration_seconds": round(seconds, 1)}
     return encode({"output": output, "metadata": metadata}).decode()
+
+
+def rejected(what: Literal["exec command", "patch"], verdict: Refused | Denied) -> str:
+    """Something that must not be done."""
+    match verdict:
+        case Refused(why=why):
+            return sayable(f"{what} rejected: {why}")
+        case Denied(reason=None):
+            return f"{what} rejected by user"
+        case Denied(reason=reason):
+            return sayable(f"{what} rejected by user: {reason}")
+
+
+def failed_in_sandbox(why: str, bounds: Bounds | None) -> str:
+    """Something that did not end well, within these bounds."""
+    return f"failed in sandbox {'None' if bounds is None else _SANDBOX} with execution error: {why}"
+
+
+def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
+    """Why something failed that ran within bounds: there is no telling whether they were the reason."""
+    if stdout is None or stderr is None:
+        said = tuple("" if one is None else for_model(one) for one in (stdout, stderr))
+    else:
+        said = both_for_model(stdout, stderr)
+    return f"sandbox denied exec error, exit code: {exit_code}, stdout: {said[0]}, stderr: {said[1]}"
 
 
 def internal_error(bug: Exception) -> str:

@@ -9,22 +9,32 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
 from parley.ports.commands import Command, Commands, Ended
 from parley.ports.model import ToolSpec
-from parley.ports.tools import Desk, Refused, RunCommand
+from parley.ports.tools import Desk, Granted, RunCommand
 from parley.tools import parsed_commands
-from parley.tools.commands.environment import command_environment
+from parley.tools.commands.environment import command_environment, with_tame_git
 from parley.tools.cutting import both_for_model, for_end_event, for_model
 from parley.tools.patch.recognise import patch_in
-from parley.tools.results import BAD_ARGUMENTS, as_duration, internal_error, ran
+from parley.tools.results import (
+    BAD_ARGUMENTS,
+    as_duration,
+    denied_by_sandbox,
+    failed_in_sandbox,
+    internal_error,
+    ran,
+    rejected,
+)
+from parley.tools.retrying import may_retry
 from parley.wire.arguments import fit
 from parley.wire.events import ExecCommandBegin, ExecCommandEnd
 from parley.wire.ids import CallId
@@ -37,6 +47,8 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
 """What calls of the shell that some models were taught are named."""
+NOT_FOUND: Final = 127
+"""The exit code by which shells say that there is no such program: no sandbox is to blame for that."""
 
 
 class AppliesPatches(Protocol):
@@ -54,6 +66,7 @@ class Shell:
 
     def __init__(self, desk: Desk, commands: Commands, patches: AppliesPatches, environ: Mapping[str, str]) -> None:
         self._desk, self._commands, self._patches, self._environ = desk, commands, patches, environ
+        self._envs: dict[bool, Mapping[str, str]] = {}
 
     def spec(self) -> ToolSpec:
         settings = self._desk.settings
@@ -75,47 +88,58 @@ class Shell:
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         settings = self._desk.settings
-        cwd = os.path.join(settings.cwd, wanted.workdir) if wanted.workdir else settings.cwd
+        cwd = _directory(settings.cwd, wanted.workdir)
         if (patch := patch_in(wanted.command)) is not None:
             return await self._patches.apply(call.call_id, patch, workdir=cwd)
-        verdict = await self._desk.permit(
-            RunCommand(
-                call_id=call.call_id,
-                argv=wanted.command,
-                cwd=cwd,
-                escalated=wanted.escalated,
-                justification=wanted.justification,
-            )
-        )
-        if isinstance(verdict, Refused):
-            return f"exec command rejected: {sayable(verdict.why)}"
-        return await self._carry_out(call.call_id, wanted, cwd)
-
-    @cached_property
-    def _env(self) -> Mapping[str, str]:
-        """For every command of the turn."""
-        settings = self._desk.settings
-        return command_environment(
-            self._environ,
-            settings.shell_environment,
-            network=settings.network_access,
-            keys=settings.key_variables,
-        )
-
-    async def _carry_out(self, call_id: CallId, wanted: _Wanted, cwd: str) -> str:
-        settings, transcript = self._desk.settings, self._desk.transcript
-        command = Command(
+        env = self._env(network=True)
+        action = RunCommand(
+            call_id=call.call_id,
             argv=wanted.command,
             cwd=cwd,
-            env=self._env,
+            search_path=env.get("PATH"),
+            home=env.get("HOME"),
+            escalated=wanted.escalated,
+            justification=wanted.justification,
+        )
+        verdict = await self._desk.permit(action)
+        if not isinstance(verdict, Granted):
+            return rejected("exec command", verdict)
+        outcome = await self._carry_out(action, wanted, verdict)
+        if outcome.denied is None or not verdict.ask_again:
+            return outcome.told
+        verdict = await may_retry(self._desk, replace(action, has_failed=True), why=outcome.denied)
+        if not isinstance(verdict, Granted):
+            return rejected("exec command", verdict)
+        return (await self._carry_out(action, wanted, verdict)).told
+
+    def _env(self, *, network: bool) -> Mapping[str, str]:
+        """For every command of the turn that has the network, or has not."""
+        if network not in self._envs:
+            settings = self._desk.settings
+            self._envs[network] = command_environment(
+                self._environ, settings.shell_environment, network=network, keys=settings.key_variables
+            )
+        return self._envs[network]
+
+    def _env_for(self, verdict: Granted) -> Mapping[str, str]:
+        env = self._env(network=verdict.bounds is None or verdict.bounds.network)
+        return with_tame_git(env) if verdict.known_safe else env
+
+    async def _carry_out(self, action: RunCommand, wanted: _Wanted, verdict: Granted) -> _Outcome:
+        settings, transcript, call_id = self._desk.settings, self._desk.transcript, action.call_id
+        command = Command(
+            argv=action.argv,
+            cwd=action.cwd,
+            env=self._env_for(verdict),
             timeout_seconds=wanted.timeout_ms / 1000,
+            bounds=verdict.bounds,
         )
         await transcript.append(
             ExecCommandBegin(
                 call_id=call_id,
-                command=wanted.command,
-                cwd=sayable(cwd),
-                parsed_cmd=parsed_commands.parse(wanted.command),
+                command=action.argv,
+                cwd=sayable(action.cwd),
+                parsed_cmd=parsed_commands.parse(action.argv),
             )
         )
         ended: Ended | CommandNotStarted
@@ -127,7 +151,7 @@ class Shell:
             log.exception("a command failed")
             ended = CommandNotStarted(internal_error(bug))
         kept = transcript.kept_output(call_id)
-        outcome = _outcome(ended, kept, wanted, settings)
+        outcome = _outcome(ended, kept, wanted, settings, verdict)
         end = ExecCommandEnd(
             call_id=call_id,
             stdout=outcome.stdout,
@@ -136,7 +160,7 @@ class Shell:
             duration=as_duration(outcome.seconds),
         )
         await transcript.append(*([] if kept is None else [kept]), end)
-        return outcome.told
+        return outcome
 
 
 # --- what is asked for -------------------------------------------------------------------
@@ -185,6 +209,16 @@ def _wanted(call: CallItem) -> _Wanted:
     )
 
 
+def _directory(cwd: str, workdir: str | None) -> str:
+    """Where a command runs; where the call says so, behind all links: whoever is asked must see where that is."""
+    if not workdir:
+        return cwd
+    try:
+        return os.path.realpath(os.path.join(cwd, workdir))
+    except ValueError:
+        return os.path.join(cwd, workdir)  # nothing can be called that, and that is found out soon
+
+
 def _milliseconds(given: float | None) -> float:
     return DEFAULT_TIMEOUT_MS if given is None else given
 
@@ -200,36 +234,43 @@ class _Outcome(NamedTuple):
     stdout: str = ""
     exit_code: int = -1
     seconds: float = 0.0
+    denied: str | None = None
+    """Why it failed, where its bounds may be to blame."""
 
 
 def _outcome(
-    ended: Ended | CommandNotStarted, kept: CommandOutput | None, wanted: _Wanted, settings: Settings
+    ended: Ended | CommandNotStarted,
+    kept: CommandOutput | None,
+    wanted: _Wanted,
+    settings: Settings,
+    verdict: Granted,
 ) -> _Outcome:
+    bounds = verdict.bounds
     if isinstance(ended, CommandNotStarted):
         detail = sayable(ended.detail)
         return _Outcome(told=f"execution error: {detail}", stderr=detail)
     if ended.timed_out:
         told = f"command timed out after {int(wanted.timeout_ms)} milliseconds"
         if settings.approval_policy in ("never", "on-request"):
-            told = _failed_in_sandbox("command timed out")
+            told = failed_in_sandbox("command timed out", bounds)
         return _Outcome(told=told, stderr="sandbox error: command timed out")
     if ended.exit_code is None:
         why = "command was killed by a signal"
-        return _Outcome(told=_failed_in_sandbox(why), stderr=f"sandbox error: {why}")
+        return _Outcome(told=failed_in_sandbox(why, bounds), stderr=f"sandbox error: {why}")
     said = {output.stream: output for output in kept.streams} if kept else {}
     stdout, stderr = said.get("stdout"), said.get("stderr")
+    shown_stderr = for_end_event(stderr) if stderr else ""
+    if bounds is not None and not verdict.known_safe and ended.exit_code not in (0, NOT_FOUND):
+        denied = denied_by_sandbox(ended.exit_code, stdout=stdout, stderr=stderr)
+        return _Outcome(told=failed_in_sandbox(denied, bounds), stderr=shown_stderr, denied=denied)
     told = _told(stdout, stderr if ended.exit_code else None)
     return _Outcome(
         told=ran(told, exit_code=ended.exit_code, seconds=ended.seconds),
         stdout=for_end_event(stdout) if stdout else "",
-        stderr=for_end_event(stderr) if stderr else "",
+        stderr=shown_stderr,
         exit_code=ended.exit_code,
         seconds=ended.seconds,
     )
-
-
-def _failed_in_sandbox(why: str) -> str:
-    return f"failed in sandbox None with execution error: {why}"
 
 
 def _told(stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:

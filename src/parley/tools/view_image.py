@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
-from parley.config.files import NO_PATH, read_file
+from parley.config.files import NO_PATH, is_hidden, read_file
 from parley.conversation.records import CallItem, InputRead
 from parley.errors import BadArguments, BadImage, os_detail
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
-from parley.tools.patch.paths import is_below
 from parley.tools.results import BAD_ARGUMENTS
 from parley.wire.arguments import fit
 from parley.wire.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIZE, data_url
@@ -24,9 +24,6 @@ from parley.wire.items import ImageItem
 from parley.wire.text import sayable
 
 __all__ = ["ViewImage"]
-
-_HIDDEN: Final = ("~/.ssh", "~/.aws", "~/.gnupg", "~/.config/gh", "~/.netrc", "~/.docker/config.json")
-"""Of the user who runs the server; its own home is hidden as well."""
 
 
 class ViewImage:
@@ -46,7 +43,7 @@ class ViewImage:
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         settings = self._desk.settings
-        url = await asyncio.to_thread(_read, path, cwd=settings.cwd, home=settings.home)
+        url = await asyncio.to_thread(_read, path, cwd=settings.cwd, hidden=settings.sandbox.hidden_paths)
         await self._desk.transcript.append(InputRead(content=(ImageItem(image_url=url),)))
         return f"The image {path} is attached."
 
@@ -55,7 +52,7 @@ class _Arguments(Struct, frozen=True, kw_only=True):
     path: str
 
 
-def _read(path: str, *, cwd: str, home: str) -> str:
+def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
     """The image as a data URL.
 
     Raises:
@@ -65,7 +62,7 @@ def _read(path: str, *, cwd: str, home: str) -> str:
         found = os.path.realpath(os.path.join(cwd, path))
     except ValueError:
         raise BadImage(path, NO_PATH) from None
-    if _is_hidden(found, home):
+    if is_hidden(found, hidden):
         raise BadImage(path, "may not be read")
     try:
         return data_url(read_file(found, limit=MAX_IMAGE_BYTES + 1))
@@ -73,11 +70,6 @@ def _read(path: str, *, cwd: str, home: str) -> str:
         raise BadImage(path, os_detail(error)) from None
     except ValueError as error:
         raise BadImage(path, str(error)) from None
-
-
-def _is_hidden(found: str, home: str) -> bool:
-    hidden = (os.path.realpath(os.path.expanduser(path)) for path in (home, *_HIDDEN))
-    return any(is_below(found, path) for path in hidden)
 
 
 _DESCRIPTION: Final = (

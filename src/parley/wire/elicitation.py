@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.wire.events import Decision, FileChange
 from parley.wire.ids import ApprovalId, CallId, EventId
+from parley.wire.jsonrpc import Message, decode_lenient, error_of
 
 __all__ = [
     "FULL_SCHEMA",
@@ -18,11 +19,12 @@ __all__ = [
     "ElicitationParams",
     "QuestionFields",
     "QuestionKind",
+    "read_answer",
 ]
 
 QuestionKind = Literal["exec-approval", "patch-approval", "limit"]
 
-PLAIN_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+PLAIN_SCHEMA: Final[dict[str, Any]] = {"properties": {}, "type": "object"}
 
 FULL_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -74,9 +76,48 @@ class AnswerContent(Struct, frozen=True, kw_only=True):
 
 
 class ElicitationAnswer(Struct, frozen=True, kw_only=True):
-    """An answer in either form: `decision`, or `action` with `content`."""
+    """An answer in either form, as our client gives it: `decision`, or `action` with `content`."""
 
     decision: Decision | UnsetType = UNSET
     action: Literal["accept", "decline", "cancel"] | UnsetType = UNSET
     content: AnswerContent | UnsetType | None = UNSET
     reason: str | UnsetType | None = UNSET
+
+
+_DECISIONS: Final[tuple[Decision, ...]] = get_args(Decision)
+_any_decoder: Final = msgspec.json.Decoder()
+
+
+def read_answer(answer: Message) -> tuple[Decision, str | None]:
+    """What an answer decides, and the reason it gives. Whatever is no clear yes is a no.
+
+    A `decision` wins over an `action`; one that is null is not there.
+    """
+    if error_of(answer) is not None or isinstance(answer.result, UnsetType):
+        return "denied", None
+    try:
+        result = decode_lenient(_any_decoder, answer.result)
+    except msgspec.DecodeError:  # JSON, for it came as part of a message, but nested beyond reason
+        return "denied", None
+    if not isinstance(result, dict):
+        return "denied", None
+    content = result.get("content")
+    filled = content if isinstance(content, dict) else {}
+    reasons = (one for one in (result.get("reason"), filled.get("reason")) if isinstance(one, str))
+    return _decision(result, filled), next(reasons, None)
+
+
+def _decision(result: dict[str, Any], filled: dict[str, Any]) -> Decision:
+    if (decision := result.get("decision")) is not None:
+        return _word(decision) or "denied"
+    match result.get("action"):
+        case "accept":
+            return _word(filled.get("decision")) or "approved"
+        case "cancel":
+            return "abort"
+        case _:
+            return "denied"
+
+
+def _word(said: Any) -> Decision | None:
+    return next((word for word in _DECISIONS if word == said), None)

@@ -57,6 +57,7 @@ __all__ = [
     "PlanUpdate",
     "SessionConfigured",
     "SettledBy",
+    "Settlement",
     "ShutdownComplete",
     "TaskComplete",
     "TaskStarted",
@@ -337,6 +338,7 @@ class McpToolCallEnd(EventBase, frozen=True, kw_only=True, tag="mcp_tool_call_en
 
 
 Decision = Literal["approved", "approved_for_session", "denied", "abort"]
+Settlement = Decision | Literal["timed_out", "dropped"]
 SettledBy = Literal["client", "tool", "timeout", "interrupt"]
 
 
@@ -345,7 +347,7 @@ class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settle
 
     approval_id: ApprovalId
     call_id: CallId
-    decision: Literal["approved", "approved_for_session", "denied", "abort", "timed_out", "dropped"]
+    decision: Settlement
     by: SettledBy
     reason: str | UnsetType = UNSET
 

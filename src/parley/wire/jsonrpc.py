@@ -24,6 +24,7 @@ __all__ = [
     "decode_lenient",
     "decode_message",
     "encode",
+    "error_of",
     "error_response",
     "id_in_prefix",
     "notification",
@@ -66,10 +67,12 @@ class Message(Struct, frozen=True):
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
-    error: ErrorObject | UnsetType | None = UNSET
+    error: Raw | UnsetType = UNSET
+    """As it came: `error_of` reads it."""
 
 
 _decoder: Final = msgspec.json.Decoder(Message)
+_error_decoder: Final = msgspec.json.Decoder(ErrorObject)
 
 _LONE_SURROGATE: Final = re.compile(
     rb"""(?<!\\)((?:\\\\)*)             # an escape begins behind an even number of backslashes
@@ -110,6 +113,16 @@ def decode_message(line: bytes) -> Message:
         msgspec.DecodeError: the line is not a JSON object with the members of a message.
     """
     return decode_lenient(_decoder, line)
+
+
+def error_of(answer: Message) -> ErrorObject | None:
+    """How a request failed; None: it did not. Whatever stands there is a failure, also where it says nothing."""
+    if isinstance(answer.error, UnsetType) or bytes(answer.error) == b"null":
+        return None
+    try:
+        return decode_lenient(_error_decoder, bytes(answer.error))
+    except msgspec.DecodeError:
+        return ErrorObject()
 
 
 def response(request_id: RequestId, result: bytes) -> bytes:

@@ -60,6 +60,15 @@ class ElicitationCapability(Struct, frozen=True, kw_only=True):
 class ClientCapabilities(Struct, frozen=True, kw_only=True):
     elicitation: ElicitationCapability | UnsetType | None = UNSET
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether a question may be put as a form; a client that names only other ways cannot take one."""
+        match self.elicitation:
+            case ElicitationCapability(form=form, url=url):
+                return isinstance(form, dict) or not isinstance(url, dict)
+            case _:
+                return False
+
 
 class InitializeParams(Struct, frozen=True, kw_only=True, rename="camel"):
     METHOD: ClassVar[str] = "initialize"

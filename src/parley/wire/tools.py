@@ -10,12 +10,15 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from parley.wire.events import OutputStream
+from parley.wire.events import Decision, OutputStream
 from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.items import InputItem
 
 __all__ = [
+    "ApprovalAnswerArguments",
     "ApprovalPolicy",
+    "ApprovalsListArguments",
+    "ApprovalsListResult",
     "CodexArguments",
     "CodexReplyArguments",
     "CodexResult",
@@ -248,6 +251,8 @@ class PlainOk(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
+    """One that is open."""
+
     approval_id: ApprovalId
     conversation_id: ConversationId
     call_id: CallId
@@ -257,6 +262,23 @@ class Question(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] | UnsetType = UNSET
     cwd: str | UnsetType = UNSET
     changes: dict[str, Any] | UnsetType = UNSET
+
+
+class ApprovalsListArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID | None, Meta(description="Only those of this conversation.")] = None
+
+
+class ApprovalsListResult(Struct, frozen=True, kw_only=True):
+    approvals: tuple[Question, ...]
+    """The oldest first."""
+
+
+class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
+    approval_id: Annotated[UUID, Meta(description="The question.")]
+    decision: Annotated[
+        Decision, Meta(description="Whether it may be done: once, from now on, not, or not and the agent stops.")
+    ]
+    reason: Annotated[str | None, Meta(description="Told to the agent where it may not.")] = None
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

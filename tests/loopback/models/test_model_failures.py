@@ -235,7 +235,7 @@ async def test_what_came_before_the_cut_was_yielded(caller: Caller) -> None:
 async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(streamed(PARTIAL[api], whole=False, then="hang")) as peer:
         with pytest.raises(StreamDisconnected) as silent:
-            await caller.ask(peer, api, stream_idle_timeout_ms=50)
+            await caller.ask(peer, api, stream_idle_timeout_ms=400)
 
         await left(peer)
     assert str(silent.value) == "stream disconnected before completion: idle timeout waiting for SSE"
@@ -245,7 +245,7 @@ async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: Wir
 async def test_silence_instead_of_an_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(Answer(b"", "hang")) as peer:
         with pytest.raises(StreamDisconnected) as silent:
-            await caller.ask(peer, api, stream_idle_timeout_ms=50, request_max_retries=3)
+            await caller.ask(peer, api, stream_idle_timeout_ms=400, request_max_retries=3)
 
         await left(peer)
     assert silent.value.detail == "idle timeout waiting for SSE"

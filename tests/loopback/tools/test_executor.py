@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, out_of_time, ran
+from kit.running import PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, out_of_time, ran, start_of
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Command
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
-
-
-def command(*argv: str) -> Command:
-    return Command(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
 
 
 def ignored(stream: OutputStream, data: bytes) -> None:
@@ -63,7 +58,7 @@ async def test_a_command_has_as_long_as_it_likes_when_there_is_no_end_to_it(exec
 
 async def test_the_time_is_that_of_the_command(executor: Executor) -> None:
     await ran(executor, "true")
-    ended = await executor.run(command("sleep", "0.2"), output=ignored)
+    ended = await executor.start(start_of("sleep", "0.2"), output=ignored)
 
     assert 0.19 < ended.seconds < PATIENCE_SECONDS
 
@@ -280,8 +275,8 @@ async def test_output_comes_whole_and_in_order(executor: Executor) -> None:
 async def test_output_comes_while_the_command_runs(executor: Executor, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     said: asyncio.Queue[tuple[OutputStream, bytes]] = asyncio.Queue()
-    script = command("sh", "-c", f"echo ready; read line < {tmp_path}/go; echo $line >&2")
-    task = asyncio.create_task(executor.run(script, output=lambda stream, data: said.put_nowait((stream, data))))
+    script = start_of("sh", "-c", f"echo ready; read line < {tmp_path}/go; echo $line >&2")
+    task = asyncio.create_task(executor.start(script, output=lambda stream, data: said.put_nowait((stream, data))))
     async with asyncio.timeout(PATIENCE_SECONDS):
         first = await said.get()
         await asyncio.to_thread((tmp_path / "go").write_text, "on\n")
@@ -295,7 +290,7 @@ async def test_a_failing_listener_ends_the_command(executor: Executor) -> None:
         raise LookupError(data)
 
     with pytest.raises(LookupError, match="ready"):
-        await executor.run(command("sh", "-c", "echo ready; sleep 1000"), output=fail)
+        await executor.start(start_of("sh", "-c", "echo ready; sleep 1000"), output=fail)
 
     assert await ran(executor, "true") == Ran(exit_code=0)
 
@@ -332,7 +327,7 @@ async def test_closing_ends_what_runs_and_refuses_the_rest(executor: Executor) -
     before = open_descriptors()
     started = asyncio.Event()
     task = asyncio.create_task(
-        executor.run(command("sh", "-c", "echo ready; sleep 1000"), output=lambda stream, data: started.set())
+        executor.start(start_of("sh", "-c", "echo ready; sleep 1000"), output=lambda stream, data: started.set())
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await started.wait()

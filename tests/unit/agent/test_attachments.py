@@ -12,6 +12,7 @@ from kit.model_peer import settings
 from kit.records import call
 from parley.agent.attachments import read_content, within_bounds
 from parley.agent.prompt import request_for
+from parley.config.types import Sandbox
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import MessageItem
 from parley.errors import CannotCarry
@@ -66,6 +67,20 @@ async def test_an_image_that_is_missing_is_left_out(tmp_path: Path) -> None:
     content = (TextItem(text="look"), LocalImageItem(path="gone.png"))
 
     assert await read_content(content, settings(cwd=str(tmp_path))) == (TextItem(text="look"),)
+
+
+async def test_an_image_where_secrets_lie_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "shot.png").write_bytes(PNG)
+    (tmp_path / "link.png").symlink_to("keys/shot.png")
+    chosen = settings(cwd=str(tmp_path), sandbox=Sandbox(hidden_paths=(f"{tmp_path}/keys",)))
+
+    for name in ("keys/shot.png", "link.png", f"{tmp_path}/keys/../keys/shot.png"):
+        content = (TextItem(text="look"), LocalImageItem(path=name))
+        assert await read_content(content, chosen) == (TextItem(text="look"),)
+    with pytest.raises(CannotCarry) as refused:
+        await read_content((LocalImageItem(path="link.png"),), chosen)
+    assert refused.value.detail == "link.png: may not be read"
 
 
 async def test_a_message_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:

@@ -46,6 +46,25 @@ from unit.config.home import Home
             '`sandbox_workspace_write.network_access`: invalid type: string "yes", expected a boolean',
         ),
         (
+            'sandbox.mechanism = "chroot"',
+            "`sandbox.mechanism`: unknown variant `chroot`, expected one of `auto`, `bubblewrap`, `landlock`",
+        ),
+        (
+            'sandbox.hidden_paths = ["~/.ssh", "secrets"]',
+            '`sandbox.hidden_paths`: invalid value: string "secrets", '
+            "expected an absolute path, or one that begins with `~/`",
+        ),
+        (
+            'sandbox.hidden_paths = ["~ada/.ssh"]',
+            '`sandbox.hidden_paths`: invalid value: string "~ada/.ssh", '
+            "expected an absolute path, or one that begins with `~/`",
+        ),
+        ("sandbox.hidden_paths = 1", "`sandbox.hidden_paths`: invalid type: integer `1`, expected a sequence"),
+        (
+            "sandbox.allow_unix_sockets = 1",
+            "`sandbox.allow_unix_sockets`: invalid type: integer `1`, expected a boolean",
+        ),
+        (
             'model_reasoning_effort = "huge"',
             "`model_reasoning_effort`: unknown variant `huge`, "
             "expected one of `minimal`, `low`, `medium`, `high`, `none`",
@@ -94,6 +113,10 @@ from unit.config.home import Home
             'shell_environment_policy.inherit = "most"',
             "`shell_environment_policy.inherit`: unknown variant `most`, "
             "expected one of `safe`, `all`, `core`, `none`",
+        ),
+        (
+            "approvals.timeout_seconds = -1",
+            "`approvals.timeout_seconds`: invalid value: integer `-1`, expected an integer from 0 to 2147483647",
         ),
         (
             'approvals.on_timeout = "ask"',

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from parley.config.types import Provider, Settings, ShellEnvironment, ToolServer, Wanted, WorkspaceWrite
+from parley.config.types import (
+    Approvals,
+    Provider,
+    Sandbox,
+    Settings,
+    ShellEnvironment,
+    ToolServer,
+    Wanted,
+    WorkspaceWrite,
+)
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
 from unit.config.home import SERVER_DIR, Home
 
@@ -32,6 +41,8 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         approval_policy="on-request",
         sandbox_mode="read-only",
         workspace_write=WorkspaceWrite(),
+        sandbox=Sandbox(mechanism="auto", hidden_paths=(str(home.path),), allow_unix_sockets=False),
+        approvals=Approvals(timeout_seconds=300, on_timeout="deny"),
         base_instructions=None,
         model_reasoning_effort="medium",
         model_reasoning_summary="auto",
@@ -71,6 +82,11 @@ network_access = true
 exclude_tmpdir_env_var = true
 exclude_slash_tmp = true
 of_the_future = 5
+
+[sandbox]
+mechanism = "landlock"
+hidden_paths = ["/secrets", "~/.ssh"]
+allow_unix_sockets = true
 
 [model_providers.p]
 name = "Provider"
@@ -118,7 +134,7 @@ conversation_tokens = 4
 def test_a_file_may_set_everything(home: Home) -> None:
     home.write(EVERYTHING)
 
-    settings = home.resolve()
+    settings = home.resolve(environ={"HOME": "/home/ada"})
 
     assert settings == Settings(
         home=str(home.path),
@@ -144,6 +160,12 @@ def test_a_file_may_set_everything(home: Home) -> None:
         workspace_write=WorkspaceWrite(
             writable_roots=("/a", "/b"), network_access=True, exclude_tmpdir_env_var=True, exclude_slash_tmp=True
         ),
+        sandbox=Sandbox(
+            mechanism="landlock",
+            hidden_paths=(str(home.path), "/secrets", "/home/ada/.ssh"),
+            allow_unix_sockets=True,
+        ),
+        approvals=Approvals(timeout_seconds=0, on_timeout="hold"),
         base_instructions=None,
         model_reasoning_effort="minimal",
         model_reasoning_summary="none",
@@ -439,6 +461,38 @@ def test_the_working_directory_is_resolved_against_that_of_the_server(
     home: Home, given: str | None, cwd: str
 ) -> None:
     assert home.resolve(Wanted(cwd=given)).cwd == cwd
+
+
+# --- what is hidden ----------------------------------------------------------------------
+
+
+def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(home: Home) -> None:
+    mine = Wanted(config={"sandbox.hidden_paths": ["/secrets"]})
+    environ = {"HOME": "/home/ada"}
+
+    assert home.resolve(environ=environ).sandbox.hidden_paths == (
+        str(home.path),
+        "/home/ada/.ssh",
+        "/home/ada/.aws",
+        "/home/ada/.gnupg",
+        "/home/ada/.config/gh",
+        "/home/ada/.netrc",
+        "/home/ada/.docker/config.json",
+    )
+    assert home.resolve(mine, environ=environ).sandbox.hidden_paths == (str(home.path), "/secrets")
+
+
+@pytest.mark.parametrize(
+    ("user", "hidden"), [(None, ("/a",)), ("", ("/a",)), ("somewhere", ("/a", f"{SERVER_DIR}/somewhere/b"))]
+)
+def test_hidden_paths_are_absolute_whatever_the_environment_calls_home(
+    home: Home, user: str | None, hidden: tuple[str, ...]
+) -> None:
+    wanted = Wanted(config={"sandbox.hidden_paths": ["/a", "~/b"]})
+
+    settings = home.resolve(wanted, environ={} if user is None else {"HOME": user})
+
+    assert settings.sandbox.hidden_paths == (str(home.path), *hidden)
 
 
 # --- instructions ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from kit.events import (
     user_message,
 )
 from kit.logs import state_of
+from kit.questions import command_question, question_settled
 from kit.records import (
     call,
     call_output,
@@ -45,6 +46,8 @@ RECORDS: dict[type[Record], Record] = {
         model_said(call("c1")),
         call_output("c1", "ok"),
         command_output("c1", b"ok"),
+        command_question(1, "ls")[1],
+        question_settled(1),
         input_read(),
         input_refused(),
         history_compacted(),
@@ -242,3 +245,12 @@ def test_tokens_add_up_over_responses_and_an_unknown_part_counts_as_none() -> No
 def test_the_table_knows_how_a_turn_starts_and_ends() -> None:
     assert NEXT[Phase.IDLE, TurnStarted] is Phase.RUNNING
     assert NEXT[Phase.RUNNING, TurnEnded] is Phase.IDLE
+
+
+def test_a_turn_that_asks_goes_on_when_the_question_is_settled_and_cannot_end_before() -> None:
+    asks = (turn_started(), *command_question(1, "ls"))
+
+    assert state_of(*asks).phase is Phase.ASKING
+    assert state_of(*asks, question_settled(1, "dropped")).phase is Phase.RUNNING
+    with pytest.raises(ValueError, match="TurnEnded while asking"):
+        state_of(*asks, turn_ended())

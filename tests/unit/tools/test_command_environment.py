@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.config.types import Inherit, ShellEnvironment
-from parley.tools.commands.environment import CORE, SAFE, command_environment
+from parley.tools.commands.environment import CORE, SAFE, command_environment, with_tame_git
 
 SERVER: Final = {
     "HOME": "/home/ada",
@@ -202,3 +202,28 @@ def test_a_pattern_full_of_stars_takes_no_longer_than_others() -> None:
     environ = {"A" * 100_000: ""}
 
     assert command_environment(environ, policy, network=True) == environ
+
+
+def test_a_tame_git_obeys_no_repository_nor_what_the_user_has_set() -> None:
+    env = with_tame_git({"PATH": "/bin", "PAGER": "evil", "GIT_CONFIG_COUNT": "9"})
+
+    settings_of_git = {
+        env[f"GIT_CONFIG_KEY_{place}"]: env[f"GIT_CONFIG_VALUE_{place}"]
+        for place in range(int(env["GIT_CONFIG_COUNT"]))
+    }
+    assert settings_of_git == {
+        "core.fsmonitor": "false",
+        "core.hooksPath": "/dev/null",
+        "core.pager": "cat",
+        "log.showSignature": "false",
+        "safe.bareRepository": "explicit",
+    }
+    assert {name: value for name, value in env.items() if not name.startswith("GIT_CONFIG_")} == {
+        "PATH": "/bin",
+        "PAGER": "cat",
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+    }

@@ -402,6 +402,35 @@ def test_a_conversation_may_work_below_our_own_home(tmp_path: Path) -> None:
         paths("../../config.toml")
 
 
+def test_what_is_hidden_is_refused_though_it_would_fit(work: Path, tmp_path: Path) -> None:
+    (work / "keys").mkdir()
+    (work / "keys" / "id").write_text("secret\n")
+    hidden = (f"{work}/keys", f"{tmp_path}/not there")
+
+    for lines in (("*** Update File: keys/id", "-secret", "+x"), ("*** Delete File: keys/id",)):
+        with pytest.raises(PatchRefused) as refused:
+            verify(patch(*lines), workdir=str(work), cwd=str(work), hidden=hidden)
+        assert str(refused.value) == f"error: {work}/keys/id must not be changed: {work}/keys is protected"
+
+
+def test_what_a_git_file_leads_to_is_refused(work: Path) -> None:
+    (work / "meta" / "own").mkdir(parents=True)
+    (work / ".git").write_text("gitdir: meta/own\n")
+    (work / "meta" / "own" / "commondir").write_text("../shared\n")
+
+    for path in ("meta/own/config", "meta/shared/hooks/pre-commit"):
+        assert refusal(work, f"*** Add File: {path}", "+x") == (
+            f"error: {work}/{path} must not be changed: .git is protected"
+        )
+
+
+@pytest.mark.parametrize("content", [b"", b"gitdir:", b"gitdir: \0\xff", b"gitdir: /\n" * 1000])
+def test_a_git_file_that_makes_no_sense_is_in_nobodys_way(work: Path, content: bytes) -> None:
+    (work / ".git").write_bytes(content)
+
+    verify(patch("*** Add File: a.txt", "+x"), workdir=str(work), cwd=str(work))
+
+
 def test_git_is_refused_from_within(work: Path) -> None:
     (work / ".git").mkdir()
 

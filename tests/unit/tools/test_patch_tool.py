@@ -6,19 +6,25 @@ import asyncio
 import errno
 import json
 import os
+import sys
 import threading
+from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from kit.model_peer import settings
 from kit.notebook import Appended, Notebook, Shown
 from kit.records import call, command_output
 from kit.trees import patch, plant, tree
+from parley.config.types import Sandbox
 from parley.conversation.records import CommandOutput
-from parley.ports.tools import Action, ApplyPatch, Desk, Granted, Refused, Verdict
+from parley.errors import CannotConfine
+from parley.ports.commands import Bounds, Command, Ended, Output, Root
+from parley.ports.tools import Action, ApplyPatch, Denied, Desk, Granted, Refused, Verdict
 from parley.tools.apply_patch import Patches
 from parley.tools.cutting import MAX_BYTES
 from parley.tools.patch.commit import System, commit
@@ -28,8 +34,10 @@ from parley.tools.patch.plan import verify
 from parley.tools.patch.turndiff import TouchedFiles
 from parley.wire.events import (
     AddedFile,
+    BackgroundEvent,
     FileChange,
     OtherChange,
+    OutputStream,
     PatchApplyBegin,
     PatchApplyEnd,
     TurnDiff,
@@ -39,6 +47,9 @@ from parley.wire.ids import CallId
 
 CALL = CallId("c1")
 GRANTED = Granted()
+BOUNDS = Bounds(writable=(Root(path="/project", device=1, inode=2),))
+CONFINED = Granted(bounds=BOUNDS)
+SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
 PATIENCE_SECONDS = 10
 
 
@@ -48,17 +59,65 @@ class Files(NamedTuple):
     found: dict[str, bytes]
 
 
+class Confined(NamedTuple):
+    """The thread of this name was to write only within these bounds."""
+
+    thread: str
+    bounds: Bounds
+
+
+class Sandboxes:
+    """Whatever can confine: a thread, or a process that says this and ends so, or neither."""
+
+    def __init__(
+        self,
+        *,
+        threads: bool = True,
+        ends: Ended | CannotConfine | None = None,
+        says: Sequence[tuple[OutputStream, bytes]] = (),
+    ) -> None:
+        self.did: list[object] = []
+        self._threads, self._ends, self._says = threads, ends, says
+
+    async def run(self, command: Command, *, output: Output) -> Ended:
+        self.did.append(command)
+        for stream, data in self._says:
+            output(stream, data)
+        assert self._ends is not None
+        if isinstance(self._ends, CannotConfine):
+            raise self._ends
+        return self._ends
+
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        raise AssertionError("others ask that")
+
+    def confine_thread(self, bounds: Bounds) -> bool:
+        self.did.append(Confined(threading.current_thread().name, bounds))
+        if self._threads and isinstance(self._ends, CannotConfine):
+            raise self._ends
+        return self._threads
+
+
 class Bench:
     """Everything around the tool, with one list of what it did, in order."""
 
-    def __init__(self, work: Path, verdict: Verdict = GRANTED, touched: TouchedFiles | None = None) -> None:
-        self.work, self._verdict = work, verdict
+    def __init__(
+        self,
+        work: Path,
+        *verdicts: Verdict,
+        touched: TouchedFiles | None = None,
+        commands: Sandboxes | None = None,
+        **changes: Any,
+    ) -> None:
+        self.work, self._verdicts = work, list(verdicts)
         self.notebook = Notebook(appended=self._look)
         self.did = self.notebook.did
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
-        desk = Desk(settings=settings(cwd=str(work)), transcript=self.notebook, permit=self._permit)
-        self.patches = Patches(desk, touched)
+        commands = commands or Sandboxes()
+        commands.did = self.did
+        desk = Desk(settings=settings(cwd=str(work), **changes), transcript=self.notebook, permit=self._permit)
+        self.patches = Patches(desk, commands, touched)
 
     async def apply(self, *lines: str, workdir: Path | None = None) -> str:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -71,7 +130,7 @@ class Bench:
 
     async def _permit(self, action: Action) -> Verdict:
         self.did.append(action)
-        return self._verdict
+        return self._verdicts.pop(0) if self._verdicts else GRANTED
 
     def _look(self) -> None:
         self.did.append(Files(self.files()))
@@ -82,8 +141,8 @@ class Bench:
         return {name: content for name, (mode, content) in tree(self.work).items() if mode.startswith("-")}
 
 
-def kept(shown: Shown) -> CommandOutput:
-    return command_output(CALL, shown.data, stream=shown.stream)
+def kept(shown: Shown, *, item: str = "i1") -> CommandOutput:
+    return command_output(CALL, shown.data, stream=shown.stream, item=item)
 
 
 def without_seconds(told: str) -> str:
@@ -120,6 +179,10 @@ def updated(work: Path) -> dict[str, FileChange]:
     return {f"{work}/old.txt": OtherChange(update=UpdatedFile(unified_diff=DIFF, move_path=None))}
 
 
+def action(work: Path) -> ApplyPatch:
+    return ApplyPatch(call_id=CALL, changes=updated(work), paths=(f"{work}/old.txt",), inside_cwd=True)
+
+
 @pytest.mark.parametrize("by_person", [False, True])
 async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: Path, by_person: bool) -> None:
     bench = Bench(work, Granted(by_person=by_person))
@@ -137,7 +200,7 @@ async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: P
     end = PatchApplyEnd(call_id=CALL, stdout=said, stderr="", success=True)
     assert told == ran(said, 0)
     assert bench.did == [
-        ApplyPatch(call_id=CALL, changes=updated(work), inside_cwd=True),
+        action(work),
         Appended((begin,)),
         Files({"old.txt": before}),
         shown,
@@ -272,14 +335,41 @@ async def test_an_empty_patch_is_told_without_events(work: Path) -> None:
     assert bench.did == []
 
 
-async def test_a_patch_that_is_refused_changes_nothing(work: Path) -> None:
-    bench = Bench(work, Refused(why="no sandbox is available"))
+async def test_a_patch_of_what_is_hidden_is_refused_before_anything_of_it_is_read(work: Path) -> None:
+    (work / "keys").mkdir()
+    plant(work / "keys", id="secret\n")
+    (work / "link").symlink_to("keys")
+    bench = Bench(work, sandbox=Sandbox(hidden_paths=(f"{work}/link",)))
 
-    told = await bench.apply(*UPDATE)
+    told = await bench.apply("*** Update File: keys/id", "-guess", "+x")
 
-    assert told == "patch rejected: no sandbox is available"
-    assert bench.did == [ApplyPatch(call_id=CALL, changes=updated(work), inside_cwd=True)]
+    assert told == f"error: {work}/keys/id must not be changed: {work}/link is protected"
+    assert bench.did == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        (Refused(why="no sandbox is available"), "patch rejected: no sandbox is available"),
+        (Denied(), "patch rejected by user"),
+        (Denied(reason="not this file"), "patch rejected by user: not this file"),
+    ],
+)
+async def test_a_patch_that_must_not_be_written_changes_nothing(work: Path, verdict: Verdict, told: str) -> None:
+    bench = Bench(work, verdict)
+
+    assert await bench.apply(*UPDATE) == told
+    assert bench.did == [action(work)]
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
+
+
+async def test_both_ends_of_a_move_are_named_to_whoever_decides(work: Path) -> None:
+    bench = Bench(work, Denied())
+
+    await bench.apply("*** Update File: old.txt", "*** Move to: ../new.txt", "-alpha", "+ALPHA")
+
+    assert isinstance(asked := bench.did[0], ApplyPatch)
+    assert (asked.paths, asked.inside_cwd) == ((f"{work}/old.txt", f"{work.parent}/new.txt"), False)
 
 
 async def test_a_failure_while_writing_is_shown_and_told(work: Path) -> None:
@@ -327,8 +417,9 @@ async def test_a_directory_whose_name_is_not_text_can_be_worked_in(work: Path, o
     told = await bench.apply("*** Add File: a", "+a", "*** Add File: b", "+b")
 
     assert told == ran("Success. Updated the following files:\nA a\nA b\n", 0)
-    assert isinstance(action := bench.did[0], ApplyPatch)
-    assert action.changes.keys() == {f"{work}/?/a", f"{work}/?/b"}
+    assert isinstance(asked := bench.did[0], ApplyPatch)
+    assert asked.changes.keys() == {f"{work}/?/a", f"{work}/?/b"}
+    assert asked.paths == (f"{odd}/a", f"{odd}/b")
 
 
 class Held(System):
@@ -384,6 +475,149 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
 
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n", "other.txt": b"x\n"}
     assert [type(one) for one in bench.did] == [ApplyPatch, Appended, Files, Shown, Appended, Files]
+
+
+# --- within bounds -----------------------------------------------------------------------
+
+WRITTEN = "Success. Updated the following files:\nM old.txt\n"
+SPOILED = "Failed to write file old.txt: changed meanwhile\n"
+DENIED = f"sandbox denied exec error, exit code: 1, stdout: , stderr: {SPOILED}"
+IN_THREAD = Confined("write-patch", BOUNDS)
+
+
+def seen(bench: Bench) -> list[object]:
+    """What was done, without what the files were meanwhile and the diff of the turn."""
+    did = (entry for entry in bench.did if not isinstance(entry, Files))
+    return [
+        Appended(tuple(one for one in entry.happened if not isinstance(one, TurnDiff)))
+        if isinstance(entry, Appended)
+        else entry
+        for entry in did
+    ]
+
+
+def written(work: Path, *, by: Sequence[object] = (IN_THREAD,), item: str = "i1") -> list[object]:
+    shown = Shown(CALL, "stdout", WRITTEN.encode())
+    end = PatchApplyEnd(call_id=CALL, stdout=WRITTEN, stderr="", success=True)
+    return [begun(work), *by, shown, Appended((kept(shown, item=item), end))]
+
+
+def begun(work: Path) -> Appended:
+    return Appended((PatchApplyBegin(call_id=CALL, auto_approved=True, changes=updated(work)),))
+
+
+def failed(work: Path, said: str = SPOILED, *, by: Sequence[object] = (IN_THREAD,)) -> list[object]:
+    shown = Shown(CALL, "stderr", said.encode())
+    end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
+    return [begun(work), *by, shown, Appended((kept(shown), end))]
+
+
+async def test_a_patch_is_written_by_a_thread_within_the_bounds_that_were_granted(work: Path) -> None:
+    bench = Bench(work, CONFINED)
+
+    told = await bench.apply(*UPDATE)
+
+    assert told == ran(WRITTEN, 0)
+    assert seen(bench) == [action(work), *written(work)]
+    assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
+
+
+async def test_a_patch_that_fails_within_its_bounds_was_denied_by_the_sandbox(work: Path) -> None:
+    bench = Bench(work, CONFINED)
+    bench.spoil = work / "old.txt"
+
+    told = await bench.apply(*UPDATE)
+
+    assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
+    assert seen(bench) == [action(work), *failed(work)]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path, threads: bool) -> None:
+    sandboxes = Sandboxes(threads=threads, ends=CannotConfine("/project is not what it was"))
+    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), commands=sandboxes)
+
+    told = await bench.apply(*UPDATE)
+
+    assert told == "execution error: /project is not what it was"
+    tried = [entry for entry in seen(bench) if not isinstance(entry, Command)]
+    assert tried == [action(work), *failed(work, "/project is not what it was")]
+    assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
+
+
+async def test_a_patch_that_fails_within_its_bounds_is_written_without_them_when_that_is_allowed(
+    work: Path,
+) -> None:
+    sandboxes = Sandboxes(threads=False, ends=Ended(exit_code=3, seconds=0.1), says=[("stderr", b"no room")])
+    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), Granted(by_person=True), commands=sandboxes)
+
+    told = await bench.apply(*UPDATE)
+
+    (command,) = (entry for entry in bench.did if isinstance(entry, Command))
+    why = "sandbox denied exec error, exit code: 1, stdout: , stderr: no room\n"
+    assert told == ran(WRITTEN, 0)
+    assert seen(bench) == [
+        action(work),
+        *failed(work, "no room\n", by=(IN_THREAD, command)),
+        Appended((BackgroundEvent(message=f"Execution failed: {why}"),)),
+        msgspec.structs.replace(action(work), has_failed=True),
+        Appended((BackgroundEvent(message="retrying command without sandbox"),)),
+        *written(work, by=(), item="i2"),
+    ]
+    assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [(Denied(), "patch rejected by user"), (Refused(why="nobody is there"), "patch rejected: nobody is there")],
+)
+async def test_a_patch_that_fails_within_its_bounds_is_not_written_when_that_is_denied(
+    work: Path, verdict: Verdict, told: str
+) -> None:
+    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), verdict)
+    bench.spoil = work / "old.txt"
+
+    assert await bench.apply(*UPDATE) == told
+    assert seen(bench) == [
+        action(work),
+        *failed(work),
+        Appended((BackgroundEvent(message=f"Execution failed: {DENIED}"),)),
+        msgspec.structs.replace(action(work), has_failed=True),
+    ]
+
+
+async def test_a_patch_is_written_by_a_process_where_no_thread_can_be_confined(work: Path) -> None:
+    left = f"{work}/.parley-patch-1 could not be removed: Permission denied (os error 13)\n"
+    sandboxes = Sandboxes(threads=False, ends=Ended(exit_code=0, seconds=0.1), says=[("stdout", left.encode())])
+    bench = Bench(work, CONFINED, commands=sandboxes)
+
+    told = await bench.apply(*UPDATE)
+
+    (command,) = (entry for entry in bench.did if isinstance(entry, Command))
+    assert told == ran(WRITTEN + left, 0)
+    assert command == Command(
+        argv=(sys.executable, "-I", "-m", "parley.tools.patch.confined"),
+        cwd="/",
+        env={},
+        timeout_seconds=3600.0,
+        bounds=BOUNDS,
+        files=command.files,
+    )
+    (order,) = command.files
+    assert msgspec.msgpack.decode(order)["patch"] == patch(*UPDATE)
+
+
+async def test_a_process_that_fails_while_it_writes_may_have_begun(work: Path) -> None:
+    sandboxes = Sandboxes(threads=False, ends=Ended(signal=9, seconds=0.1), says=[("stderr", b"Traceback")])
+    bench = Bench(work, CONFINED, commands=sandboxes)
+
+    told = await bench.apply(*UPDATE)
+
+    said = "Failed to write files: the process that writes them has failed, and may have begun\n"
+    assert told == (
+        f"failed in sandbox {SANDBOX} with execution error: "
+        f"sandbox denied exec error, exit code: 1, stdout: , stderr: {said}"
+    )
 
 
 # --- the function ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from kit.images import PNG, large_png
 from kit.model_peer import settings
 from kit.notebook import Appended, Notebook
 from kit.records import call
+from parley.config.types import Sandbox
 from parley.conversation.records import InputRead
 from parley.errors import ToolError
 from parley.ports.tools import Action, Desk, Verdict
@@ -190,29 +191,20 @@ async def test_what_is_no_image_is_not_given_to_the_model(tmp_path: Path) -> Non
     assert notebook.did == []
 
 
-async def test_images_where_secrets_lie_are_not_given_to_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Path) -> None:
     person, home, work = tmp_path / "person", tmp_path / "parley", tmp_path / "work"
-    hidden = [
-        home / "sessions" / "shot.png",
-        person / ".ssh" / "shot.png",
-        person / ".aws" / "shot.png",
-        person / ".gnupg" / "shot.png",
-        person / ".config" / "gh" / "shot.png",
-        person / ".netrc",
-        person / ".docker" / "config.json",
-    ]
-    open_to_all = [person / ".docker" / "shot.png", person / ".sshot.png", work / "shot.png"]
+    hidden = [home / "sessions" / "shot.png", person / ".ssh" / "shot.png", person / ".netrc"]
+    open_to_all = [person / ".netrc.png", person / ".sshot.png", work / "shot.png"]
     for path in (*hidden, *open_to_all):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(PNG)
+    (tmp_path / "keys").symlink_to(person / ".ssh")
     (work / "link.png").symlink_to(hidden[1])
     (work / "folder").symlink_to(home)
     by_detour = ["link.png", "folder/sessions/shot.png", "../parley/./sessions/shot.png"]
-    monkeypatch.setenv("HOME", str(person))
+    sandbox = Sandbox(hidden_paths=(str(home), str(tmp_path / "keys"), str(person / ".netrc")))
     notebook = Notebook()
-    tool = ViewImage(desk(notebook, cwd=str(work), home=str(home)))
+    tool = ViewImage(desk(notebook, cwd=str(work), sandbox=sandbox))
 
     for name in (*map(str, hidden), *by_detour):
         assert await told(tool, path_argument(name)) == f"{name}: may not be read"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,11 +16,13 @@ from kit.notebook import Appended, Notebook, Shown
 from kit.records import call
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
-from parley.errors import CommandNotStarted
-from parley.ports.commands import Command, Ended
-from parley.ports.tools import Action, Desk, Granted, Refused, RunCommand, Verdict
+from parley.errors import CannotConfine, CommandNotStarted
+from parley.ports.commands import Bounds, Command, Ended, Output
+from parley.ports.tools import Action, Denied, Desk, Granted, Refused, RunCommand, Verdict
+from parley.tools.commands.environment import with_tame_git
 from parley.tools.shell import Shell
 from parley.wire.events import (
+    BackgroundEvent,
     Duration,
     ExecCommandBegin,
     ExecCommandEnd,
@@ -33,6 +37,9 @@ CALL = CallId("c1")
 ZERO = Duration(secs=0, nanos=0)
 OK = Ended(exit_code=0, seconds=0.0)
 GRANTED = Granted()
+BOUNDS = Bounds(hidden=("/home/me/.ssh",))
+CONFINED = Granted(bounds=BOUNDS)
+SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
 
 
 class Patch(NamedTuple):
@@ -49,9 +56,12 @@ class Bench:
         *,
         says: Sequence[tuple[OutputStream, bytes]] = (),
         ends: Ended | CommandNotStarted = OK,
+        then_ends: Ended = OK,
         verdict: Verdict = GRANTED,
+        then: Verdict = GRANTED,
         **changes: Any,
     ) -> None:
+        """What comes of the first command and the first question, and of those behind them."""
         base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access"}
         self.settings: Settings = settings(**{**base, **changes})
         self.notebook = Notebook()
@@ -59,7 +69,8 @@ class Bench:
         self.running = asyncio.Event()
         self.never = asyncio.Event()
         self.hangs = False
-        self._says, self._ends, self._verdict = says, ends, verdict
+        self._says, self._ends, self._then_ends = says, ends, then_ends
+        self._verdict, self._then = verdict, then
         desk = Desk(settings=self.settings, transcript=self.notebook, permit=self._permit)
         self.shell = Shell(desk, self, self, {"PATH": "/bin", "MY_API_KEY": "secret"})
 
@@ -82,12 +93,22 @@ class Bench:
         return event
 
     async def _permit(self, action: Action) -> Verdict:
+        verdict = self._then if any(isinstance(entry, RunCommand) for entry in self.did) else self._verdict
         self.did.append(action)
-        return self._verdict
+        return verdict
 
     # --- as what runs commands and applies patches ---
 
-    async def run(self, command: Command, *, output: Callable[[OutputStream, bytes], None]) -> Ended:
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        raise AssertionError("others ask that")
+
+    def confine_thread(self, bounds: Bounds) -> bool:
+        raise AssertionError("others ask for that")
+
+    async def run(self, command: Command, *, output: Output) -> Ended:
+        if any(isinstance(entry, Command) for entry in self.did):
+            self.did.append(command)
+            return self._then_ends
         self.did.append(command)
         for stream, data in self._says:
             output(stream, data)
@@ -131,7 +152,7 @@ async def test_a_command_begins_says_what_it_says_and_ends() -> None:
 
     assert told == '{"output":"out\\nmore\\n","metadata":{"exit_code":0,"duration_seconds":1.3}}'
     assert bench.did == [
-        RunCommand(call_id=CALL, argv=("echo", "hi"), cwd="/project"),
+        RunCommand(call_id=CALL, argv=("echo", "hi"), cwd="/project", search_path="/bin"),
         Appended(
             (
                 ExecCommandBegin(
@@ -324,7 +345,12 @@ async def test_both_names_of_the_function_take_the_same_arguments(name: str) -> 
     )
 
     assert bench.did[0] == RunCommand(
-        call_id=CALL, argv=("ls",), cwd="/project/sub", escalated=True, justification="needs to write"
+        call_id=CALL,
+        argv=("ls",),
+        cwd="/project/sub",
+        search_path="/bin",
+        escalated=True,
+        justification="needs to write",
     )
     assert bench.command == Command(argv=("ls",), cwd="/project/sub", env={"PATH": "/bin"}, timeout_seconds=1.5)
 
@@ -361,12 +387,12 @@ async def test_what_is_null_is_as_if_it_were_left_out(name: str) -> None:
         justification=None,
     )
 
-    assert bench.did[0] == RunCommand(call_id=CALL, argv=("ls",), cwd="/project")
+    assert bench.did[0] == RunCommand(call_id=CALL, argv=("ls",), cwd="/project", search_path="/bin")
     assert bench.command.timeout_seconds == 10.0
 
 
 @pytest.mark.parametrize(
-    ("workdir", "cwd"), [("sub", "/project/sub"), ("/", "/"), ("", "/project"), ("../x", "/project/../x")]
+    ("workdir", "cwd"), [("sub", "/project/sub"), ("/", "/"), ("", "/project"), ("../x", "/x")]
 )
 async def test_a_working_directory_is_taken_from_that_of_the_conversation(workdir: str, cwd: str) -> None:
     bench = Bench()
@@ -374,6 +400,18 @@ async def test_a_working_directory_is_taken_from_that_of_the_conversation(workdi
     await bench.call(command=["pwd"], workdir=workdir)
 
     assert bench.command.cwd == cwd
+
+
+async def test_whoever_is_asked_is_told_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "build").symlink_to("elsewhere")
+    bench = Bench()
+
+    await bench.call(command=["pwd"], workdir=str(tmp_path / "build"))
+
+    asked = bench.did[0]
+    assert isinstance(asked, RunCommand)
+    assert (asked.cwd, bench.command.cwd) == (str(tmp_path / "elsewhere"), str(tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize(
@@ -439,13 +477,28 @@ async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be(
 # --- who decides, patches, environment ---------------------------------------------------------
 
 
-async def test_a_refused_command_is_told_why_and_leaves_no_trace() -> None:
-    bench = Bench(verdict=Refused(why="no sandbox is available on this system: none yet"))
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        (Refused(why="no sandbox is available: none"), "exec command rejected: no sandbox is available: none"),
+        (Denied(), "exec command rejected by user"),
+        (Denied(reason="not \ud800today"), "exec command rejected by user: not ?today"),
+    ],
+)
+async def test_a_command_that_must_not_run_is_told_why_and_leaves_no_trace(verdict: Verdict, told: str) -> None:
+    bench = Bench(verdict=verdict)
 
-    told = await bench.call(command=["ls"])
+    assert await bench.call(command=["ls"]) == told
+    assert bench.did == [RunCommand(call_id=CALL, argv=("ls",), cwd="/project", search_path="/bin")]
 
-    assert told == "exec command rejected: no sandbox is available on this system: none yet"
-    assert bench.did == [RunCommand(call_id=CALL, argv=("ls",), cwd="/project")]
+
+@pytest.mark.parametrize("bounds", [None, BOUNDS, Bounds(network=True)])
+async def test_a_command_is_run_within_the_bounds_that_were_granted(bounds: Bounds | None) -> None:
+    bench = Bench(verdict=Granted(bounds=bounds), sandbox_mode="read-only")
+
+    await bench.call(command=["ls"])
+
+    assert bench.command.bounds == bounds
 
 
 async def test_a_patch_is_applied_and_not_run() -> None:
@@ -458,12 +511,192 @@ async def test_a_patch_is_applied_and_not_run() -> None:
     assert bench.did == [Patch(CALL, patch, "/project/sub")]
 
 
-async def test_a_command_without_network_is_told_so_by_its_environment() -> None:
-    bench = Bench(sandbox_mode="workspace-write")
+@pytest.mark.parametrize(
+    ("verdict", "mark"),
+    [
+        (Granted(bounds=Bounds()), {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}),
+        (Granted(bounds=Bounds(network=True)), {}),
+        (Granted(by_person=True), {}),
+    ],
+)
+async def test_a_command_without_network_is_told_so_by_its_environment(
+    verdict: Granted, mark: dict[str, str]
+) -> None:
+    bench = Bench(verdict=verdict, sandbox_mode="read-only")
 
     await bench.call(command=["env"])
 
-    assert bench.command.env == {"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+    assert bench.command.env == {"PATH": "/bin", **mark}
+
+
+async def test_a_command_that_runs_unasked_has_a_git_that_runs_nothing_of_the_repository() -> None:
+    bench = Bench(verdict=Granted(bounds=BOUNDS, known_safe=True))
+
+    await bench.call(command=["git", "status"])
+
+    assert bench.command.env == with_tame_git({"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"})
+
+
+# --- within bounds ---------------------------------------------------------------------------------
+
+SAYS: list[tuple[OutputStream, bytes]] = [("stdout", b"out\n"), ("stderr", b"a: Permission denied\n")]
+DENIED = "sandbox denied exec error, exit code: 1, stdout: out\n, stderr: a: Permission denied\n"
+BEGIN = ExecCommandBegin(call_id=CALL, command=("make",), cwd="/project", parsed_cmd=(unknown("make"),))
+DENIED_END = ExecCommandEnd(call_id=CALL, stdout="", stderr="a: Permission denied\n", exit_code=-1, duration=ZERO)
+
+
+@pytest.mark.parametrize("policy", ["never", "on-request"])
+async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(policy: str) -> None:
+    bench = Bench(says=SAYS, ends=Ended(exit_code=1, seconds=2.0), verdict=CONFINED, approval_policy=policy)
+
+    told = await bench.call(command=["make"])
+
+    assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
+    assert bench.notebook.happened[-1] == DENIED_END
+    assert bench.notebook.happened[-2] == CommandOutput(
+        call_id=CALL, streams=(kept("stdout", b"out\n"), kept("stderr", b"a: Permission denied\n", item="i2"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "exit_code"),
+    [
+        (CONFINED, 127),
+        (CONFINED, 0),
+        (Granted(bounds=BOUNDS, known_safe=True), 1),
+        (Granted(bounds=BOUNDS, ask_again=True), 127),
+        (Granted(by_person=True), 1),
+    ],
+)
+async def test_bounds_are_not_to_blame_for_what_happens_without_them_too(verdict: Granted, exit_code: int) -> None:
+    bench = Bench(says=[("stdout", b"out\n")], ends=Ended(exit_code=exit_code, seconds=2.0), verdict=verdict)
+
+    told = await bench.call(command=["make"])
+
+    assert told == f'{{"output":"out\\n","metadata":{{"exit_code":{exit_code},"duration_seconds":2.0}}}}'
+    assert (bench.end.exit_code, bench.end.stdout, bench.end.duration.secs) == (exit_code, "out\n", 2)
+
+
+async def test_what_the_model_is_told_of_a_denied_command_is_cut_like_any_output() -> None:
+    bench = Bench(says=[("stderr", b"x" * 60_000)], ends=Ended(exit_code=9, seconds=0), verdict=CONFINED)
+
+    told = await bench.call(command=["noisy"])
+
+    half = "x" * 5120
+    stderr = f"{half}\n[... 0 lines, 49760 bytes truncated ...]\n{half}"
+    assert told == (
+        f"failed in sandbox {SANDBOX} with execution error: "
+        f"sandbox denied exec error, exit code: 9, stdout: , stderr: {stderr}"
+    )
+    assert bench.end.stderr == half
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        (Ended(timed_out=True, seconds=0.3), "command timed out after 300 milliseconds"),
+        (
+            Ended(signal=9, seconds=0.3),
+            f"failed in sandbox {SANDBOX} with execution error: command was killed by a signal",
+        ),
+        (CannotConfine("/project is not what it was"), "execution error: /project is not what it was"),
+    ],
+)
+async def test_a_command_that_did_not_run_to_its_end_is_not_run_again(
+    ends: Ended | CommandNotStarted, told: str
+) -> None:
+    bench = Bench(ends=ends, verdict=Granted(bounds=BOUNDS, ask_again=True), approval_policy="on-failure")
+
+    assert await bench.call(command=["make"], timeout=300) == told
+    assert [type(entry) for entry in bench.did] == [RunCommand, Appended, Command, Appended]
+    assert bench.command.bounds == BOUNDS
+
+
+async def test_a_command_that_times_out_within_bounds_names_the_sandbox() -> None:
+    bench = Bench(ends=Ended(timed_out=True, seconds=0.3), verdict=CONFINED, approval_policy="never")
+
+    assert await bench.call(command=["make"]) == (
+        f"failed in sandbox {SANDBOX} with execution error: command timed out"
+    )
+
+
+def failing(then: Verdict, *, then_ends: Ended = OK) -> Bench:
+    return Bench(
+        says=SAYS,
+        ends=Ended(exit_code=1, seconds=2.0),
+        verdict=Granted(bounds=BOUNDS, ask_again=True),
+        then=then,
+        then_ends=then_ends,
+        approval_policy="on-failure",
+        sandbox_mode="read-only",
+    )
+
+
+ACTION = RunCommand(call_id=CALL, argv=("make",), cwd="/project", search_path="/bin")
+FAILED = [
+    ACTION,
+    Appended((BEGIN,)),
+    Command(
+        argv=("make",),
+        cwd="/project",
+        env={"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"},
+        timeout_seconds=10.0,
+        bounds=BOUNDS,
+    ),
+    *(Shown(CALL, stream, data) for stream, data in SAYS),
+    Appended(
+        (
+            CommandOutput(
+                call_id=CALL,
+                streams=(kept("stdout", b"out\n"), kept("stderr", b"a: Permission denied\n", item="i2")),
+            ),
+            DENIED_END,
+        )
+    ),
+    Appended((BackgroundEvent(message=f"Execution failed: {DENIED}"),)),
+    msgspec.structs.replace(ACTION, has_failed=True),
+]
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+async def test_a_command_that_fails_within_its_bounds_runs_again_without_them_when_that_is_allowed(
+    exit_code: int,
+) -> None:
+    bench = failing(Granted(by_person=True), then_ends=Ended(exit_code=exit_code, seconds=1.0))
+
+    told = await bench.call(command=["make"])
+
+    assert told == f'{{"output":"","metadata":{{"exit_code":{exit_code},"duration_seconds":1.0}}}}'
+    assert bench.did == [
+        *FAILED,
+        Appended((BackgroundEvent(message="retrying command without sandbox"),)),
+        Appended((BEGIN,)),
+        Command(argv=("make",), cwd="/project", env={"PATH": "/bin"}, timeout_seconds=10.0),
+        Appended(
+            (
+                ExecCommandEnd(
+                    call_id=CALL, stdout="", stderr="", exit_code=exit_code, duration=Duration(secs=1, nanos=0)
+                ),
+            )
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        (Denied(), "exec command rejected by user"),
+        (Denied(reason="no"), "exec command rejected by user: no"),
+        (Refused(why="nobody is there"), "exec command rejected: nobody is there"),
+    ],
+)
+async def test_a_command_that_fails_within_its_bounds_does_not_run_again_when_that_is_denied(
+    verdict: Verdict, told: str
+) -> None:
+    bench = failing(verdict)
+
+    assert await bench.call(command=["make"]) == told
+    assert bench.did == FAILED
 
 
 # --- the offer -----------------------------------------------------------------------------------

@@ -172,3 +172,18 @@ def test_a_path_deeper_than_python_can_recurse_is_named(tmp_path: Path) -> None:
     turn.before(path, b"x\n", 0o644)
 
     assert turn.render() == deletion_of(Path(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "name"), [(None, "{folder}/a.txt"), ("HEAD", "a.txt")], ids=["empty", "with something in it"]
+)
+def test_an_empty_git_directory_makes_no_repository(tmp_path: Path, content: str | None, name: str) -> None:
+    (tmp_path / ".git").mkdir()
+    if content is not None:
+        (tmp_path / ".git" / content).touch()
+    turn = TouchedFiles(str(tmp_path))
+    turn.before("a.txt", None, None)
+    (tmp_path / "a.txt").write_text("a\n")
+
+    shown = name.format(folder=tmp_path)
+    assert turn.render().splitlines()[0] == f"diff --git a/{shown} b/{shown}"

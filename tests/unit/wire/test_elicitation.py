@@ -16,10 +16,11 @@ from parley.wire.elicitation import (
     ElicitationAnswer,
     ElicitationParams,
     QuestionFields,
+    read_answer,
 )
-from parley.wire.events import AddedFile, OtherChange
+from parley.wire.events import AddedFile, Decision, OtherChange
 from parley.wire.ids import ApprovalId, CallId, EventId
-from parley.wire.jsonrpc import encode
+from parley.wire.jsonrpc import Message, decode_message, encode
 
 AN_APPROVAL = ApprovalId("00000000-0000-4000-8000-000000000003")
 
@@ -201,14 +202,14 @@ def test_a_question_is_put_by_elicitation_create() -> None:
     ],
     ids=str,
 )
-def test_an_answer_is_read_in_either_form(answer: dict[str, Any], read: ElicitationAnswer) -> None:
+def test_our_client_can_say_all_of_this(answer: dict[str, Any], read: ElicitationAnswer) -> None:
     assert from_json(ElicitationAnswer, answer) == read
 
 
 @pytest.mark.parametrize(
     "answer", [{"decision": "maybe"}, {"decision": 5}, {"action": "shrug"}, "approved", [], None, 1], ids=str
 )
-def test_what_is_no_answer_is_refused(answer: Any) -> None:
+def test_our_client_cannot_say_this(answer: Any) -> None:
     with pytest.raises(msgspec.DecodeError):
         from_json(ElicitationAnswer, answer)
 
@@ -224,3 +225,101 @@ def test_an_approval_with_an_empty_reason_is_an_approval() -> None:
     answer = from_json(ElicitationAnswer, {"decision": "approved", "reason": None})
 
     assert (answer.decision, answer.action) == ("approved", UNSET)
+
+
+# --- what an answer decides ----------------------------------------------------------------
+
+DECISIONS: list[Decision] = ["approved", "approved_for_session", "denied", "abort"]
+
+
+def decided(**answer: Any) -> tuple[Decision, str | None]:
+    return read_answer(decode_message(encode({"jsonrpc": "2.0", "id": 0, **answer})))
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_each_of_the_four_words_decides_in_either_form(decision: Decision) -> None:
+    assert decided(result={"decision": decision}) == (decision, None)
+    assert decided(result={"decision": decision, "action": "accept"}) == (decision, None)
+    assert decided(result={"decision": decision, "action": "cancel"}) == (decision, None)
+    assert decided(result={"action": "accept", "content": {"decision": decision}}) == (decision, None)
+
+
+@pytest.mark.parametrize(
+    ("result", "decision"),
+    [
+        ({"action": "accept"}, "approved"),
+        ({"action": "accept", "content": None}, "approved"),
+        ({"action": "accept", "content": {}}, "approved"),
+        ({"action": "accept", "content": []}, "approved"),
+        ({"action": "accept", "content": {"decision": "maybe"}}, "approved"),
+        ({"action": "accept", "content": {"decision": 5}}, "approved"),
+        ({"action": "accept", "decision": None}, "approved"),
+        ({"action": "decline"}, "denied"),
+        ({"action": "decline", "content": {"decision": "approved"}}, "denied"),
+        ({"action": "cancel"}, "abort"),
+        ({"action": "cancel", "content": {"decision": "approved"}}, "abort"),
+    ],
+    ids=str,
+)
+def test_an_action_decides_where_there_is_no_decision(result: Any, decision: Decision) -> None:
+    assert decided(result=result) == (decision, None)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        None,
+        [],
+        ["approved"],
+        "approved",
+        True,
+        1,
+        {"decision": "maybe"},
+        {"decision": "Approved"},
+        {"decision": ["approved"]},
+        {"decision": {"approved": True}},
+        {"decision": True},
+        {"decision": "", "action": "accept"},
+        {"decision": "maybe", "action": "accept"},
+        {"action": "shrug"},
+        {"action": ["accept"]},
+        {"content": {"decision": "approved"}},
+    ],
+    ids=str,
+)
+def test_whatever_is_no_clear_yes_is_a_no(result: Any) -> None:
+    assert decided(result=result) == ("denied", None)
+
+
+def test_an_error_and_an_answer_without_a_result_are_a_no() -> None:
+    assert decided(error={"code": -32601, "message": "no such method"}) == ("denied", None)
+    assert decided(error={}, result={"decision": "approved"}) == ("denied", None)
+    assert decided() == ("denied", None)
+    assert decided(error=None, result={"decision": "approved"}) == ("approved", None)
+
+
+def test_an_answer_that_is_nested_beyond_reason_is_a_no() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    message = Message(id=0, result=Raw(b'{"decision":"approved","more":%b}' % deep))
+
+    assert read_answer(message) == ("denied", None)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"reason": "because"}, "because"),
+        ({"content": {"reason": "because"}}, "because"),
+        ({"reason": "because", "content": {"reason": "otherwise"}}, "because"),
+        ({"reason": None, "content": {"reason": "because"}}, "because"),
+        ({"reason": ["because"], "content": {"reason": 5}}, None),
+        ({"reason": "", "content": {"reason": "because"}}, ""),
+    ],
+    ids=str,
+)
+def test_any_answer_may_give_a_reason_in_words(more: Any, reason: str | None) -> None:
+    for decision in DECISIONS:
+        assert decided(result={"decision": decision, **more}) == (decision, reason)
+    assert decided(result={"action": "decline", **more}) == ("denied", reason)
+    assert decided(result={"decision": "maybe", **more}) == ("denied", reason)

@@ -20,6 +20,7 @@ from parley.wire.jsonrpc import (
     decode_lenient,
     decode_message,
     encode,
+    error_of,
     error_response,
     id_in_prefix,
     notification,
@@ -109,8 +110,17 @@ def test_an_answer_has_a_result() -> None:
 def test_an_answer_may_be_an_error() -> None:
     message = decode_message(b'{"jsonrpc":"2.0","id":0,"error":{"code":-1,"message":"no","data":[1]}}')
 
-    assert isinstance(message.error, ErrorObject)
-    assert (message.error.code, message.error.message, message.result) == (-1, "no", UNSET)
+    assert (error_of(message), message.result) == (ErrorObject(-1, "no", Raw(b"[1]")), UNSET)
+
+
+@pytest.mark.parametrize("error", ['"no"', "17", "[]", '{"code":"x"}', '{"message":1}'])
+def test_an_error_that_is_none_is_an_error_all_the_same(error: str) -> None:
+    assert error_of(decode_message(b'{"id":1,"error":%b}' % error.encode())) == ErrorObject()
+
+
+@pytest.mark.parametrize("line", [b'{"id":1,"result":{}}', b'{"id":1,"result":{},"error":null}'])
+def test_an_answer_without_an_error_has_none(line: bytes) -> None:
+    assert error_of(decode_message(line)) is None
 
 
 @pytest.mark.parametrize(

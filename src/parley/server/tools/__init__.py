@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from parley.server.faults import Faults
+from parley.server.tools.approval_answer import answer_question
+from parley.server.tools.approvals_list import list_questions
 from parley.server.tools.codex import codex
 from parley.server.tools.codex_reply import codex_reply
 from parley.server.tools.create import create
@@ -17,6 +19,9 @@ from parley.server.tools.stream import stream
 from parley.server.tooltable import Tool, ToolTable
 from parley.wire.mcp import ToolAnnotations
 from parley.wire.tools import (
+    ApprovalAnswerArguments,
+    ApprovalsListArguments,
+    ApprovalsListResult,
     CodexArguments,
     CodexReplyArguments,
     CodexResult,
@@ -131,12 +136,32 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationStatus",
         title="Status of a conversation",
-        description="Whether the agent is idle or working, and what the conversation has cost so far.",
+        description="Whether the agent is idle, working or waiting for an answer, and what it has cost so far.",
         args=ConversationArguments,
         result=ConversationStatusResult,
         run=status,
         faults=Faults.TYPED,
         annotations=_LOOKS,
+    ),
+    Tool(
+        "approvalsList",
+        title="List open questions",
+        description="What agents wait to be allowed, the oldest first: of all conversations, or of one.",
+        args=ApprovalsListArguments,
+        result=ApprovalsListResult,
+        run=list_questions,
+        faults=Faults.TYPED,
+        annotations=_LOOKS,
+    ),
+    Tool(
+        "approvalAnswer",
+        title="Answer a question",
+        description="Decide whether an agent may do what it waits to be allowed. The first answer counts.",
+        args=ApprovalAnswerArguments,
+        result=PlainOk,
+        run=answer_question,
+        faults=Faults.TYPED,
+        annotations=_ACTS,
     ),
 )
 
@@ -146,8 +171,6 @@ LATER: Final = frozenset(
         "conversationArchive",
         "conversationDelete",
         "conversationFork",
-        "approvalsList",
-        "approvalAnswer",
     }
 )
 """Tools of the protocol that this version does not have."""

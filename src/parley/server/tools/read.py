@@ -30,6 +30,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     if after > log.last:
         raise PositionBeyondEnd(after=after, last=log.last)
     hidden = hidden_events(full=call.session.full)
+    conversation.questions.read_once()
 
     def newer() -> list[Entry]:
         return list(islice(log.events(after=after, hidden=hidden), limit + 1))
@@ -45,6 +46,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
             # Nothing new is an answer too; but the answer goes up to the end of the log, and something
             # may have been appended in the moment in which the time was over.
             found = newer()
+    conversation.questions.read_once()  # one may have been asked meanwhile
     events: list[PositionedEvent] = []
     page = 0
     while page < len(found) and len(events) < limit:  # what a command said counts by the piece

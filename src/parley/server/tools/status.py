@@ -6,6 +6,7 @@ import os
 
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
+from parley.server.wording import listed
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationArguments, ConversationStatusResult, Owner
 
@@ -15,6 +16,7 @@ __all__ = ["status"]
 async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     conversation = call.conversation(args.conversation_id)
     state = conversation.state
+    question = conversation.questions.open
     running = conversation.turn is not None
     result = ConversationStatusResult(
         state=state.phase.value,
@@ -23,7 +25,7 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
         cwd=state.cwd,
         model=state.model,
         updated_at=iso(state.updated_at),
-        questions=(),
+        questions=() if question is None else (listed(question, conversation.id),),
         tokens=state.tokens,
         owner=Owner(pid=os.getpid(), since=iso(state.since)) if running else None,
     )

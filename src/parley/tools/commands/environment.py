@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from parley.config.types import ShellEnvironment
 
-__all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment"]
+__all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment", "with_tame_git"]
 
 CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
 """What `inherit = "core"` starts from."""
@@ -206,6 +206,30 @@ NEVER: Final = (
 """Names by which one program makes another run something. They do not pass at all; the user may set them."""
 
 
+_TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.pager": "cat",
+    "log.showSignature": "false",
+    "safe.bareRepository": "explicit",
+}
+"""Stronger than those of a repository, which name programs for Git to run, or let a directory pass for one."""
+
+_TAME_GIT: Final[Mapping[str, str]] = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "PAGER": "cat",
+    "GIT_CONFIG_COUNT": str(len(_TAME_GIT_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(_TAME_GIT_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(_TAME_GIT_SETTINGS.values())},
+}
+"""It fetches nothing, writes nothing on the side, asks nobody and runs no pager, hook or monitor. Filters and
+drivers that a repository names by its attributes cannot be switched off: the sandbox is there for them."""
+
+
 def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
@@ -222,6 +246,11 @@ def command_environment(
     if not network:
         env["CODEX_SANDBOX_NETWORK_DISABLED"] = "1"
     return env
+
+
+def with_tame_git(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a command that runs unasked: what a repository has set up does not make Git run it."""
+    return {**env, **_TAME_GIT}
 
 
 def _start(environ: Mapping[str, str], policy: ShellEnvironment) -> Mapping[str, str]:

@@ -1,8 +1,9 @@
-"""Running commands, each under a supervisor of its own.
+"""Starting commands, each under a supervisor of its own.
 
 Knows pipes, deadlines and what to do when a guardian of a command is killed. Does not know what the
-output means nor how much of it anybody keeps; it never stops reading. How commands are started and
-how nothing of them is left is the business of `forkserver.py`.
+output means nor how much of it anybody keeps; it never stops reading. What a command may do is decided
+elsewhere, and passed on. How commands are started and how nothing of them is left is the business of
+`forkserver.py` and `supervisor.py`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,39 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
-from parley.errors import CommandNotStarted, os_detail
-from parley.ports.commands import Command, Ended
-from parley.tools.commands import forkserver
-from parley.tools.commands.forkserver import ENDED, FAILED, FALLEN, GIVES_WAY, KILL, MESSAGE, READY, START
+from parley.errors import CannotConfine, CommandNotStarted, os_detail
+from parley.ports.commands import MARK, Ended, Output, Restriction, Start
+from parley.tools.commands import messages
+from parley.tools.commands.messages import (
+    ENDED,
+    ERROR_NUMBERS,
+    FAILED,
+    FALLEN,
+    GIVES_WAY,
+    KILL,
+    MESSAGE,
+    READY,
+    START,
+    STEPS,
+    UNCONFINED,
+    UNSTARTED,
+)
 from parley.tools.commands.sweep import is_stopped, sweep
 from parley.tools.open_files import for_programs
 from parley.tools.to_the_end import to_the_end
 from parley.wire.events import OutputStream
 
-__all__ = ["MARK", "Executor"]
+__all__ = ["Executor"]
 
-MARK: Final = "PARLEY_COMMAND"
-"""The variable by which a process is known that got away from everybody who watches over its command."""
-
+FORK_SERVER: Final = "import sys; sys.path.append(sys.argv[1]); from commands.forkserver import main; main()"
+"""A program, which is told where this folder is. What it imports is compiled only once."""
+FILES_BYTES: Final = 4 * 1024 * 1024
+"""All files of one command: more than the longest command that the system takes."""
 READ_BYTES: Final = 64 * 1024
 """All that a pipe holds."""
 STARTS_AT_ONCE: Final = 16
@@ -53,7 +69,7 @@ DRAIN_SECONDS: Final = 0.5
 
 
 class Executor:
-    """Runs commands, by one fork server that the first of them starts."""
+    """Starts commands, by one fork server that the first of them starts."""
 
     def __init__(self) -> None:
         self._servers: list[_ForkServerLink] = []
@@ -62,24 +78,25 @@ class Executor:
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._closed = False
 
-    async def run(self, command: Command, *, output: Callable[[OutputStream, bytes], None]) -> Ended:
-        mark = f"{MARK}={os.urandom(8).hex()}".encode()
-        request = _request(command, mark)
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        mark = _mark(start)
+        request = _request(start, mark).packed()
+        entry = f"{MARK}={mark}".encode()
         # Where a fork server was lost or gave way before the command was started, another one is asked.
-        ended = await self._run(command, request, _Running(output, mark))
+        ended = await self._run(start, request, _Running(output, entry))
         if ended is None:
-            ended = await self._run(command, request, running := _Running(output, mark))
+            ended = await self._run(start, request, running := _Running(output, entry))
             if ended is None:
-                raise CommandNotStarted(running.why_not or "the process that starts commands has ended")
+                raise running.why_not or CommandNotStarted("the process that starts commands has ended")
         return ended
 
-    async def _run(self, command: Command, request: bytes, running: _Running) -> Ended | None:
+    async def _run(self, start: Start, request: bytes, running: _Running) -> Ended | None:
         """Run it to its end; None if nothing of it has run, through no fault of its own."""
         self._running.add(running)
         try:
             async with self._starts:
                 await self._start(running, request)
-            await asyncio.wait([running.ended], timeout=command.timeout_seconds)
+            await asyncio.wait([running.ended], timeout=start.timeout_seconds)
             ended_at = asyncio.get_running_loop().time()
         finally:
             timed_out = not running.ended.done()
@@ -92,7 +109,7 @@ class Executor:
         if running.refused:
             return None
         if running.why_not is not None:
-            raise CommandNotStarted(running.why_not)
+            raise running.why_not
         if running.output_failed is not None:
             raise running.output_failed
         return _ended(running.status, timed_out=timed_out, seconds=ended_at - running.started_at)
@@ -131,16 +148,43 @@ class Executor:
         return self._servers[-1]
 
 
-def _request(command: Command, mark: bytes) -> bytes:
-    if not command.argv:
+def _mark(start: Start) -> str:
+    """Another one for each start, unless there is a launcher that passes on the one it has."""
+    return (start.env.get(MARK) if start.reports else None) or os.urandom(8).hex()
+
+
+def _request(start: Start, mark: str) -> messages.Request:
+    if not start.argv:
         raise CommandNotStarted("command args are empty")
-    for name in command.env:
+    for name in start.env:
         if not name or "=" in name:
             raise CommandNotStarted(f"{name!r} cannot be the name of a variable")
-    argv = [_as_bytes(word, "a word of the command") for word in command.argv]
-    cwd = _as_bytes(command.cwd, "the working directory")
-    env = [_as_bytes(f"{name}={value}", f"the variable {name!r}") for name, value in command.env.items()]
-    return forkserver.pack_request(argv, cwd, [*env, mark])
+    if sum(map(len, start.files)) > FILES_BYTES:
+        raise CommandNotStarted(f"the files of the command have more than {FILES_BYTES} bytes")
+    others = [(name, value) for name, value in start.env.items() if name != MARK]
+    return messages.Request(
+        argv=tuple(_as_bytes(word, "a word of the command") for word in start.argv),
+        cwd=_as_bytes(start.cwd, "the working directory"),
+        env=dict(_variable(name, value) for name, value in (*others, (MARK, mark))),
+        files=start.files,
+        reports=start.reports,
+        restriction=None if start.restriction is None else _restriction(start.restriction),
+    )
+
+
+def _variable(name: str, value: str) -> tuple[bytes, bytes]:
+    what = f"the variable {name!r}"
+    return _as_bytes(name, what), _as_bytes(value, what)
+
+
+def _restriction(its: Restriction) -> messages.Restriction:
+    return messages.Restriction(
+        files=its.handled_files,
+        network=its.handled_network,
+        scoped=its.scoped,
+        rules=tuple((_as_bytes(rule.path, "a path of a rule"), rule.rights) for rule in its.rules),
+        seccomp=its.seccomp,
+    )
 
 
 def _as_bytes(text: str, what: str) -> bytes:
@@ -161,6 +205,17 @@ def _ended(status: int | None, *, timed_out: bool, seconds: float) -> Ended:
     if timed_out:
         return Ended(timed_out=True, seconds=seconds)
     return Ended(signal=-code, seconds=seconds)
+
+
+def _unconfined(number: int) -> CannotConfine:
+    step, error = divmod(number, ERROR_NUMBERS)
+    return CannotConfine(f"{STEPS[step]} failed: {os_detail(OSError(error, os.strerror(error)))}")
+
+
+def _unstarted(status: int) -> CannotConfine:
+    code = os.waitstatus_to_exitcode(status)
+    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+    return CannotConfine(f"the launcher {how} and has not started the command")
 
 
 def _shut(connection: socket.socket) -> None:
@@ -188,7 +243,7 @@ async def _hear(guardian: int | None, *said: asyncio.Future[None], seconds: floa
 class _Running:
     """One command: its pipes, and the control socket on which its supervisor reports."""
 
-    def __init__(self, output: Callable[[OutputStream, bytes], None], mark: bytes) -> None:
+    def __init__(self, output: Output, mark: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
         self._mark = mark
@@ -207,7 +262,7 @@ class _Running:
         """Done when there will be no more reports."""
         self.status: int | None = None
         """The wait status of the command, if its supervisor lived to report it."""
-        self.why_not: str | None = None
+        self.why_not: CommandNotStarted | None = None
         """Why it could not be started."""
         self.output_failed: Exception | None = None
         self._confirmed = False
@@ -314,7 +369,11 @@ class _Running:
             self._ready.set_result(None)
             return
         if kind == FAILED:
-            self.why_not = os_detail(OSError(number, os.strerror(number)))
+            self.why_not = CommandNotStarted(os_detail(OSError(number, os.strerror(number))))
+        elif kind == UNCONFINED:
+            self.why_not = _unconfined(number)
+        elif kind == UNSTARTED:
+            self.why_not = _unstarted(number)
         elif kind == ENDED:
             self.status = number
         self._confirmed = bool(kind)
@@ -364,7 +423,10 @@ class _ForkServerLink:
                 self._socket.setblocking(False)
                 self._loop.add_reader(self._socket, self._read)
                 self._process = subprocess.Popen(
-                    (sys.executable, "-I", "-S", forkserver.__file__, str(theirs.fileno()), str(for_programs())),
+                    (
+                        *(sys.executable, "-I", "-S", "-c", FORK_SERVER, str(Path(__file__).parent.parent)),
+                        *(str(theirs.fileno()), str(for_programs())),
+                    ),
                     cwd="/",
                     env={},
                     pass_fds=(theirs.fileno(),),

@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ from parley.tools.patch.limits import MAX_FILE_BYTES
 from parley.tools.patch.paths import is_below
 from parley.tools.patch.plan import Change
 
-__all__ = ["System", "commit"]
+__all__ = ["System", "commit", "one_at_a_time"]
 
 _CHANGED: Final = "changed meanwhile"
 
@@ -79,7 +79,7 @@ def commit(changes: Sequence[Change], *, system: System | None = None) -> tuple[
     Raises:
         PatchRefused: one of them cannot be made, or a file is not what it was; nothing was changed.
     """
-    with _GROUNDS.held(_ground(changes)):
+    with one_at_a_time(changes):
         try:
             opened = Folders()
         except OSError as error:
@@ -97,6 +97,11 @@ def commit(changes: Sequence[Change], *, system: System | None = None) -> tuple[
 
 
 # --- one after the other -----------------------------------------------------------------
+
+
+def one_at_a_time(changes: Sequence[Change]) -> AbstractContextManager[None]:
+    """While this is held, nobody else in this process writes to that part of the tree."""
+    return _GROUNDS.held(_ground(changes))
 
 
 class _Grounds:
@@ -128,7 +133,7 @@ _GROUNDS: Final = _Grounds()
 
 def _ground(changes: Sequence[Change]) -> str:
     """The directory that is there and has all that is changed."""
-    paths = [path for change in changes for path in (change.path, change.move_to) if path]
+    paths = [path for change in changes for path in change.paths]
     ground = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else "/"
     while not os.path.isdir(ground):
         ground = os.path.dirname(ground)

@@ -10,9 +10,12 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from json import dumps
 from typing import Final
 
+from parley.config.files import read_file
+from parley.config.protected import AGENTS, GIT
 from parley.errors import PatchRefused, os_detail
 from parley.wire.text import sayable
 
@@ -29,11 +32,6 @@ _IGNORABLE: Final = re.compile(
 )
 """Code points that some file systems leave out when they compare names."""
 
-_GIT: Final = ".git"
-_AGENTS: Final = (".parley", ".codex", ".agents", ".claude", ".cursor", ".gemini", ".windsurf")
-"""Where agents have their settings, some of which are programs to run: one must not rewrite what binds it,
-nor what another will do."""
-
 
 def is_below(path: str, folder: str) -> bool:
     """Whether an absolute path is a folder's, or that of something in it."""
@@ -43,8 +41,8 @@ def is_below(path: str, folder: str) -> bool:
 class Ground:
     """The directories that paths are read from: the conversation's own, and that of one call."""
 
-    def __init__(self, *, cwd: str, workdir: str, home: str | None = None) -> None:
-        """Parley's own files are in `home`.
+    def __init__(self, *, cwd: str, workdir: str, home: str | None = None, hidden: Sequence[str] = ()) -> None:
+        """Parley's own files are in `home`; what is `hidden` is not even read.
 
         Raises:
             PatchRefused: the call's directory is none.
@@ -52,7 +50,10 @@ class Ground:
         self._workdir = workdir
         self._real_workdir = _real_directory(workdir)
         self.cwd = os.path.realpath(cwd)
-        self._home = None if home is None else os.path.realpath(home)
+        called = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
+        called |= dict.fromkeys(_git_folders(self.cwd), GIT)
+        self._protected = {os.path.realpath(path): name for path, name in called.items()}
+        """What each place is called that no patch may touch."""
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
         # Behind a link, `..` leads elsewhere than the words say: such a name is not understood in paths.
@@ -94,13 +95,15 @@ class Ground:
         # The conversation's own directory may well lie below `~/.codex`; nobody works inside `.git`.
         is_inside = is_below(path, self.cwd)
         inside = path[len(self.cwd) :] if is_inside else path
-        for names, parts in (((_GIT,), path), (_AGENTS, inside)):
+        for names, parts in (((GIT,), path), (AGENTS, inside)):
             for name in names:
                 if any(_is_spelling(part, name) for part in parts.split("/")):
                     raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
-        works_there = is_inside and self._home is not None and is_below(self.cwd, self._home)
-        if self._home is not None and is_below(path, self._home) and not works_there:
-            raise PatchRefused(f"error: {self.shown(written)} must not be changed: Parley's home is protected")
+        for place, called in self._protected.items():
+            works_there = is_inside and is_below(self.cwd, place)
+            if is_below(path, place) and not works_there:
+                name = sayable(called)
+                raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
 
 
 def _real_directory(workdir: str) -> str:
@@ -112,6 +115,23 @@ def _real_directory(workdir: str) -> str:
         return os.path.realpath(workdir, strict=True)
     except OSError as error:
         raise PatchRefused(f"error: invalid working directory {sayable(workdir)}: {os_detail(error)}") from None
+
+
+def _git_folders(folder: str) -> Iterator[str]:
+    """The directories that a `.git` which is a file leads to: in a worktree, or where they were told apart."""
+    named = _line(os.path.join(folder, GIT)).removeprefix("gitdir:").strip()
+    if named:
+        yield (own := os.path.join(folder, named))
+        if shared := _line(os.path.join(own, "commondir")).strip():
+            yield os.path.join(own, shared)
+
+
+def _line(path: str) -> str:
+    """What a small file says; nothing if it is none."""
+    try:
+        return os.fsdecode(read_file(path, limit=_LONGEST)).replace("\0", "")
+    except OSError:
+        return ""
 
 
 def _refuse_detours(path: str, written: str) -> None:

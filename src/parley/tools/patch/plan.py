@@ -56,6 +56,11 @@ class Change(Struct, frozen=True, kw_only=True):
         return self.mode if self.given_up_mode is None else self.given_up_mode
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Where something is written, made or removed."""
+        return (self.path,) if self.move_to is None else (self.path, self.move_to)
+
+    @property
     def letter(self) -> Literal["A", "M", "D"]:
         if self.before is None:
             return "A"
@@ -68,6 +73,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
     inside_cwd: bool
     """Every file lies below the conversation's working directory, with all links resolved."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where something is written, made or removed; moved files at both ends."""
+        return tuple(path for change in self.changes for path in change.paths)
 
     def summary(self) -> str:
         """What is said of it when it is done."""
@@ -97,8 +107,17 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {sayable(change.path): shown(change) for change in self.changes}
 
 
-def verify(patch: str, *, workdir: str, cwd: str, home: str | None = None, wanted: Wanted | None = None) -> Plan:
-    """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files.
+def verify(
+    patch: str,
+    *,
+    workdir: str,
+    cwd: str,
+    home: str | None = None,
+    hidden: Sequence[str] = (),
+    wanted: Wanted | None = None,
+) -> Plan:
+    """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files, and what
+    is `hidden` is for nobody.
 
     Raises:
         PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch; or
@@ -117,7 +136,7 @@ def verify(patch: str, *, workdir: str, cwd: str, home: str | None = None, wante
         raise PatchRefused("patch rejected: empty patch")
     if len(hunks) > MAX_FILES:
         raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
-    ground = Ground(cwd=cwd, workdir=workdir, home=home)
+    ground = Ground(cwd=cwd, workdir=workdir, home=home, hidden=hidden)
     try:
         opened = Folders()
     except OSError as error:
@@ -133,8 +152,8 @@ def verify(patch: str, *, workdir: str, cwd: str, home: str | None = None, wante
                 case UpdateFile():
                     picture.update(hunk)
         changes = picture.changes()
-    targets = [path for change in changes for path in (change.path, change.move_to) if path]
-    return Plan(changes=changes, inside_cwd=all(is_below(path, ground.cwd) for path in targets))
+    inside_cwd = all(is_below(path, ground.cwd) for change in changes for path in change.paths)
+    return Plan(changes=changes, inside_cwd=inside_cwd)
 
 
 def _mebibytes(size: int) -> str:

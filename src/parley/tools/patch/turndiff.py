@@ -12,6 +12,7 @@ import stat
 from hashlib import sha1
 from typing import Final, NamedTuple
 
+from parley.config.files import is_repository
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 from parley.tools.patch.folders import Folders, read_regular
 from parley.tools.patch.limits import MAX_DIFF_BYTES, MAX_FILE_BYTES, MAX_PATCH_BYTES
@@ -219,11 +220,11 @@ def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
 def _root(folder: str, roots: dict[str, str | None]) -> str | None:
     """The nearest folder upwards that has a `.git`; `roots` remembers what was looked up before."""
     root, passed = folder, [folder]
-    while root not in roots and not os.path.lexists(os.path.join(root, ".git")) and root != "/":
+    while root not in roots and not is_repository(root) and root != "/":
         root = os.path.dirname(root)
         passed.append(root)
     if root not in roots:
-        roots[root] = root if os.path.lexists(os.path.join(root, ".git")) else None
+        roots[root] = root if is_repository(root) else None
     roots.update(dict.fromkeys(passed, roots[root]))
     return roots[folder]
 

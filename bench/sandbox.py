@@ -1,0 +1,137 @@
+"""What the sandbox costs: a command that does nothing, in each mechanism and without any."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from bench.commands import BARE, spawn_bare
+from bench.pipe import Gone
+from bench.report import RESULTS, Row
+from bench.servers import CodexMcp, Parley, Server
+from parley.config.types import Mechanism
+from parley.errors import CommandNotStarted
+from parley.ports.commands import Bounds, Command, Commands, Ended, Root
+from parley.sandbox import Sandboxed
+from parley.tools.commands.executor import Executor
+
+__all__ = ["sandboxed"]
+
+UNCONFINED: Final = "without a sandbox"
+
+CALLS: Final = 40
+ROUNDS: Final = 5
+"""In each repetition: with several short ones in turn, something else that runs for a while meets all sides."""
+
+MAY_TAKE: Final[Mapping[Mechanism, float]] = {"landlock": 1.0, "bubblewrap": 4.0}
+"""How many times as long as the peer's own."""
+
+PATIENCE_SECONDS: Final = 60.0
+
+
+def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
+    peer = next((peer for peer in peers if isinstance(peer, CodexMcp)), None)
+    # Beside the results and not in /tmp, which may be written to: homes with something to hide do not lie there.
+    RESULTS.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sandbox-", dir=RESULTS.parent) as directory:
+        best = asyncio.run(_best(peer, Path(directory).resolve(), repetitions))
+    theirs = {name: best[name] * 1000 for name in (CodexMcp.name, BARE) if name in best}
+    how = f"mean of {CALLS} calls, one after another; best of {repetitions * ROUNDS}"
+    rows = []
+    for mechanism, times in MAY_TAKE.items():
+        ratio = best[mechanism] / best[CodexMcp.name] if peer else None
+        rows.append(
+            Row(
+                what=f"`true`, confined by {mechanism}",
+                unit="ms",
+                values={Parley.name: best[mechanism] * 1000, **theirs},
+                budget=f"<= {times:g} × the peer's `debug landlock`",
+                kept=None if ratio is None else ratio <= times,
+                notes=(how, *([] if ratio is None else [f"{ratio:.2f} × `debug landlock`, a whole process"])),
+            )
+        )
+    unconfined = Row(
+        what=f"`true`, {UNCONFINED}", unit="ms", values={Parley.name: best[UNCONFINED] * 1000}, notes=(how,)
+    )
+    return [*rows, unconfined]
+
+
+async def _best(peer: CodexMcp | None, directory: Path, repetitions: int) -> dict[str, float]:
+    """Seconds for one command, by who ran it."""
+    home, work = directory / "home", directory / "work"
+    hidden = [home / name for name in (".parley", ".ssh", ".aws")]
+    for folder in (work, *hidden):
+        folder.mkdir(parents=True)
+    bounds = Bounds(writable=(_root(work), _root(Path("/tmp"))), hidden=tuple(map(str, hidden)))
+    commands = Sandboxed(Executor)
+    best: dict[str, float] = {}
+    try:
+        for _ in range(repetitions * ROUNDS):
+            took = {BARE: spawn_bare(), UNCONFINED: await _run(commands, None, work)}
+            for mechanism in MAY_TAKE:
+                took[mechanism] = await _run(commands, replace(bounds, mechanism=mechanism), work)
+            if peer is not None:
+                took[CodexMcp.name] = _run_peer(peer.binary, home, work)
+            best = {name: min(seconds, best.get(name, seconds)) for name, seconds in took.items()}
+    finally:
+        await commands.close()
+    return best
+
+
+def _root(path: Path) -> Root:
+    real = path.resolve()
+    found = real.stat()
+    return Root(path=str(real), device=found.st_dev, inode=found.st_ino)
+
+
+async def _run(commands: Commands, bounds: Bounds | None, work: Path) -> float:
+    command = Command(
+        argv=("true",),
+        cwd=str(work),
+        env={"PATH": os.environ["PATH"]},
+        timeout_seconds=PATIENCE_SECONDS,
+        bounds=bounds,
+    )
+    await _run_once(commands, command)  # what is started and tried out once is there now
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        await _run_once(commands, command)
+    return (time.perf_counter() - began) / CALLS
+
+
+async def _run_once(commands: Commands, command: Command) -> None:
+    try:
+        ended: Ended = await commands.run(command, output=lambda stream, data: None)
+    except CommandNotStarted as error:
+        raise Gone(f"`true` did not run: {error}") from None
+    if ended.exit_code != 0:
+        raise Gone(f"`true` failed: {ended}")
+
+
+def _run_peer(binary: str, home: Path, work: Path) -> float:
+    """What the peer starts for each command, in the mode that lets it write to the working directory."""
+    words = [binary, "debug", "landlock", "--full-auto", "--", "true"]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)}
+    here = os.getcwd()
+    os.chdir(work)
+    try:
+        _wait(os.posix_spawn(binary, words, environ))
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            _wait(os.posix_spawn(binary, words, environ))
+        return (time.perf_counter() - began) / CALLS
+    finally:
+        os.chdir(here)
+
+
+def _wait(pid: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise Gone(f"`codex debug landlock` failed: {status}")

@@ -1,0 +1,52 @@
+"""What find may be given so that it only reads and prints.
+
+Its words are an expression, not options. Tests that run a program, delete, or write or read lists of
+files are not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["find_only_reads"]
+
+_ALONE: Final = frozenset(
+    {"-H", "-L", "-P", "-a", "-and", "-not", "-o", "-or"}
+    | {"-daystart", "-depth", "-follow", "-mount", "-noleaf", "-nowarn", "-warn", "-xdev"}
+    | {"-empty", "-executable", "-false", "-nogroup", "-nouser", "-readable", "-true", "-writable"}
+    | {"-ls", "-print", "-print0", "-prune", "-quit"}
+)
+_WITH_TEXT: Final = frozenset(
+    {"-iname", "-ipath", "-iregex", "-iwholename", "-name", "-path", "-regex", "-regextype", "-wholename"}
+    | {"-anewer", "-cnewer", "-fstype", "-group", "-ilname", "-lname", "-newer", "-newermt", "-samefile", "-user"}
+    | {"-printf"}
+)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+[bcwkMG]?")
+_KINDS: Final = re.compile(r"[bcdpfls](?:,[bcdpfls])*")
+_WITH_VALUE: Final = {
+    **dict.fromkeys(("-amin", "-atime", "-cmin", "-ctime", "-mmin", "-mtime", "-used"), _NUMBER),
+    **dict.fromkeys(("-gid", "-inum", "-links", "-maxdepth", "-mindepth", "-size", "-uid"), _NUMBER),
+    **dict.fromkeys(("-type", "-xtype"), _KINDS),
+    "-perm": re.compile(r"[-/]?[0-7augorwxXst,+=-]+"),
+}
+
+
+def find_only_reads(words: Sequence[str]) -> bool:
+    """Whether find, given these words, can do nothing but read and print."""
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
+        if not word.startswith("-") or word in _ALONE:
+            continue  # a place to begin at, a mark such as `(`, or a test that takes no value
+        if not left or not _is_value(left.pop(), of=word):
+            return False
+    return True
+
+
+def _is_value(value: str, *, of: str) -> bool:
+    """Any text but what could be meant as a test, or what this test takes."""
+    if of in _WITH_TEXT:
+        return not value.startswith("-")
+    return of in _WITH_VALUE and _WITH_VALUE[of].fullmatch(value) is not None

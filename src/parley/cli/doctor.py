@@ -1,0 +1,228 @@
+"""`parley doctor`: what Parley finds on this computer, and what it lacks.
+
+Plain lines in stable words, for people and for scripts. Says whether a key is there, and never which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+from collections.abc import Container, Iterator, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from parley.config.load import Loader
+from parley.config.types import Settings, Wanted
+from parley.errors import CommandNotStarted, ConfigError
+from parley.version import __version__
+
+__all__ = ["run_doctor"]
+
+USAGE: Final = """\
+usage: parley doctor [-c KEY=VALUE]...
+
+Say what Parley finds here: Python and the system, the home and its settings,
+the model and whether its key is set, and what confines commands: which
+mechanisms were tried out, which is used and why, what is hidden from commands,
+and what to do about what is missing. Nothing is changed, and nobody is asked
+over the network.
+
+options:
+  -c, --config KEY=VALUE   a setting that wins over config.toml, as for
+                           `parley mcp`. May be given more than once
+  -h, --help               this text
+
+exit code: 0 when the settings can be used and commands can be confined, else 1;
+2 for a wrong command line.
+"""
+
+COLUMN: Final = 12
+"""Where the text of a line begins, behind its name."""
+
+
+class _Switch(NamedTuple):
+    """A setting of the system that decides whether bubblewrap may make the namespaces that it needs."""
+
+    name: str
+    against: str
+    """The value with which it may not."""
+    mend: str
+
+    def value(self) -> str | None:
+        """None: this system has no such switch."""
+        try:
+            with open(f"/proc/sys/{self.name.replace('.', '/')}", encoding="ascii") as file:
+                return file.read().strip()
+        except (OSError, ValueError):
+            return None
+
+
+SWITCHES: Final = (
+    _Switch(
+        "kernel.apparmor_restrict_unprivileged_userns",
+        "1",
+        "give bubblewrap an AppArmor profile that allows user namespaces (Ubuntu from 23.10 on): the package "
+        "apparmor-profiles has one, bwrap-userns-restrict in /usr/share/apparmor/extra-profiles; copy it to "
+        "/etc/apparmor.d and load it with `apparmor_parser -r`",
+    ),
+    _Switch(
+        "kernel.unprivileged_userns_clone",
+        "0",
+        "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1`",
+    ),
+    _Switch("user.max_user_namespaces", "0", "allow user namespaces: `sysctl user.max_user_namespaces=15000`"),
+)
+
+NOT_BY_A_SWITCH: Final = (
+    "let bubblewrap make user namespaces: in a container that takes a seccomp profile with unshare and mount"
+)
+
+
+def run_doctor(arguments: Sequence[str]) -> int:
+    """Look around, print, and return the exit code that the usage tells of."""
+    overrides: list[str] = []
+    rest = list(arguments)
+    while rest:
+        match rest:
+            case ["-h" | "--help", *_]:
+                print(USAGE, end="")
+                return 0
+            case ["-c" | "--config", setting, *others]:
+                overrides.append(setting)
+            case [option, *others] if option.startswith("--config="):
+                overrides.append(option.removeprefix("--config="))
+            case ["-c" | "--config"]:
+                print(f"parley doctor: {rest[0]} needs KEY=VALUE behind it", file=sys.stderr)
+                return 2
+            case _:
+                print(f"parley doctor: cannot use {rest[0]!r} here; try `parley doctor --help`", file=sys.stderr)
+                return 2
+        rest = others
+    _line("parley", __version__)
+    _line("python", f"{platform.python_version()}, {sys.executable}")
+    _line("sqlite", _sqlite())
+    _line("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    settings = _look_at_settings(overrides)
+    if settings is not None:
+        _look_at_model(settings)
+    print()
+    confined = asyncio.run(_look_at_sandbox(settings))
+    return 0 if confined and settings is not None else 1
+
+
+def _line(name: str, text: str) -> None:
+    print(f"{name:<{COLUMN}}{text}", flush=True)
+
+
+def _sqlite() -> str:
+    try:
+        import sqlite3
+    except ImportError:
+        return "missing: this Python was built without it"
+    return sqlite3.sqlite_version
+
+
+# --- home, settings, model ---------------------------------------------------------------
+
+
+def _look_at_settings(overrides: Sequence[str]) -> Settings | None:
+    """None: they cannot be used, and that was said."""
+    try:
+        loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
+        home = loader.home
+    except ConfigError as error:
+        _line("settings", f"cannot be used: {error}")
+        return None
+    except OSError as error:
+        _line("settings", f"cannot be used: the working directory is gone: {error.strerror}")
+        return None
+    _line("home", f"{home}: {_usability(home)}")
+    file = os.path.join(home, "config.toml")
+    try:
+        settings = loader.choose(Wanted()).settings
+    except ConfigError as error:
+        _line("settings", f"cannot be used: {error}")
+        return None
+    _line("settings", f"{file}: {'fine' if os.path.exists(file) else 'not there, and not needed'}")
+    return settings
+
+
+def _usability(home: str) -> str:
+    if not os.path.lexists(home):
+        return "not there yet; it is made when it is needed"
+    if not os.path.isdir(home):
+        return "not a directory"
+    return "fine" if os.access(home, os.R_OK | os.W_OK | os.X_OK) else "may not be written to"
+
+
+def _look_at_model(settings: Settings) -> None:
+    from parley.app import why_no_key
+
+    provider = settings.provider
+    _line("model", f"{settings.model}, by {provider.id} ({provider.wire_api}{_shown_address(provider.base_url)})")
+    if provider.is_openai or provider.env_key:
+        _line("key", why_no_key(settings) or "is set")
+    else:
+        _line("key", "none is needed")
+    _line("policy", f"approval_policy {settings.approval_policy}, sandbox_mode {settings.sandbox_mode}")
+
+
+def _shown_address(url: str | None) -> str:
+    """Without what could be a secret in it."""
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    return f" at {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+# --- the sandbox -------------------------------------------------------------------------
+
+
+async def _look_at_sandbox(settings: Settings | None) -> bool:
+    """Whether commands can be confined, by the settings or, where these cannot be used, at all."""
+    from parley.app import sandbox_report
+
+    try:
+        report = await sandbox_report(settings)
+    except CommandNotStarted as error:
+        _line("sandbox", f"none: no command can be started: {error}")
+        return False
+    for tried in report.tried:
+        facts = ", ".join(f"{name}: {value}" for name, value in tried.facts)
+        state = "works" if tried.fault is None else f"does not work: {tried.fault}"
+        _line(tried.name, f"{state}; {facts}" if facts else state)
+    for switch in SWITCHES:
+        if (value := switch.value()) is not None:
+            _line("namespaces", f"{switch.name} is {value}")
+    if settings is not None:
+        _look_at_hidden(settings.sandbox.hidden_paths)
+    chosen = "auto" if settings is None else settings.sandbox.mechanism
+    because = "the first that works" if chosen == "auto" else "the settings want this one"
+    _line("sandbox", f"{report.used}, {because}" if report.used else f"none: {report.why_none}")
+    faults = {tried.name for tried in report.tried if tried.fault is not None}
+    for advice in _advice(faults, is_installed=any("path" in dict(tried.facts) for tried in report.tried)):
+        _line("to do", advice)
+    return report.used is not None
+
+
+def _look_at_hidden(paths: Sequence[str]) -> None:
+    for title, is_there in (("hidden", True), ("not there", False)):
+        if found := [path for path in paths if os.path.lexists(path) is is_there]:
+            _line(title, ", ".join(found))
+
+
+def _advice(faults: Container[str], *, is_installed: bool) -> Iterator[str]:
+    if sys.platform not in ("linux", "darwin"):
+        yield "run Parley inside WSL2: on Windows itself nothing confines commands"
+        return
+    if platform.release().endswith("-Microsoft"):
+        yield "use WSL2: this is WSL1, whose kernel can confine nothing (`wsl --set-version NAME 2`)"
+        return
+    if "bubblewrap" in faults and not is_installed:
+        yield "install bubblewrap: `apt install bubblewrap`, `dnf install bubblewrap` or `apk add bubblewrap`"
+    elif "bubblewrap" in faults:
+        yield from [switch.mend for switch in SWITCHES if switch.value() == switch.against] or [NOT_BY_A_SWITCH]
+    if "landlock" in faults:
+        yield "for Landlock: a kernel from 6.2 on, with `landlock` among the names in /sys/kernel/security/lsm"

@@ -1,0 +1,70 @@
+"""The questions of a log: the one that is open, and how each of the others was settled.
+
+Fed every entry as it is appended. Does not know who is asked nor who waits for the answer.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from parley.conversation.log import Happened
+from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted
+from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, Settlement
+from parley.wire.ids import ApprovalId, EventId
+
+__all__ = ["Ledger", "Question", "Shown"]
+
+Shown = ExecApprovalRequest | ApplyPatchApprovalRequest
+"""The event by which clients see a question."""
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """One that is open."""
+
+    asked: QuestionAsked
+    shown: Shown
+    event_id: EventId
+    """Of the turn that waits for it."""
+    at: float
+    """When it was asked, in seconds since the epoch."""
+
+    @property
+    def approval_id(self) -> ApprovalId:
+        return self.asked.approval_id
+
+
+class Ledger:
+    """The fold over a log."""
+
+    __slots__ = ("_event_id", "_shown", "open", "settled")
+
+    def __init__(self) -> None:
+        self.open: Question | None = None
+        self.settled: dict[ApprovalId, Settlement] = {}
+        self._shown: Shown | None = None
+        self._event_id = EventId("")
+
+    def apply(self, happened: Happened, *, at: float) -> None:
+        """Take in one entry.
+
+        Raises:
+            ValueError: it asks what was not shown or was asked before, or settles what is not open; the log
+                would contradict itself.
+        """
+        match happened:
+            case TurnStarted(event_id=event_id):
+                self._event_id = event_id
+            case ExecApprovalRequest() | ApplyPatchApprovalRequest():
+                self._shown = happened
+            case QuestionAsked(approval_id=approval_id):
+                if self._shown is None or self.open is not None or approval_id in self.settled:
+                    raise ValueError(f"the question {approval_id} cannot be asked here")
+                self.open = Question(asked=happened, shown=self._shown, event_id=self._event_id, at=at)
+                self._shown = None
+            case QuestionSettled(approval_id=approval_id, decision=decision):
+                if self.open is None or self.open.approval_id != approval_id:
+                    raise ValueError(f"the question {approval_id} is not open")
+                self.open = None
+                self.settled[approval_id] = decision
+            case _:
+                pass

@@ -1,0 +1,301 @@
+"""Files and directories as values: taken before a command, compared after it, and put back.
+
+What is looked at may be hostile by then. No link is followed, nothing is opened but regular files,
+and neither names nor bytes are taken without limit.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = [
+    "MISSING",
+    "Budget",
+    "CannotPutBack",
+    "File",
+    "Folder",
+    "Item",
+    "Link",
+    "Missing",
+    "Other",
+    "put_back",
+    "take",
+]
+
+_DEEPEST: Final = 16
+"""Directories within each other: deeper than any that git or an agent makes."""
+
+_SETTLED_NANOSECONDS: Final = 2_000_000_000
+"""The coarsest times that file systems keep are those of whole seconds, or two."""
+
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_FOLDER: Final = _OPEN | os.O_DIRECTORY
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Missing(Struct, frozen=True):
+    """Nothing is there."""
+
+
+class File(Struct, frozen=True, kw_only=True):
+    mode: int
+    content: bytes | None
+    """None: too much to be kept."""
+    identity: tuple[int, ...]
+    """What the system changes with the content, whatever the command does about it."""
+    is_settled: bool
+    """Its last change was long enough ago for the next one to show in its identity."""
+
+    @property
+    def can_be_trusted(self) -> bool:
+        """Whether a file of the same identity has the same content, and need not be read."""
+        return self.is_settled and self.content is not None
+
+
+class Link(Struct, frozen=True):
+    target: str
+
+
+class Folder(Struct, frozen=True, kw_only=True):
+    mode: int
+    entries: dict[str, Item]
+    is_whole: bool
+    """Otherwise there is more in it than was looked at."""
+
+
+class Other(Struct, frozen=True):
+    """A pipe, a socket or a device."""
+
+    kind: int
+
+
+Item = Missing | File | Link | Folder | Other
+
+MISSING: Final = Missing()
+
+
+class Budget:
+    """How much may still be looked at."""
+
+    def __init__(self, *, entries: int, content_bytes: int) -> None:
+        self._entries = entries
+        self._bytes = content_bytes
+
+    def allows_entry(self) -> bool:
+        self._entries -= 1
+        return self._entries >= 0
+
+    def allows_content(self, size: int) -> bool:
+        if size > self._bytes:
+            return False
+        self._bytes -= size
+        return True
+
+
+class CannotPutBack(Exception):
+    """It is not as it was, and stays so."""
+
+
+# --- looking -----------------------------------------------------------------------------
+
+
+def take(
+    name: str, folder: int, budget: Budget, *, known: Item = MISSING, opens: bool = False, level: int = 0
+) -> Item:
+    """What is there under a name, in the directory of a descriptor.
+
+    What has not changed since it was `known` is not read again. With `opens`, directories that
+    were shut are opened first.
+    """
+    try:
+        found = os.lstat(name, dir_fd=folder)
+        if stat.S_ISREG(found.st_mode):
+            return _file(name, found, folder, budget, known)
+        if stat.S_ISLNK(found.st_mode):
+            return Link(os.readlink(name, dir_fd=folder))
+        if stat.S_ISDIR(found.st_mode):
+            if opens:
+                _open_up(name, found, folder)
+            return _folder(name, found, folder, budget, known, opens, level)
+    except (FileNotFoundError, NotADirectoryError):
+        return MISSING
+    return Other(stat.S_IFMT(found.st_mode))
+
+
+def _file(name: str, found: os.stat_result, folder: int, budget: Budget, known: Item) -> File:
+    if isinstance(known, File) and known.can_be_trusted and known.identity == _identity(found):
+        return known if budget.allows_content(found.st_size) else _as_item(found, None)
+    try:
+        descriptor = os.open(name, _OPEN, dir_fd=folder)
+    except PermissionError:
+        return _as_item(found, None)
+    with open(descriptor, "rb", buffering=0) as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or not budget.allows_content(found.st_size):
+            return _as_item(found, None)
+        content = bytearray()
+        while len(content) < found.st_size and (piece := file.read(found.st_size - len(content))):
+            content += piece
+    return _as_item(found, bytes(content))
+
+
+def _as_item(found: os.stat_result, content: bytes | None) -> File:
+    return File(
+        mode=stat.S_IMODE(found.st_mode),
+        content=content,
+        identity=_identity(found),
+        is_settled=time.time_ns() - found.st_ctime_ns > _SETTLED_NANOSECONDS,
+    )
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _folder(
+    name: str, found: os.stat_result, folder: int, budget: Budget, known: Item, opens: bool, level: int
+) -> Folder:
+    before = known.entries if isinstance(known, Folder) else {}
+    inside: dict[str, Item] = {}
+    is_whole = level < _DEEPEST
+    mode = stat.S_IMODE(found.st_mode)
+    try:
+        descriptor = os.open(name, _OPEN_FOLDER, dir_fd=folder)
+    except PermissionError:
+        return Folder(mode=mode, entries={}, is_whole=False)
+    try:
+        if is_whole:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    if not budget.allows_entry():
+                        is_whole = False
+                        break
+                    inside[entry.name] = take(
+                        entry.name,
+                        descriptor,
+                        budget,
+                        known=before.get(entry.name, MISSING),
+                        opens=opens,
+                        level=level + 1,
+                    )
+    finally:
+        os.close(descriptor)
+    return Folder(mode=mode, entries=inside, is_whole=is_whole)
+
+
+def _open_up(name: str, found: os.stat_result, folder: int) -> None:
+    """Let ourselves into a directory that was shut. What it was like before is put back afterwards."""
+    if found.st_mode & stat.S_IRWXU == stat.S_IRWXU:
+        return
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | stat.S_IRWXU)
+    except PermissionError:
+        pass  # it is somebody else's
+    finally:
+        os.close(descriptor)
+
+
+# --- comparing and putting back ----------------------------------------------------------
+
+
+def is_same(before: Item, now: Item) -> bool:
+    """Whether nothing has changed that anybody could tell."""
+    if isinstance(before, File) and isinstance(now, File):
+        if before.content is None or now.content is None:
+            return before.identity == now.identity
+        return (before.mode, before.content) == (now.mode, now.content)
+    if isinstance(before, Folder) and isinstance(now, Folder):
+        return (before.mode, before.is_whole, before.entries.keys()) == (
+            now.mode,
+            now.is_whole,
+            now.entries.keys(),
+        ) and all(is_same(item, now.entries[name]) for name, item in before.entries.items())
+    return before == now
+
+
+def put_back(name: str, before: Item, now: Item, *, folder: int, aside: int) -> list[str]:
+    """Make what is there under a name what it was before; returns what had been changed, by its path from here.
+
+    Directories that were not there before are moved into the directory `aside`, under a name that nobody
+    looks for: removing them could take for ever.
+
+    Raises:
+        OSError, CannotPutBack: something stays changed.
+    """
+    if is_same(before, now):
+        return []
+    if isinstance(before, Folder) and isinstance(now, Folder) and (now.is_whole or not before.is_whole):
+        return _put_back_inside(name, before, now, folder=folder, aside=aside)
+    if isinstance(before, Other) or (isinstance(before, File) and before.content is None):
+        raise CannotPutBack(name)
+    if isinstance(now, Folder):
+        os.rename(name, _unused_name(name), src_dir_fd=folder, dst_dir_fd=aside)
+    elif not isinstance(now, Missing):
+        os.unlink(name, dir_fd=folder)
+    _make(name, before, folder=folder)
+    return [name]
+
+
+def _put_back_inside(name: str, before: Folder, now: Folder, *, folder: int, aside: int) -> list[str]:
+    changed: list[str] = []
+    failed: OSError | CannotPutBack | None = None
+    descriptor = os.open(name, _OPEN_FOLDER, dir_fd=folder)
+    try:
+        if before.mode != now.mode:
+            os.fchmod(descriptor, before.mode)
+            changed.append(name)
+        # Of a directory that was too large, what was not looked at is nobody's business.
+        names = before.entries.keys() | (now.entries.keys() if before.is_whole else ())
+        for each in sorted(names):
+            was, is_now = before.entries.get(each, MISSING), now.entries.get(each, MISSING)
+            try:
+                inside = put_back(each, was, is_now, folder=descriptor, aside=aside)
+            except (OSError, CannotPutBack) as error:
+                failed = CannotPutBack(f"{name}/{each}") if isinstance(error, CannotPutBack) else error
+            else:
+                changed += [f"{name}/{path}" for path in inside]
+    finally:
+        os.close(descriptor)
+    if failed is not None:
+        raise failed
+    return changed
+
+
+def _make(name: str, item: Item, *, folder: int) -> None:
+    """Make something anew where nothing is."""
+    match item:
+        case File(mode=mode, content=bytes(content)):
+            with open(os.open(name, _CREATE, mode=0o600, dir_fd=folder), "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), mode)
+        case Link(target):
+            os.symlink(target, name, dir_fd=folder)
+        case Folder(mode=mode, entries=inside):
+            os.mkdir(name, mode=0o700, dir_fd=folder)
+            descriptor = os.open(name, _OPEN_FOLDER, dir_fd=folder)
+            try:
+                failed: OSError | CannotPutBack | None = None
+                for each, its in inside.items():
+                    try:
+                        _make(each, its, folder=descriptor)
+                    except (OSError, CannotPutBack) as error:
+                        failed = error
+                os.fchmod(descriptor, mode)
+                if failed is not None:
+                    raise failed
+            finally:
+                os.close(descriptor)
+        case Missing():
+            pass
+        case File() | Other():
+            raise CannotPutBack(name)
+
+
+def _unused_name(name: str) -> str:
+    return f".refused-{os.urandom(4).hex()}-{name}"[:255]

@@ -1,0 +1,209 @@
+"""Confinement by Landlock: a command gives up all rights to files but those that rules grant.
+
+A rule grants a right to a directory and to all that is in it; nothing can be taken out again. So
+where something is hidden, the directories on the way to it are listed, and what they hold is granted
+one by one. A `.git` cannot be taken out of a root in this way, as then nothing new could be made
+there: it is watched instead (`guard`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from parley.errors import CannotConfine
+from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
+from parley.sandbox.guard import Guard, Watch
+from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
+from parley.sandbox.rights import OLDEST, READ, WRITE, WRITE_TO_FILE, Files, Scope, files_of, network_of, scopes_of
+from parley.sandbox.seccomp import program
+from parley.sandbox.threads import in_thread
+
+__all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
+
+log: Final = logging.getLogger(__name__)
+
+_DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
+"""Those of `/dev` that programs need. All others are out of reach: the user may be root, and then a device is
+a disk with all that is hidden on it. Pseudo-terminals too: whoever may open one in `/dev/pts` may open those
+that the user sits at."""
+
+_LIST: Final = int(Files.READ_DIR)
+_USE_DEVICE: Final = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE | Files.IOCTL_DEV)
+
+_FORBIDDEN: Final = 1
+"""How a command ends that changed what is protected, as if it had been kept from it in the first place."""
+
+_MOST_RULES: Final = 20_000
+"""Each costs some microseconds at every start. A directory of so many entries is no home of anything hidden."""
+
+
+class Entry(Struct, frozen=True):
+    """Something in a directory."""
+
+    path: str
+    is_folder: bool
+
+
+Listing = Callable[[str], Iterable[Entry]]
+"""What a directory holds, links left out: nothing is granted to a link, only to what it leads to."""
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """What a directory holds; nothing if it may not be listed, and then nothing in it is granted."""
+    try:
+        with os.scandir(folder) as found:
+            for entry in found:
+                if not entry.is_symlink():
+                    yield Entry(entry.path, entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+
+
+# --- rules -------------------------------------------------------------------------------
+
+
+def read_rules(places: Places, listing: Listing = entries) -> Iterator[Rule]:
+    """All may be read but what is hidden, and devices. Names of what is hidden can be listed where their
+    directory can."""
+    yield Rule("/", _LIST)
+    closed = _closed(places)
+    ways = _ways(closed)
+    for way in ways:
+        if not places.hides(way):
+            for entry in listing(way):
+                if entry.path not in closed and entry.path not in ways:
+                    yield Rule(entry.path, READ)
+    for root in places.roots:
+        if root not in ways:
+            yield Rule(root, READ)
+
+
+def write_rules(places: Places, listing: Listing = entries) -> Iterator[Rule]:
+    """The roots may be written to. Where something hidden lies in one, the directories on the way to it stay
+    as they are, and what else they hold may be written to."""
+    closed = _closed(places)
+    ways = _ways(closed)
+    for root in places.roots:
+        if root not in ways:
+            yield Rule(root, WRITE)
+            continue
+        for way in ways:
+            if is_below(way, root) and not places.hides(way):
+                for entry in listing(way):
+                    if entry.path not in closed and entry.path not in ways:
+                        yield Rule(entry.path, WRITE if entry.is_folder else WRITE_TO_FILE)
+
+
+def _device_rules() -> Iterator[Rule]:
+    for name in _DEVICES:
+        yield Rule(f"/dev/{name}", _USE_DEVICE)
+
+
+def _closed(places: Places) -> set[str]:
+    """What is granted to nobody as part of something else."""
+    return {*places.hidden, "/dev"}
+
+
+def _ways(closed: Iterable[str]) -> dict[str, None]:
+    """All directories in which something closed lies, at any depth, outer ones first."""
+    return dict.fromkeys(sorted({folder for path in closed for folder in above(path)}, key=depth))
+
+
+def restriction(
+    places: Places, bounds: Bounds, *, abi: int, machine: str, listing: Listing = entries
+) -> Restriction:
+    """What the command gives up.
+
+    Raises:
+        CannotConfine: that would take too many rules, or the machine is not known.
+    """
+    handled = files_of(abi)
+    scoped = scopes_of(abi)
+    if bounds.unix_sockets:
+        handled &= ~int(Files.RESOLVE_UNIX)
+        scoped &= ~int(Scope.ABSTRACT_UNIX_SOCKET)
+    granted: dict[str, int] = {}
+    for rules in (read_rules(places, listing), write_rules(places, listing), _device_rules()):
+        for rule in rules:
+            granted[rule.path] = granted.get(rule.path, 0) | rule.rights
+            if len(granted) > _MOST_RULES:
+                raise CannotConfine("the directories in which something is hidden hold too many files for Landlock")
+    return Restriction(
+        handled_files=handled,
+        handled_network=0 if bounds.network else network_of(abi),
+        scoped=scoped,
+        rules=tuple(Rule(path, rights & handled) for path, rights in granted.items()),
+        seccomp=program(
+            machine,
+            writable=bool(places.roots),
+            network=bounds.network,
+            unix_sockets=bounds.unix_sockets,
+            namespaces=False,
+        ),
+    )
+
+
+# --- running a command -------------------------------------------------------------------
+
+
+class Landlock:
+    """Has commands started with a restriction, and watches over what it cannot keep them from."""
+
+    def __init__(self, starter: Starter, *, abi: int) -> None:
+        self._starter = starter
+        self._abi = abi
+        self._guard = Guard()
+
+    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
+        """As `Commands.run`; a command that changed what is protected has failed."""
+        watches: list[Watch] = []
+        said: list[str] = []
+        ended: Ended | None = None
+        try:
+            start = await in_thread(lambda: self._prepared(command, bounds, watches))
+            ended = await self._starter.start(start, output=output)
+        finally:
+            if watches:
+                said = await in_thread(lambda: self._guard.leave(watches))
+                if ended is None:
+                    for sentence in said:
+                        log.warning("%s", sentence)
+        for sentence in said:
+            output("stderr", f"{sentence}\n".encode())
+        return Ended(exit_code=_FORBIDDEN, seconds=ended.seconds) if said and ended.exit_code == 0 else ended
+
+    def _prepared(self, command: Command, bounds: Bounds, watches: list[Watch]) -> Start:
+        places = find(bounds)
+        refuse_hidden(places, command.cwd)
+        restricted = restriction(places, bounds, abi=self._abi, machine=os.uname().machine)
+        self._guard.enter(places, watches)
+        return Start(
+            argv=command.argv,
+            cwd=command.cwd,
+            env=command.env,
+            files=command.files,
+            restriction=restricted,
+            timeout_seconds=command.timeout_seconds,
+        )
+
+
+# --- a thread of the server --------------------------------------------------------------
+
+
+def confine_thread(bounds: Bounds) -> bool:
+    """As `Commands.confine_thread`."""
+    from parley.sandbox.kernel import confine, landlock_abi
+
+    try:
+        abi = landlock_abi()
+    except OSError:
+        return False
+    if abi < OLDEST:
+        return False
+    confine(write_rules(find(bounds)), bounds.writable)
+    return True

@@ -1,0 +1,120 @@
+"""The mechanisms by name: whether this system has what each needs, and whether it works."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final, Literal, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from parley.errors import os_detail
+from parley.ports.commands import Start, Starter
+from parley.sandbox.trial import Confining, why_not
+
+__all__ = ["Found", "Name", "find", "not_tried"]
+
+Name = Literal["bubblewrap", "landlock", "seatbelt"]
+
+_PATIENCE_SECONDS: Final = 20.0
+
+_TITLES: Final[dict[Name, str]] = {"bubblewrap": "bubblewrap", "landlock": "Landlock", "seatbelt": "Seatbelt"}
+
+_NO_LANDLOCK: Final = {errno.ENOSYS: "the kernel has none", errno.EOPNOTSUPP: "it is switched off in the kernel"}
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What became of trying one out."""
+
+    name: Name
+    title: str
+    """As it is called in a sentence."""
+    mechanism: Confining | None = None
+    """None: it does not work."""
+    fault: str | None = None
+    """Why not, as a part of a sentence."""
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+async def find(name: Name, starter: Starter) -> Found:
+    """Try a mechanism out.
+
+    Raises:
+        CommandNotStarted: this could not be found out; another time it may.
+    """
+    match name:
+        case "bubblewrap":
+            return await _bubblewrap(starter)
+        case "landlock":
+            return await _landlock(starter)
+        case "seatbelt":
+            return await _seatbelt(starter)
+        case unknown:
+            assert_never(unknown)
+
+
+def not_tried(name: Name, why: str) -> Found:
+    """One of which nothing could be found out."""
+    return Found(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}")
+
+
+async def _bubblewrap(starter: Starter) -> Found:
+    from parley.sandbox.bubblewrap import Bubblewrap, launcher, limiter
+
+    found = Found(name="bubblewrap", title=_TITLES["bubblewrap"])
+    path, limits = launcher(), limiter()
+    if path is None:
+        return replace(found, fault="it is not installed")
+    facts = (
+        ("path", path),
+        ("version", await _version(starter, path)),
+        ("prlimit", limits or "not installed: the number of processes is not limited"),
+    )
+    faults: list[str] = []
+    for has_proc, proc in ((True, "its own"), (False, "none: the system does not let it be mounted")):
+        mechanism = Bubblewrap(starter, launcher=path, limiter=limits, has_proc=has_proc)
+        fault = await why_not(mechanism)
+        if fault is None:
+            return replace(found, mechanism=mechanism, facts=(*facts, ("proc", proc)))
+        faults.append(fault)
+    return replace(found, fault=faults[0], facts=facts)
+
+
+async def _landlock(starter: Starter) -> Found:
+    from parley.sandbox.kernel import landlock_abi
+    from parley.sandbox.landlock import Landlock
+    from parley.sandbox.rights import OLDEST, SCOPES_SINCE
+
+    found = Found(name="landlock", title=_TITLES["landlock"])
+    try:
+        abi = landlock_abi()
+    except OSError as error:
+        return replace(found, fault=_NO_LANDLOCK.get(error.errno or 0, os_detail(error)))
+    signals = "its own" if abi >= SCOPES_SINCE else f"all of the user's: version {SCOPES_SINCE} would be needed"
+    facts = (("abi", str(abi)), ("processes it can end", signals))
+    if abi < OLDEST:
+        return replace(found, fault=f"the kernel has version {abi} of it, and {OLDEST} is needed", facts=facts)
+    mechanism = Landlock(starter, abi=abi)
+    fault = await why_not(mechanism)
+    return replace(found, mechanism=None if fault else mechanism, fault=fault, facts=facts)
+
+
+async def _seatbelt(starter: Starter) -> Found:
+    from parley.sandbox.seatbelt import LAUNCHER, Seatbelt
+
+    mechanism = Seatbelt(starter)
+    fault = await why_not(mechanism)
+    return Found(
+        name="seatbelt",
+        title=_TITLES["seatbelt"],
+        mechanism=None if fault else mechanism,
+        fault=fault,
+        facts=(("path", LAUNCHER),),
+    )
+
+
+async def _version(starter: Starter, path: str) -> str:
+    said = bytearray()
+    start = Start(argv=(path, "--version"), cwd="/", env={}, timeout_seconds=_PATIENCE_SECONDS)
+    await starter.start(start, output=lambda _, data: said.extend(data))
+    return said.decode(errors="replace").strip().removeprefix("bubblewrap ")

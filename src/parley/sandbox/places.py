@@ -1,0 +1,262 @@
+"""Which places on disk bounds come to now: where may be written, what of it is protected, and what is hidden.
+
+Looks, and changes nothing. How commands are kept from a place is for each mechanism to say.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from parley.config.protected import AGENTS, GIT
+from parley.errors import CannotConfine
+from parley.ports.commands import Bounds, Root
+from parley.wire.text import sayable
+
+__all__ = ["Places", "above", "depth", "find", "is_below", "refuse_hidden"]
+
+_LONGEST: Final = 4096
+"""Bytes of a path, and so of a file that holds little else; the system takes no more."""
+
+
+_NAMES: Final = "gitdir: "
+"""How a `.git` file begins that names a directory."""
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """Absolute paths without links, each sorted by how deep it lies. The deepest that a path lies below counts."""
+
+    roots: tuple[str, ...] = ()
+    """Directories that may be written to."""
+    git_folders: tuple[str, ...] = ()
+    """Where git has its configuration and hooks."""
+    protected: tuple[str, ...] = ()
+    """Other files and directories within the roots that must stay as they are."""
+    vacant: tuple[str, ...] = ()
+    """Each would be a `.git`: it is not there, or an empty directory."""
+    hidden_folders: tuple[str, ...] = ()
+    hidden_files: tuple[str, ...] = ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return self.hidden_folders + self.hidden_files
+
+    def hides(self, path: str) -> bool:
+        """Whether a path is out of sight."""
+        return _innermost(path, self.roots + self.hidden) in self.hidden
+
+    def is_writable(self, path: str) -> bool:
+        """Whether a path may be written to."""
+        fenced = self.git_folders + self.protected + self.vacant + self.hidden
+        return _innermost(path, self.roots + fenced) in self.roots
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether an absolute path is a folder's, or that of something in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def above(path: str) -> Iterator[str]:
+    """All directories that a path lies in, from the nearest on."""
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
+
+
+def depth(path: str) -> tuple[int, str]:
+    """To sort by: a directory comes before what is in it."""
+    return len([part for part in path.split("/") if part]), path
+
+
+def find(bounds: Bounds) -> Places:
+    """What there is.
+
+    Raises:
+        CannotConfine: a root is not what it was, or something in it cannot be protected.
+    """
+    hidden = {real: mode for path in bounds.hidden if (real := _real(path)) and (mode := _mode(real)) is not None}
+    if "/" in hidden:
+        raise CannotConfine("`/` cannot be hidden")
+    roots = _sorted(root.path for root in bounds.writable if _is_there(root) and root.path not in hidden)
+    marks = roots + _sorted(hidden)
+    hidden = {path: mode for path, mode in hidden.items() if not _is_inside(path, hidden, marks)}
+    git_folders, protected, vacant = set[str](), set[str](), set[str]()
+    for root in roots:
+        git = os.path.join(root, GIT)
+        mode = _mode(git)
+        if git in roots:
+            pass  # who names it as a root wants it written to
+        elif mode is None or (stat.S_ISDIR(mode) and _is_empty(git)):
+            vacant.add(git)
+        elif stat.S_ISLNK(mode):
+            raise CannotConfine(f"{sayable(git)} is a symbolic link, and what it leads to cannot be protected")
+        elif stat.S_ISDIR(mode):
+            git_folders.add(git)
+        else:
+            protected.add(git)
+            git_folders |= set(_named_by(git, roots))
+        protected |= set(_of_agents(root, roots))
+    found = Places(
+        roots=roots,
+        hidden_folders=_sorted(path for path, mode in hidden.items() if stat.S_ISDIR(mode)),
+        hidden_files=_sorted(path for path, mode in hidden.items() if not stat.S_ISDIR(mode)),
+    )
+    # What is hidden, or lies in what is protected already, needs no protection of its own.
+    marks = roots + _sorted(git_folders | protected | vacant)
+
+    def outermost(paths: set[str]) -> tuple[str, ...]:
+        inner = git_folders | protected
+        return _sorted(path for path in paths if not found.hides(path) and not _is_inside(path, inner, marks))
+
+    return Places(
+        roots=roots,
+        git_folders=outermost(git_folders),
+        protected=outermost(protected - git_folders),
+        vacant=outermost(vacant),
+        hidden_folders=found.hidden_folders,
+        hidden_files=found.hidden_files,
+    )
+
+
+def refuse_hidden(places: Places, cwd: str) -> None:
+    """See that a command can be in its working directory.
+
+    Raises:
+        CannotConfine: that is out of its sight.
+    """
+    try:
+        real = os.path.realpath(cwd)
+    except ValueError:
+        return  # no directory has such a name, and whoever starts the command says so
+    if places.hides(real):
+        raise CannotConfine(f"the working directory {sayable(cwd)} is hidden from commands")
+
+
+# --- roots -------------------------------------------------------------------------------
+
+
+def _is_there(root: Root) -> bool:
+    """Whether a root is there. Without one there is nothing to write to.
+
+    Raises:
+        CannotConfine: something else has taken its place.
+    """
+    try:
+        found = os.lstat(root.path)
+        real = os.path.realpath(root.path, strict=True)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise CannotConfine(f"{sayable(root.path)} cannot be looked at: {error.strerror}") from None
+    is_same = stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (root.device, root.inode)
+    if real != root.path or not is_same:
+        raise CannotConfine(f"{sayable(root.path)} may not be written to any more: another has taken its place")
+    return True
+
+
+# --- what is protected -------------------------------------------------------------------
+
+
+def _of_agents(root: str, roots: tuple[str, ...]) -> Iterator[str]:
+    """The settings of agents that are there; behind a link, only what could be written to."""
+    for name in AGENTS:
+        real = _real(os.path.join(root, name))
+        if real is not None and real not in roots and any(is_below(real, each) for each in roots):
+            yield real
+
+
+def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
+    """The directories that a `.git` file leads to, as far as they could be written to.
+
+    Raises:
+        CannotConfine: a command could put something else there.
+    """
+    text = _line(git)
+    named = text.removeprefix(_NAMES)
+    if named in ("", text):
+        return
+    folder = _followed(os.path.join(os.path.dirname(git), named), git, roots)
+    if folder is None:
+        return
+    shared = _line(os.path.join(folder, "commondir"))
+    common = _followed(os.path.join(folder, shared), git, roots) if shared else None
+    for place in (folder, common):
+        if place is not None and place not in roots and any(is_below(place, root) for root in roots):
+            yield place
+
+
+def _followed(path: str, git: str, roots: tuple[str, ...]) -> str | None:
+    """Where a path leads, None if there is nothing and nothing can be put there."""
+    path = os.path.normpath(path)
+    real = _real(path)
+    is_ours_to_change = any(is_below(place, root) for place in (path, real or path) for root in roots)
+    goes_through_links = any(
+        os.path.islink(place) for place in (path, *above(path)) if any(is_below(place, root) for root in roots)
+    )
+    if is_ours_to_change and (real is None or goes_through_links):
+        why = "which is not there" if real is None else "through a symbolic link"
+        raise CannotConfine(f"{sayable(git)} leads to {sayable(path)}, {why}, and cannot be protected")
+    return real
+
+
+def _line(path: str) -> str:
+    """What a small file says, as git reads it; nothing if it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        text = file.read(_LONGEST)
+    return "" if b"\0" in text else os.fsdecode(text.rstrip(b"\r\n"))
+
+
+# --- paths -------------------------------------------------------------------------------
+
+
+def _real(path: str) -> str | None:
+    """The path behind all links; None if nothing is there, or nothing that we could reach."""
+    if not os.path.lexists(path):  # one look, where following it takes one at each directory
+        return None
+    try:
+        return os.path.realpath(path, strict=True)
+    except (OSError, ValueError):
+        return None
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CannotConfine(f"{sayable(path)} cannot be looked at: {error.strerror}") from None
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except FileNotFoundError:
+        return True  # it was somebody's mount point, and is gone by now
+    except OSError:
+        return False
+
+
+def _sorted(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(paths), key=depth))
+
+
+def _innermost(path: str, marks: Iterable[str]) -> str | None:
+    """The deepest of the marks that a path is or lies below."""
+    return max((mark for mark in marks if is_below(path, mark)), key=depth, default=None)
+
+
+def _is_inside(path: str, others: Iterable[str], marks: Iterable[str]) -> bool:
+    """Whether the next of the marks above a path is one of these."""
+    return _innermost(os.path.dirname(path), marks) in set(others) if path != "/" else False

@@ -1,0 +1,146 @@
+"""Commands within their bounds, or not at all.
+
+Chooses among the mechanisms of this system, each tried out before the first command relies on it.
+Does not know how any of them works: they are loaded when they are needed, so that a server that
+confines nothing has nothing to pay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from parley.errors import CannotConfine, CommandNotStarted
+from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
+
+if TYPE_CHECKING:
+    from parley.sandbox.mechanisms import Found, Name
+    from parley.sandbox.trial import Confining
+
+__all__ = ["Report", "Sandboxed", "Tried"]
+
+_MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
+"""Of each system, the best one first."""
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """A mechanism that this system may have, for a person to read."""
+
+    name: str
+    fault: str | None
+    """Why it cannot be used; None: it works."""
+    facts: tuple[tuple[str, str], ...]
+    """What was found, by name."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What keeps commands within their bounds here, and why."""
+
+    used: str | None
+    why_none: str | None
+    tried: tuple[Tried, ...]
+    hidden: tuple[str, ...]
+    """Of what is to be hidden, what is there."""
+
+
+class Sandboxed:
+    """Runs commands. With bounds, something keeps them there; without, they may do what the user may."""
+
+    def __init__(self, starter: Callable[[], Starter], *, platform: str = sys.platform) -> None:
+        """`starter` is called when the first command is run."""
+        self._make_starter = starter
+        self._made_starter: Starter | None = None
+        self._platform = platform
+        self._found: dict[str, Found] = {}
+        self._trying = asyncio.Lock()
+
+    async def run(self, command: Command, *, output: Output) -> Ended:
+        if command.bounds is None:
+            return await self._starter.start(_plain(command), output=output)
+        mechanism = await self._chosen(command.bounds)
+        if isinstance(mechanism, str):
+            raise CannotConfine(f"no sandbox is available on this system: {mechanism}")
+        return await mechanism.run(command, command.bounds, output=output)
+
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        mechanism = await self._chosen(bounds)
+        return mechanism if isinstance(mechanism, str) else None
+
+    def confine_thread(self, bounds: Bounds) -> bool:
+        if self._platform != "linux":
+            return False
+        from parley.sandbox.landlock import confine_thread
+
+        return confine_thread(bounds)
+
+    async def report(self, bounds: Bounds) -> Report:
+        """What there is for these bounds; tries out everything."""
+        from parley.sandbox.places import find
+
+        choice = self._choice(bounds)
+        tried = [await self._find(name) for name in _MECHANISMS.get(self._platform, ())]
+        usable = [found.name for found in tried if found.name in choice and found.mechanism is not None]
+        return Report(
+            used=next(iter(usable), None),
+            why_none=None if usable else self._complaint(bounds, [each for each in tried if each.name in choice]),
+            tried=tuple(Tried(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
+            hidden=find(Bounds(hidden=bounds.hidden)).hidden,
+        )
+
+    async def close(self) -> None:
+        """Kill all that runs, and run nothing more."""
+        if self._made_starter is not None:
+            await self._made_starter.close()
+
+    @property
+    def _starter(self) -> Starter:
+        if self._made_starter is None:
+            self._made_starter = self._make_starter()
+        return self._made_starter
+
+    def _choice(self, bounds: Bounds) -> Sequence[Name]:
+        known = _MECHANISMS.get(self._platform, ())
+        return [name for name in known if bounds.mechanism in ("auto", name)]
+
+    async def _chosen(self, bounds: Bounds) -> Confining | str:
+        """The first that works, or why there is none."""
+        tried: list[Found] = []
+        for name in self._choice(bounds):
+            found = await self._find(name)
+            if found.mechanism is not None:
+                return found.mechanism
+            tried.append(found)
+        return self._complaint(bounds, tried)
+
+    async def _find(self, name: Name) -> Found:
+        """The mechanism, tried out until it is known whether it works."""
+        async with self._trying:
+            if name not in self._found:
+                from parley.sandbox import mechanisms
+
+                try:
+                    self._found[name] = await mechanisms.find(name, self._starter)
+                except CommandNotStarted as error:
+                    return mechanisms.not_tried(name, error.detail)
+            return self._found[name]
+
+    def _complaint(self, bounds: Bounds, tried: Sequence[Found]) -> str:
+        if tried:
+            return "; ".join(f"{found.title}: {found.fault}" for found in tried)
+        if self._platform in _MECHANISMS:
+            return f"{bounds.mechanism} is not for this system"
+        return "there is none for this system; run inside WSL2"
+
+
+def _plain(command: Command) -> Start:
+    return Start(
+        argv=command.argv,
+        cwd=command.cwd,
+        env=command.env,
+        files=command.files,
+        timeout_seconds=command.timeout_seconds,
+    )

@@ -1,0 +1,73 @@
+"""Work on files beside the event loop, which is never left half done."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+__all__ = ["in_thread"]
+
+T = TypeVar("T")
+
+_MOST_IDLE: Final = 4
+"""Threads that wait for more work. Beginning one takes as long as much of the work does."""
+
+_idle: Final[list[_Worker]] = []
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what comes of `work`, which is done in another thread and must be bounded by itself.
+
+    Cancelling does not reach it: that is raised when the work is done. Work that a file system holds up
+    holds up no other, and nothing waits for it at the end of the process.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        told: tuple[Callable[[Any], None], object]
+        try:
+            told = outcome.set_result, work()
+        except BaseException as error:
+            told = outcome.set_exception, error
+        try:
+            loop.call_soon_threadsafe(*told)
+        except RuntimeError:
+            pass  # the loop has ended meanwhile
+
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.do(run)
+    cancelled: asyncio.CancelledError | None = None
+    while not outcome.done():
+        try:
+            await asyncio.wait((outcome,))
+        except asyncio.CancelledError as asked:
+            cancelled = asked
+    if cancelled is not None:
+        outcome.exception()  # seen, and less than having been cancelled
+        raise cancelled
+    return outcome.result()
+
+
+class _Worker:
+    """A thread that does one piece of work after the other."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._run, name="sandbox", daemon=True).start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+            if len(_idle) >= _MOST_IDLE:
+                return
+            _idle.append(self)

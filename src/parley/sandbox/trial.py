@@ -1,0 +1,114 @@
+"""Trying a mechanism out before it is relied on: a command that is confined by it attempts what it must not do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from parley.errors import CannotConfine, os_detail
+from parley.ports.commands import Bounds, Command, Ended, Output, Root
+
+__all__ = ["Confining", "why_not"]
+
+_PATIENCE_SECONDS: Final = 20.0
+"""For what takes a tenth of a second, on a computer with other work to do."""
+_MOST_SAID: Final = 300
+"""Bytes of a complaint that are passed on."""
+
+_SCRIPT: Final = """
+import os, sys
+from _socket import AF_INET, SOCK_STREAM, socket
+
+inside, outside, hidden = sys.argv[1:]
+
+
+def is_refused(attempt, *arguments):
+    try:
+        attempt(*arguments)
+    except OSError:
+        return True
+    return False
+
+
+def use_network():
+    socket(AF_INET, SOCK_STREAM).bind(("127.0.0.1", 0))
+
+
+os.mkdir(inside + "/made")
+attempts = {
+    "write outside of what it may write to": is_refused(os.mkdir, outside + "/made"),
+    "read what is hidden": is_refused(os.open, hidden, os.O_RDONLY),
+    "use the network": is_refused(use_network),
+}
+for what, refused in attempts.items():
+    if not refused:
+        sys.exit("a command could still " + what)
+print("confined")
+"""
+
+
+class Confining(Protocol):
+    """A mechanism."""
+
+    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended: ...
+
+
+async def why_not(mechanism: Confining) -> str | None:
+    """Why it does not work here, as a part of a sentence; None: it does.
+
+    Raises:
+        CommandNotStarted: this could not be found out; another time it may.
+    """
+    try:
+        with _ground() as ground:
+            return await _tried(mechanism, *ground)
+    except OSError as error:
+        return f"it cannot be tried out: {os_detail(error)}"
+
+
+async def _tried(mechanism: Confining, inside: str, outside: str, hidden: str) -> str | None:
+    found = os.stat(inside)
+    bounds = Bounds(
+        writable=(Root(path=inside, device=found.st_dev, inode=found.st_ino),),
+        hidden=(hidden,),
+    )
+    command = Command(
+        argv=(sys.executable, "-I", "-S", "-c", _SCRIPT, inside, outside, hidden),
+        cwd="/",
+        env={},
+        timeout_seconds=_PATIENCE_SECONDS,
+        bounds=bounds,
+    )
+    said = bytearray()
+    try:
+        ended = await mechanism.run(command, bounds, output=lambda _, data: said.extend(data))
+    except CannotConfine as error:
+        return _last_line(said) or error.detail
+    if ended.exit_code == 0 and said == b"confined\n":
+        return None
+    return _last_line(said) or f"a first command ended with {ended.exit_code}"
+
+
+@contextmanager
+def _ground() -> Iterator[tuple[str, str, str]]:
+    """A directory inside, one outside, and a file that is hidden."""
+    place = os.path.realpath(tempfile.mkdtemp(prefix="parley-"))
+    try:
+        inside, outside, hidden = (os.path.join(place, name) for name in ("inside", "outside", "hidden"))
+        os.mkdir(inside)
+        os.mkdir(outside)
+        with open(hidden, "x"):
+            pass
+        yield inside, outside, hidden
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _last_line(said: bytearray) -> str:
+    lines = said[-_MOST_SAID:].decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("bwrap: ") if lines else ""

@@ -1,0 +1,104 @@
+"""What one client is asked: each open question of the conversations it follows, once.
+
+Knows which of the client's own requests a conversation came by, and how to read what it answers. Who
+else is asked, and what becomes of an answer, is for `runtime/questions.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from parley.conversation.log import Entry
+from parley.conversation.questions import Question
+from parley.conversation.records import QuestionAsked, record_type
+from parley.errors import QuestionIsSettled
+from parley.runtime.conversations import Conversation
+from parley.runtime.questions import Questions
+from parley.server.requests import Requests
+from parley.server.visible import harmless
+from parley.server.wording import elicitation
+from parley.wire.elicitation import ElicitationParams, read_answer
+from parley.wire.events import Settlement
+from parley.wire.ids import ApprovalId, ConversationId
+from parley.wire.jsonrpc import Message, RequestId, encode
+
+__all__ = ["Asking"]
+
+_ASKED: Final = record_type(QuestionAsked)
+
+
+class _Named(Struct):
+    approval_id: ApprovalId
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+
+
+class Asking:
+    """One client."""
+
+    def __init__(self, requests: Requests) -> None:
+        self.can_be_asked = False
+        """Whether the client said so."""
+        self._requests = requests
+        self._full = False
+        self._calls: dict[ConversationId, str] = {}
+        """The first request by which the client had to do with a conversation."""
+        self._open: dict[ApprovalId, tuple[RequestId, Questions]] = {}
+        """What it was asked and has not answered."""
+
+    def begin(self, *, full: bool, can_be_asked: bool) -> None:
+        """What was negotiated."""
+        self._full, self.can_be_asked = full, can_be_asked
+
+    def came_by(self, conversation: ConversationId, request_id: RequestId) -> None:
+        """The client created, called or streamed a conversation by this request."""
+        self._calls.setdefault(conversation, str(request_id))
+
+    # --- asking ------------------------------------------------------------------------
+
+    def passed(self, conversation: Conversation, entry: Entry) -> None:
+        """The client was shown all up to this entry: if it is an open question, that is asked now."""
+        if entry.type != _ASKED or (question := conversation.questions.open) is None:
+            return
+        # A client that is behind passes questions that are settled, while a later one is open.
+        if _named.decode(entry.encoded).approval_id == question.approval_id:
+            self._ask(conversation, question)
+
+    def ask_what_is_open(self, conversation: Conversation) -> None:
+        """The client was shown all that happened."""
+        if (question := conversation.questions.open) is not None:
+            self._ask(conversation, question)
+
+    def _ask(self, conversation: Conversation, question: Question) -> None:
+        approval_id, questions = question.approval_id, conversation.questions
+        if not self.can_be_asked or approval_id in self._open:
+            return
+        params = elicitation(question, call=self._calls[conversation.id], full=self._full)
+        answered = partial(self._settle, questions, approval_id)
+        request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
+        self._open[approval_id] = request_id, questions
+        questions.put_to(self)
+
+    def _settle(self, questions: Questions, approval_id: ApprovalId, answer: Message) -> None:
+        """What is settled was taken back, and what is taken back is not answered: so this question is open."""
+        decision, reason = read_answer(answer)
+        questions.settle(approval_id, decision, by="client", reason=harmless(reason or ""))
+
+    # --- what becomes of it ------------------------------------------------------------
+
+    def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
+        """Somebody has answered, or nobody needs to; the client is told, unless it was the one who did."""
+        if (asked := self._open.pop(approval_id, None)) is not None:
+            self._requests.take_back(asked[0], reason=str(QuestionIsSettled(decision)))
+
+    def gone(self) -> None:
+        """The client is not there any more: what it was asked is for others to answer."""
+        self._requests.forget()
+        while self._open:
+            _, (_, questions) = self._open.popitem()
+            questions.forgotten_by(self)

@@ -1,0 +1,18 @@
+"""`approvalAnswer`: settle a question, whoever was asked."""
+
+from __future__ import annotations
+
+from parley.server.toolcall import ToolCall
+from parley.server.visible import harmless
+from parley.wire.ids import ApprovalId
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import ApprovalAnswerArguments, PlainOk
+
+__all__ = ["answer_question"]
+
+
+async def answer_question(call: ToolCall, args: ApprovalAnswerArguments) -> CallToolResult:
+    approval_id = ApprovalId(str(args.approval_id))
+    questions = call.host.conversations.question(approval_id)
+    questions.settle(approval_id, args.decision, by="tool", reason=harmless(args.reason or ""))
+    return typed_result(PlainOk())

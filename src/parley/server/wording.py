@@ -1,0 +1,99 @@
+"""How a question is put into words: for clients old and new, and for the list of open ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import UNSET, Raw
+from msgspec.structs import asdict
+
+from parley.conversation.questions import Question, Shown
+from parley.server.times import iso
+from parley.server.visible import one_line, quoted, quoted_command
+from parley.wire import tools
+from parley.wire.elicitation import FULL_SCHEMA, PLAIN_SCHEMA, ElicitationParams, QuestionFields
+from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import encode
+
+__all__ = ["elicitation", "listed"]
+
+_FULL_FORM: Final = Raw(encode(FULL_SCHEMA))
+_PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
+
+
+def elicitation(question: Question, *, call: str, full: bool) -> ElicitationParams:
+    """What a client is sent; `call` is its own request by which it has to do with the conversation."""
+    fields = _fields(question, call=call, full=full)
+    return ElicitationParams(
+        message=_message(question, full=full),
+        requested_schema=_FULL_FORM if full else _PLAIN_FORM,
+        meta=fields if full else UNSET,
+        **asdict(fields),
+    )
+
+
+def listed(question: Question, conversation: ConversationId) -> tools.Question:
+    """An open question as the tools show it."""
+    asked = question.asked
+    is_command = asked.kind == "exec"
+    return tools.Question(
+        approval_id=asked.approval_id,
+        conversation_id=conversation,
+        call_id=asked.call_id,
+        kind=asked.kind,
+        message=_message(question, full=True),
+        asked_at=iso(question.at),
+        command=asked.command if is_command else UNSET,
+        cwd=asked.cwd if is_command else UNSET,
+        changes=asked.changes if asked.kind == "patch" else UNSET,
+    )
+
+
+def _message(question: Question, *, full: bool) -> str:
+    shown = question.shown
+    outside = ", outside the sandbox" if full and question.asked.leaves_sandbox else ""
+    reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
+    return f"{reason}Allow Codex to {_what(shown)}{outside}?"
+
+
+def _what(shown: Shown) -> str:
+    match shown:
+        case ExecApprovalRequest(command=command, cwd=cwd):
+            return f"run `{quoted_command(command)}` in `{quoted(cwd)}`"
+        case ApplyPatchApprovalRequest():
+            return "apply proposed code changes"
+
+
+def _is_given_reasons(shown: Shown, *, full: bool) -> bool:
+    """Older clients are told why a patch is wanted, and not why a command is."""
+    return full or isinstance(shown, ApplyPatchApprovalRequest)
+
+
+def _fields(question: Question, *, call: str, full: bool) -> QuestionFields:
+    shown = question.shown
+    reason = shown.reason if _is_given_reasons(shown, full=full) else UNSET
+    approval_id = question.approval_id if full else UNSET
+    match shown:
+        case ExecApprovalRequest(command=command, cwd=cwd):
+            return QuestionFields(
+                codex_elicitation="exec-approval",
+                codex_mcp_tool_call_id=call,
+                codex_event_id=question.event_id,
+                codex_call_id=shown.call_id,
+                codex_command=command,
+                codex_cwd=cwd,
+                codex_reason=reason,
+                parley_approval_id=approval_id,
+            )
+        case ApplyPatchApprovalRequest(changes=changes, grant_root=grant_root):
+            return QuestionFields(
+                codex_elicitation="patch-approval",
+                codex_mcp_tool_call_id=call,
+                codex_event_id=question.event_id,
+                codex_call_id=shown.call_id,
+                codex_reason=reason,
+                codex_grant_root=grant_root,
+                codex_changes=changes,
+                parley_approval_id=approval_id,
+            )

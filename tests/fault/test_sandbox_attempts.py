@@ -1,0 +1,98 @@
+"""Whatever a confined command tries, it changes nothing and reaches nobody; without the sandbox it could.
+
+The attempts stand in `kit/attacks`, one module for each kind. The control shows for each of them that
+it works on this computer; where the computer itself forbids one, the control is skipped and says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pytest
+
+from kit.attacks.attempts import KINDS, WORKED, of_kind
+from kit.attacks.confined import CELLS, MODES, Confined, Mode, Survey
+from kit.attacks.ground import Ground, Outcomes, by_itself, unexpected
+from kit.attacks.nobody import as_nobody
+from kit.needs import MECHANISMS
+from parley.config.types import Mechanism
+
+OPEN: Final = {
+    ("files", "bubblewrap"): {"write to a pipe that somebody reads": WORKED},
+}
+"""What is known to be open, as docs/security.md says."""
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Ground]:
+    with Ground() as ground:
+        yield ground
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    with Confined() as confined:
+        yield confined
+
+
+def expected(kind: str, mechanism: str, mode: str) -> Mapping[str, str]:
+    """What is not simply refused."""
+    if kind == "network" and mode == MODES[2].name:
+        return dict.fromkeys(of_kind(kind), WORKED)
+    return OPEN.get((kind, mechanism), {})
+
+
+MARKS: Final = {str(mechanism): marks for (mechanism,), marks, _ in MECHANISMS}
+
+
+def forbidden(kind: str, outcomes: Outcomes) -> list[str]:
+    """What this computer itself forbids of this kind, with the reason; anything else must work."""
+    failed = {name: said for name, said in outcomes.items() if said != WORKED}
+    assert [name for name in failed if not of_kind(kind)[name].needs] == []
+    assert unexpected(failed) == {}
+    return [f"{name}: {said}, needs {of_kind(kind)[name].needs}" for name, said in failed.items()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_attempt_works_without_a_sandbox(ground: Ground, kind: str) -> None:
+    outcomes = ground.attack(kind, by_itself)
+
+    if refused := forbidden(kind, outcomes):
+        pytest.skip(f"this computer itself forbids {'; '.join(refused)}")
+
+
+@pytest.mark.promises("sandbox.writing", "sandbox.hidden", "sandbox.network", "sandbox.processes")
+@pytest.mark.parametrize(
+    ("kind", "mechanism", "mode"),
+    [
+        pytest.param(kind, mechanism, mode, marks=MARKS[mechanism], id=f"{kind}, {mechanism}, {mode.name}")
+        for kind, mechanism, mode in CELLS
+    ],
+)
+def test_no_attempt_works_within_bounds(
+    ground: Ground, confined: Confined, kind: str, mechanism: Mechanism, mode: Mode
+) -> None:
+    outcomes = confined.attack(ground, kind, mechanism, mode)
+
+    assert unexpected(outcomes) == expected(kind, mechanism, mode.name)
+
+
+# --- as a user who is not the superuser --------------------------------------------------
+
+
+def test_an_ordinary_user_comes_as_far_as_the_superuser() -> None:
+    survey = Survey(**json.loads(as_nobody("-m", "kit.attacks.confined")))
+    for kind, outcomes in survey.by_itself.items():
+        forbidden(kind, outcomes)
+
+    found = [(kind, mechanism, mode, unexpected(outcomes)) for kind, mechanism, mode, outcomes in survey.confined]
+    assert found == [
+        (kind, mechanism, mode, expected(kind, mechanism, mode)) for kind, mechanism, mode, _ in survey.confined
+    ]
+    if survey.unconfined:
+        pytest.skip(f"an ordinary user cannot be confined here by everything: {survey.unconfined}")
+    assert {(kind, mechanism) for kind, mechanism, *_ in found} == {
+        (kind, mechanism) for kind, mechanism, _ in CELLS
+    }

@@ -1,0 +1,292 @@
+"""Whatever a confined command does to `.git`, what git obeys and runs there is afterwards what it was before.
+
+bubblewrap keeps commands from it. Landlock cannot: there it is put back when the command is over, and
+where that is not possible the command has failed and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from kit.attacks.confined import MODES, Confined
+from kit.needs import MECHANISMS
+from kit.running import PATH
+from kit.trees import Tree, tree
+from parley.config.types import Mechanism
+from parley.errors import CannotConfine
+
+HOOK: Final = "#!/bin/sh\ntouch hooked\n"
+WORKSPACE_WRITE: Final = MODES[1]
+
+
+class Repository(NamedTuple):
+    """A project that may be written to, and a directory around it that may be, too."""
+
+    wide: Path
+    project: Path
+
+    def run(
+        self, confined: Confined, script: str, mechanism: Mechanism | None, *, wide: bool = True
+    ) -> tuple[int | None, str]:
+        """Run a script in the project; the exit code and what it complained about."""
+        roots = (str(self.project), *((str(self.wide),) if wide else ()))
+        bounds = mechanism and WORKSPACE_WRITE.bounds(mechanism, *roots)
+        env = {"PATH": PATH, "WIDE": str(self.wide), "HOOK": HOOK}
+        result = confined.run(bounds or None, "sh", "-c", script, cwd=str(self.project), env=env)
+        return result.exit_code, result.stderr.decode()
+
+    def state(self) -> Tree:
+        """All that git looks at, from where the user looks at it."""
+        found: Tree = {}
+        for name, place in (("project", self.project), ("main", self.wide / "main")):
+            if (place / ".git").is_file():
+                found[f"{name}/.git"] = ("file", (place / ".git").read_bytes())
+            elif os.path.lexists(place / ".git"):
+                found[f"{name}/.git"] = ("link" if (place / ".git").is_symlink() else "directory", b"")
+                found |= {f"{name}/.git/{path}": item for path, item in tree(place / ".git").items()}
+        for name in (".codex", ".claude"):
+            if os.path.lexists(self.project / name):
+                found[name] = ("link" if (self.project / name).is_symlink() else "directory", b"")
+                found |= {f"{name}/{path}": item for path, item in tree(self.project / name).items()}
+        return found
+
+
+def plain(repository: Repository) -> None:
+    """A repository of its own."""
+    furnish(repository.project / ".git")
+
+
+def none(repository: Repository) -> None:
+    """No repository."""
+
+
+def worktree(repository: Repository) -> None:
+    """A working tree of a repository elsewhere."""
+    furnish(repository.wide / "main/.git")
+    own = repository.wide / "main/.git/worktrees/project"
+    own.mkdir(parents=True)
+    (own / "commondir").write_text("../..\n")
+    (own / "gitdir").write_text(f"{repository.project}/.git\n")
+    (own / "HEAD").write_text("ref: refs/heads/other\n")
+    (repository.project / ".git").write_text(f"gitdir: {own}\n")
+
+
+def agents(repository: Repository) -> None:
+    """Agents that have settings in the project."""
+    for name in (".codex", ".claude"):
+        (repository.project / name).mkdir()
+        (repository.project / name / "config.toml").write_text('approval_policy = "untrusted"\n')
+
+
+def furnish(git: Path) -> None:
+    for folder in ("hooks", "info", "objects/info", "refs/heads", "modules/part/hooks"):
+        (git / folder).mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    (git / "modules/part/config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    (git / "hooks/update").write_text("#!/bin/sh\nexit 1\n")
+    (git / "info/exclude").write_text("*.o\n")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    project = tmp_path / "wide/between/project"
+    project.mkdir(parents=True)
+    return Repository(tmp_path / "wide", project)
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    with Confined() as confined:
+        yield confined
+
+
+ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
+    "a setting": (plain, "echo '[core] hooksPath = evil' >> .git/config"),
+    "a setting by git": (plain, "git config core.hooksPath evil"),
+    "settings replaced": (plain, "echo '[core] fsmonitor = evil' > own; mv own .git/config"),
+    "settings through a hard link": (plain, "ln .git/config own && echo '[core] fsmonitor = evil' >> own"),
+    "settings of the working tree": (plain, "echo '[core] fsmonitor = evil' > .git/config.worktree"),
+    "settings of somebody else": (plain, "mkdir other; echo ../other > .git/commondir"),
+    "a hook": (plain, 'printf "$HOOK" > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit'),
+    "a hook moved there": (plain, 'printf "$HOOK" > own; chmod +x own; mv own .git/hooks/pre-commit'),
+    "a hook linked there": (plain, 'printf "$HOOK" > own; chmod +x own; ln own .git/hooks/pre-commit'),
+    "a hook made to run": (plain, "chmod +x .git/hooks/update"),
+    "all hooks": (plain, "mkdir own; mv .git/hooks old; ln -s ../own .git/hooks"),
+    "a hook of a part": (plain, 'printf "$HOOK" > .git/modules/part/hooks/pre-commit'),
+    "a setting of a part": (plain, "echo '[core] hooksPath = evil' >> .git/modules/part/config"),
+    "the branch": (plain, "echo 'ref: refs/heads/evil' > .git/HEAD"),
+    "attributes": (plain, "echo '* filter=evil' > .git/info/attributes"),
+    "objects of somebody else": (plain, "echo /evil > .git/objects/info/alternates"),
+    "moved and replaced": (plain, 'mv .git own; mkdir -p .git/hooks; printf "$HOOK" > .git/hooks/pre-commit'),
+    "moved and linked": (plain, "mv .git own; mkdir other; ln -s other .git"),
+    "moved and named by a file": (plain, "mv .git own; echo gitdir: other > .git"),
+    "moved far away": (plain, 'mv .git "$WIDE/own"'),
+    "moved with the project": (
+        plain,
+        'cd /; mv "$WIDE/between/project" "$WIDE/own"; mkdir -p "$WIDE/between/project/.git/hooks"; '
+        'printf "$HOOK" > "$WIDE/between/project/.git/hooks/pre-commit"',
+    ),
+    "moved with its grandparent": (
+        plain,
+        'cd /; mv "$WIDE/between" "$WIDE/own"; mkdir -p "$WIDE/between/project/.git/hooks"; '
+        'printf "$HOOK" > "$WIDE/between/project/.git/hooks/pre-commit"',
+    ),
+    "made": (none, 'mkdir -p .git/hooks; printf "$HOOK" > .git/hooks/pre-commit'),
+    "made by git": (none, "git init -q ."),
+    "made as a file": (none, "echo gitdir: other > .git"),
+    "made as a link": (none, "mkdir other; ln -s other .git"),
+    "made elsewhere and moved": (none, 'mkdir -p own/hooks; printf "$HOOK" > own/hooks/pre-commit; mv own .git'),
+    "the file of a working tree": (worktree, "echo gitdir: other > .git"),
+    "the file of a working tree removed": (worktree, "rm .git; mkdir -p .git/hooks"),
+    "a hook of the main tree": (worktree, 'printf "$HOOK" > "$WIDE/main/.git/hooks/pre-commit"'),
+    "a setting of the main tree": (worktree, "echo '[core] hooksPath = evil' >> \"$WIDE/main/.git/config\""),
+    "where the main tree is": (worktree, 'echo /evil > "$WIDE/main/.git/worktrees/project/commondir"'),
+    "a setting of an agent": (agents, "echo 'sandbox_mode = \"danger-full-access\"' >> .codex/config.toml"),
+    "a new setting of an agent": (agents, "echo '{}' > .claude/settings.json"),
+    "all settings of an agent": (agents, "mv .claude own && mkdir .claude"),
+    "the main tree replaced": (worktree, 'mv "$WIDE/main" "$WIDE/own" && mkdir -p "$WIDE/main/.git/hooks"'),
+}
+
+
+IN_BOTH: Final = ("a setting", "a hook moved there", "moved and replaced", "made", "made by git")
+"""What is tried in a project alone and in one below a wider root."""
+
+
+def cases() -> Iterator[tuple[str, bool]]:
+    for name, (layout, script) in ATTEMPTS.items():
+        needs_wide = "$WIDE" in script or layout is worktree
+        if not needs_wide:
+            yield name, False
+        if needs_wide or name in IN_BOTH:
+            yield name, True
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_git_can_be_turned_against_its_user_without_a_sandbox(
+    confined: Confined, repository: Repository, name: str
+) -> None:
+    layout, script = ATTEMPTS[name]
+    layout(repository)
+    before = repository.state()
+
+    assert repository.run(confined, script, None) == (0, "")
+
+    assert repository.state() != before
+
+
+@pytest.mark.promises("sandbox.git")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [pytest.param(name, wide, id=f"{name}{', below a wider root' * wide}") for name, wide in cases()],
+)
+def test_git_is_as_it_was(
+    confined: Confined, repository: Repository, name: str, wide: bool, mechanism: Mechanism
+) -> None:
+    layout, script = ATTEMPTS[name]
+    layout(repository)
+    before = repository.state()
+
+    exit_code, complaint = repository.run(confined, script, mechanism, wide=wide)
+
+    assert repository.state() == before
+    assert (exit_code == 0, complaint == "") == (False, False)
+
+
+EVIL: Final = 'printf "$HOOK" > .git/hooks/pre-commit; echo begun; sleep 1000'
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_git_is_as_it_was_when_the_time_of_a_command_is_over(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    plain(repository)
+    before = repository.state()
+    bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.project))
+
+    result = confined.run(bounds, "sh", "-c", EVIL, cwd=str(repository.project), timeout_seconds=0.4)
+
+    assert (result.timed_out, repository.state()) == (True, before)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_git_is_as_it_was_when_a_command_is_cancelled(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    plain(repository)
+    before = repository.state()
+    bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.project))
+
+    confined.cancel_when_it_speaks(bounds, "sh", "-c", EVIL, cwd=str(repository.project))
+
+    assert repository.state() == before
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_repository_that_is_deleted_is_there_or_reported(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    plain(repository)
+    before = repository.state()
+
+    exit_code, complaint = repository.run(confined, "rm -rf .git", mechanism)
+
+    assert exit_code != 0
+    assert repository.state() == before or str(repository.project / ".git") in complaint
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_link_for_a_repository_is_refused(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    furnish(repository.wide / "elsewhere")
+    (repository.project / ".git").symlink_to(repository.wide / "elsewhere")
+
+    with pytest.raises(CannotConfine) as refused:
+        repository.run(confined, "echo ran >> $WIDE/elsewhere/config", mechanism)
+
+    assert str(refused.value) == (
+        f"{repository.project}/.git is a symbolic link, and what it leads to cannot be protected"
+    )
+    assert "ran" not in (repository.wide / "elsewhere/config").read_text()
+
+
+# --- a root that is not what it was ------------------------------------------------------
+
+REPLACED: Final = {
+    "by a link": 'mv "$0/project" "$0/away"; ln -s "$1" "$0/project"',
+    "by another directory": 'mv "$0/project" "$0/away"; mkdir "$0/project"',
+    "by a link further up": 'mv "$0" "$0-away"; mkdir "$0-own"; ln -s "$1" "$0-own/project"; ln -s "$0-own" "$0"',
+}
+
+
+@pytest.mark.promises("sandbox.replaced")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_root_that_was_replaced_between_two_commands_is_refused(
+    confined: Confined, tmp_path: Path, how: str, mechanism: Mechanism
+) -> None:
+    wide, outside = tmp_path / "wide", tmp_path / "outside"
+    for folder in (wide / "between/project", outside):
+        folder.mkdir(parents=True)
+    project = wide / "between/project"
+    before = WORKSPACE_WRITE.bounds(mechanism, str(project))
+    swap = ("sh", "-c", REPLACED[how], str(wide / "between"), str(outside))
+    assert confined.run(WORKSPACE_WRITE.bounds(mechanism, str(wide)), *swap).exit_code == 0
+
+    with pytest.raises(CannotConfine) as refused:
+        confined.run(before, "sh", "-c", 'echo written > "$0/new"', str(project))
+
+    assert str(refused.value) == (f"{project} may not be written to any more: another has taken its place")
+    assert [*outside.iterdir(), *(wide / "between").resolve().glob("project/new")] == []
+    # The control: who does not compare writes outside, or into a directory that nobody has allowed.
+    confined.run(None, "sh", "-c", 'echo written > "$0/new"', str(project))
+    assert (project / "new").read_text() == "written\n"
+    shutil.rmtree(wide)

@@ -1,0 +1,221 @@
+"""Whatever a confined command does to stay, when it is over nothing of it is left; nothing hangs, nothing grows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from kit.needs import MECHANISMS
+from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, resident_bytes
+from parley.config.types import Mechanism
+from parley.ports.commands import Bounds, Command
+from parley.sandbox import Sandboxed
+from parley.tools.commands.executor import Executor
+from parley.wire.events import OutputStream
+
+MEGABYTE: Final = 1024 * 1024
+
+pytestmark = [pytest.mark.parametrize("mechanism", MECHANISMS), pytest.mark.asyncio(loop_scope="module")]
+
+DAEMON: Final = """
+import os, signal, sys
+def leave():
+    if os.fork(): os._exit(0)
+    os.setsid()
+    if os.fork(): os._exit(0)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+"""
+"""A program that knows how to get away from whoever started it."""
+
+LIVES: Final = {
+    "waits": "signal.pause()",
+    "closes everything": "os.closerange(0, 1024); signal.pause()",
+    "becomes another program": (
+        "os.execve('/bin/sh', ['sh', '-c', 'trap \"\" TERM; while :; do sleep 1000; done', sys.argv[1]], {})"
+    ),
+    "leaves again and again": "while True: leave()",
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def commands() -> AsyncIterator[Sandboxed]:
+    """For all tests: trying out what confines here takes longer than most of them."""
+    commands = Sandboxed(Executor)
+    yield commands
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await commands.close()
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """Stands among the arguments of everything that a test starts; all of it must be gone in the end."""
+    marker = uuid4().hex
+    yield marker
+    assert marked(marker) == []
+
+
+def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> Command:
+    return Command(
+        argv=argv,
+        cwd="/",
+        env={"PATH": PATH},
+        timeout_seconds=timeout_seconds,
+        bounds=Bounds(mechanism=mechanism),
+    )
+
+
+async def ran(commands: Sandboxed, command: Command) -> Ran:
+    said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        ended = await commands.run(command, output=lambda stream, data: said[stream].append(data))
+    return Ran(ended.exit_code, b"".join(said["stdout"]), b"".join(said["stderr"]), ended.signal, ended.timed_out)
+
+
+async def out_of_time(commands: Sandboxed, mechanism: Mechanism, *argv: str, says: bytes) -> Ran:
+    """Run a command that says this and then goes on; where it did not come so far, with more time."""
+    result = Ran()
+    for seconds in (0.4, 4.0, PATIENCE_SECONDS):
+        result = await ran(commands, command(mechanism, *argv, timeout_seconds=seconds))
+        if result.stdout == says:
+            break
+    return result
+
+
+async def cancelled(commands: Sandboxed, command: Command) -> None:
+    """Run a command until it says something, and then no longer."""
+    begun = asyncio.Event()
+    task = asyncio.create_task(commands.run(command, output=lambda stream, data: begun.set()))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_background_child_that_holds_the_pipe_delays_nothing(
+    commands: Sandboxed, marker: str, mechanism: Mechanism
+) -> None:
+    script = "sh -c 'sleep 1000; :' $0 & echo done"
+
+    result = await ran(commands, command(mechanism, "sh", "-c", script, marker))
+
+    assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"done\n"), [])
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+@pytest.mark.parametrize("life", LIVES)
+async def test_a_daemon_does_not_outlive_its_command(
+    commands: Sandboxed, marker: str, life: str, mechanism: Mechanism
+) -> None:
+    daemon = (*PYTHON, f"{DAEMON}leave()\nos.write(1, b'x')\n{LIVES[life]}", marker)
+
+    result = await ran(commands, command(mechanism, "sh", "-c", '"$@" | head -c 1', marker, *daemon))
+
+    assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"x"), [])
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+async def test_a_daemon_does_not_outlive_the_time_of_its_command(
+    commands: Sandboxed, marker: str, mechanism: Mechanism
+) -> None:
+    daemon = (*PYTHON, f"{DAEMON}leave()\nos.write(1, b'x')\n{LIVES['waits']}", marker)
+    stubborn = 'trap "" TERM INT HUP; "$@"; while :; do sleep 1000; done'
+
+    result = await out_of_time(commands, mechanism, "sh", "-c", stubborn, marker, *daemon, says=b"x")
+
+    assert (result, marked(marker)) == (Ran(stdout=b"x", timed_out=True), [])
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+async def test_a_daemon_does_not_outlive_a_command_that_is_cancelled(
+    commands: Sandboxed, marker: str, mechanism: Mechanism
+) -> None:
+    await ran(commands, command(mechanism, "true"))
+    before = open_descriptors()
+    daemon = f"{DAEMON}\nif os.fork() == 0: leave()\nos.write(1, b'x')\nwhile True: signal.pause()"
+
+    await cancelled(commands, command(mechanism, *PYTHON, daemon, marker))
+
+    assert (marked(marker), open_descriptors()) == ([], before)
+
+
+async def test_a_command_cannot_end_who_watches_over_it(
+    commands: Sandboxed, marker: str, mechanism: Mechanism
+) -> None:
+    script = "kill -TERM $PPID; kill -9 $PPID; kill -STOP $PPID; sleep 1000 & echo still here"
+
+    result = await ran(commands, command(mechanism, "sh", "-c", f"({script}) 2>/dev/null", marker))
+
+    assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"still here\n"), [])
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+async def test_cancelling_at_any_moment_leaves_nothing(
+    commands: Sandboxed, marker: str, mechanism: Mechanism
+) -> None:
+    await ran(commands, command(mechanism, "true"))
+    before = open_descriptors()
+    for ticks in range(12):
+        task = asyncio.create_task(
+            ran(commands, command(mechanism, "sh", "-c", "setsid sleep 1000 & wait", marker))
+        )
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert marked(marker) == []
+
+    assert open_descriptors() == before
+
+
+async def test_a_fork_bomb_is_over_when_its_command_is(
+    commands: Sandboxed, marker: str, mechanism: Mechanism
+) -> None:
+    # Bounded by itself: it stops forking at so many, each in a session of its own.
+    bomb = """
+import os, signal
+count, tell = os.pipe()
+for _ in range(300):
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(tell, b"x")
+        signal.pause()
+seen = 0
+while seen < 300: seen += len(os.read(count, 300))
+"""
+    result = await ran(commands, command(mechanism, *PYTHON, bomb, marker))
+
+    assert (result, marked(marker)) == (Ran(exit_code=0), [])
+
+
+@pytest.mark.parametrize(
+    ("script", "size"),
+    [("yes", 100_000_000), ("tr '\\0' x < /dev/zero", 300_000_000)],
+    ids=["in short lines", "in one line"],
+)
+async def test_output_without_end_is_read_and_not_kept(
+    commands: Sandboxed, marker: str, script: str, size: int, mechanism: Mechanism
+) -> None:
+    await ran(commands, command(mechanism, "true"))
+    heard, peak, before = 0, 0, resident_bytes()
+
+    def count(stream: OutputStream, data: bytes) -> None:
+        nonlocal heard, peak
+        if heard // (32 * MEGABYTE) < (heard + len(data)) // (32 * MEGABYTE):
+            peak = max(peak, resident_bytes() - before)
+        heard += len(data)
+
+    whole = command(
+        mechanism, "sh", "-c", f"{script} | head -c {size}", marker, timeout_seconds=4 * PATIENCE_SECONDS
+    )
+    ended = await commands.run(whole, output=count)
+
+    assert (ended.exit_code, heard) == (0, size)
+    assert peak < 16 * MEGABYTE

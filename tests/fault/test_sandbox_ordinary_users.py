@@ -1,0 +1,98 @@
+"""What holds for a user who is not the superuser, and cannot be seen as one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kit.attacks.confined import MODES
+from kit.attacks.nobody import NOBODY, as_nobody
+from kit.needs import BUBBLEWRAP, MECHANISMS
+from parley.config.types import Mechanism
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_program_of_another_user_gives_no_rights(mechanism: Mechanism) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make a program that gives his rights away")
+    place = Path("/var/tmp") / f"parley-{os.getpid()}-{mechanism}"
+    place.mkdir()
+    try:
+        shutil.copy("/usr/bin/id", place / "id")
+        (place / "id").chmod(0o4755)
+        place.chmod(0o755)
+        script = f"""
+from kit.attacks.confined import MODES, Confined
+with Confined() as confined:
+    for bounds in (None, *(mode.bounds({mechanism!r}) for mode in MODES)):
+        print(confined.run(bounds, {str(place / "id")!r}, "-u").stdout.decode().strip())
+"""
+        said = as_nobody("-c", script).split()
+    finally:
+        shutil.rmtree(place)
+    if said[:1] == [str(NOBODY)]:
+        pytest.skip("this computer itself gives no rights to such programs")
+
+    assert said == ["0", *[str(NOBODY)] * len(MODES)]
+
+
+@BUBBLEWRAP
+def test_a_fork_bomb_comes_to_an_end_by_itself_in_namespaces_of_its_own() -> None:
+    bomb = """
+import os, signal
+count = 0
+try:
+    while count < 2000:
+        if os.fork() == 0: signal.pause()
+        count += 1
+except BlockingIOError: pass
+print(count)
+"""
+    script = f"""
+from kit.attacks.confined import MODES, Confined
+from kit.running import PYTHON
+with Confined() as confined:
+    print(confined.run(MODES[0].bounds("bubblewrap"), *PYTHON, {bomb!r}).stdout.decode())
+"""
+    assert 100 < int(as_nobody("-c", script)) < 512
+
+
+CLOSED = """
+import os, tempfile
+from kit.attacks.confined import MODES, Confined
+from parley.errors import CannotConfine
+
+def state(project, place, confined):
+    os.makedirs(f"{project}/.git/hooks")
+    with open(f"{project}/.git/config", "w") as config: config.write("kept")
+    bounds = MODES[1].bounds(MECHANISM, project)
+    for script in (
+        f"echo evil > .git/hooks/pre-commit; echo evil > .git/config; chmod 0 {place}; exit 1",
+        f"chmod 755 {place}; exit 1",
+        "true",
+    ):
+        try:
+            confined.run(bounds, "sh", "-c", script, cwd=project)
+        except CannotConfine:
+            pass  # as good: it runs nothing until somebody has had a look
+    os.chmod(project, 0o700)
+    os.chmod(f"{project}/.git", 0o755)
+    os.chmod(f"{project}/.git/hooks", 0o755)
+    return os.listdir(f"{project}/.git/hooks"), open(f"{project}/.git/config").read()
+
+with Confined() as confined:
+    for place in (".git", ".git/hooks", ".git/config", "."):
+        with tempfile.TemporaryDirectory() as project:
+            print(place, *state(project, place, confined))
+"""
+"""A command closes a place to everybody, so that nobody can undo what it did; the next one opens it again."""
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_repository_that_is_closed_to_the_server_is_put_back_all_the_same(mechanism: Mechanism) -> None:
+    said = as_nobody("-c", CLOSED.replace("MECHANISM", repr(mechanism)))
+
+    assert said.splitlines() == [".git [] kept", ".git/hooks [] kept", ".git/config [] kept", ". [] kept"]

@@ -1,0 +1,119 @@
+"""What surrounds a confined command: its environment, its launcher, and programs that could take their place."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kit.attacks.confined import MODES, Confined
+from kit.needs import BUBBLEWRAP, MECHANISMS
+from kit.running import PATH, PYTHON, Ran
+from parley.config.types import Mechanism
+from parley.ports.commands import MARK
+
+WORKSPACE_WRITE: Final = MODES[1]
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    with Confined() as confined:
+        yield confined
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "workspace").mkdir()
+    return tmp_path / "workspace"
+
+
+@pytest.mark.promises("sandbox.environment")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_command_has_the_environment_that_it_was_given_and_nothing_of_the_server(
+    confined: Confined, workspace: Path, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    bounds = WORKSPACE_WRITE.bounds(mechanism, str(workspace))
+
+    result = confined.run(bounds, "env", "-0", cwd=str(workspace), env={"PATH": PATH, "A": "b=c\n"})
+
+    found = dict(item.split(b"=", 1) for item in result.stdout.split(b"\0") if item)
+    # Bubblewrap says where it has gone to, as a shell would.
+    expected = {b"PATH": PATH.encode(), b"A": b"b=c\n", b"PWD": bytes(workspace)}
+    assert {name: value for name, value in found.items() if name != MARK.encode()} == {
+        name: expected[name] for name in expected if name != b"PWD" or mechanism == "bubblewrap"
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_command_cannot_read_the_server_s_secrets_anywhere_in_proc(
+    confined: Confined, workspace: Path, mechanism: Mechanism
+) -> None:
+    server = subprocess.Popen(
+        [*PYTHON, "import sys; print(flush=True); sys.stdin.read()"],
+        env={"OPENAI_API_KEY": "sk-secret"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdout.readline()
+    script = "cat /proc/[0-9]*/environ /proc/[0-9]*/task/*/environ 2>/dev/null | grep -c -a sk-secret"
+    try:
+        result = confined.run(WORKSPACE_WRITE.bounds(mechanism, str(workspace)), "sh", "-c", script)
+        control = confined.run(None, "sh", "-c", script)
+    finally:
+        server.stdin.close()
+        server.stdout.close()
+        server.wait()
+
+    assert result == Ran(exit_code=1, stdout=b"0\n")
+    assert (control.exit_code, control.stdout != b"0\n") == (0, True)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_environment_of_a_command_does_not_work_before_the_sandbox_does(
+    confined: Confined, workspace: Path, tmp_path: Path, mechanism: Mechanism
+) -> None:
+    # The linker of every program writes where this variable says: outside, if it does so too early.
+    env = {"PATH": PATH, "LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(tmp_path / "trace"), "LD_PRELOAD": "/no.so"}
+
+    confined.run(WORKSPACE_WRITE.bounds(mechanism, str(workspace)), "true", cwd=str(workspace), env=env)
+    confined_traces = list(tmp_path.glob("trace*"))
+    confined.run(None, "true", cwd=str(workspace), env=env)
+
+    assert confined_traces == []
+    assert list(tmp_path.glob("trace*")) != []  # the control
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_programs_of_the_workspace_do_not_take_the_place_of_the_launcher(
+    confined: Confined, workspace: Path, tmp_path: Path, mechanism: Mechanism
+) -> None:
+    for name in ("bwrap", "prlimit", "python3", "sh"):
+        program = workspace / name
+        program.write_text(f"#!/bin/sh\necho taken > {tmp_path}/taken\necho taken\n")
+        program.chmod(0o755)
+    env = {"PATH": f"{workspace}:{PATH}"}
+
+    result = confined.run(
+        WORKSPACE_WRITE.bounds(mechanism, str(workspace)), "/bin/sh", "-c", "echo own", cwd=str(workspace), env=env
+    )
+    control = confined.run(None, "bwrap", cwd=str(workspace), env=env)
+
+    assert (result, control) == (Ran(exit_code=0, stdout=b"own\n"), Ran(exit_code=0, stdout=b"taken\n"))
+
+
+@BUBBLEWRAP
+def test_words_of_a_command_are_not_taken_for_words_of_the_launcher(confined: Confined, workspace: Path) -> None:
+    bounds = WORKSPACE_WRITE.bounds("bubblewrap", str(workspace))
+    bad = {"PATH": PATH, "--bind": "/", "X": "--cap-add\0ALL"}
+
+    result = confined.run(bounds, "printf", "%s\\n", "--bind", "/", "/", "--", cwd=str(workspace))
+
+    assert result == Ran(exit_code=0, stdout=b"--bind\n/\n/\n--\n")
+    with pytest.raises(Exception, match="NUL"):
+        confined.run(bounds, "true", cwd=str(workspace), env=bad)

@@ -1,0 +1,168 @@
+"""Commands within bounds, for tests that have nothing else to wait for.
+
+`python -m kit.attacks.confined` makes the attempts of every kind and prints what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Self, get_args
+
+from kit.attacks.attempts import KINDS, World
+from kit.attacks.ground import Ground, Outcomes, by_itself
+from kit.needs import no_bubblewrap, no_landlock
+from kit.running import PATH, PATIENCE_SECONDS, Ran
+from parley.config.types import Mechanism
+from parley.ports.commands import Bounds, Command, Root
+from parley.sandbox import Sandboxed
+from parley.tools.commands.executor import Executor
+from parley.wire.events import OutputStream
+
+__all__ = ["CELLS", "MODES", "Confined", "Mode", "Survey", "root"]
+
+MECHANISMS: Final[tuple[Mechanism, ...]] = tuple(each for each in get_args(Mechanism) if each != "auto")
+
+
+class Mode(NamedTuple):
+    """A mode of the sandbox, with its switch for the network."""
+
+    name: str
+    writable: bool
+    network: bool
+
+    def bounds(self, mechanism: Mechanism, *roots: str, hidden: Sequence[str] = ()) -> Bounds:
+        writable = tuple(map(root, roots)) if self.writable else ()
+        return Bounds(writable=writable, network=self.network, hidden=tuple(hidden), mechanism=mechanism)
+
+
+MODES: Final = (
+    Mode("read-only", writable=False, network=False),
+    Mode("workspace-write", writable=True, network=False),
+    Mode("workspace-write with network", writable=True, network=True),
+)
+
+
+def root(path: str) -> Root:
+    found = os.lstat(path)
+    return Root(path=path, device=found.st_dev, inode=found.st_ino)
+
+
+class Confined:
+    """Runs one command after the other, within bounds."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self.commands = Sandboxed(Executor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._close())
+        self._runner.close()
+
+    async def _close(self) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.commands.close()
+
+    def run(
+        self,
+        bounds: Bounds | None,
+        *argv: str,
+        cwd: str = "/",
+        env: Mapping[str, str] | None = None,
+        timeout_seconds: float = PATIENCE_SECONDS,
+    ) -> Ran:
+        """Run a command to its end and keep all that it says."""
+        return self._runner.run(self.ran(bounds, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds))
+
+    async def ran(
+        self,
+        bounds: Bounds | None,
+        *argv: str,
+        cwd: str = "/",
+        env: Mapping[str, str] | None = None,
+        timeout_seconds: float = PATIENCE_SECONDS,
+    ) -> Ran:
+        said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
+        environment = {"PATH": PATH} if env is None else env
+        command = Command(argv=argv, cwd=cwd, env=environment, timeout_seconds=timeout_seconds, bounds=bounds)
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+            ended = await self.commands.run(command, output=lambda stream, data: said[stream].append(data))
+        return Ran(
+            exit_code=ended.exit_code,
+            stdout=b"".join(said["stdout"]),
+            stderr=b"".join(said["stderr"]),
+            signal=ended.signal,
+            timed_out=ended.timed_out,
+        )
+
+    def cancel_when_it_speaks(self, bounds: Bounds, *argv: str, cwd: str) -> None:
+        """Run a command until it says something, and cancel it then."""
+        command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS, bounds=bounds)
+        self._runner.run(self._cancel_when_it_speaks(command))
+
+    async def _cancel_when_it_speaks(self, command: Command) -> None:
+        begun = asyncio.Event()
+        running = asyncio.create_task(self.commands.run(command, output=lambda stream, data: begun.set()))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await begun.wait()
+            running.cancel()
+            await asyncio.wait((running,))
+        assert running.cancelled()
+
+    def attack(self, ground: Ground, kind: str, mechanism: Mechanism, mode: Mode) -> Outcomes:
+        """Make every attempt of a kind within the bounds of a mode."""
+
+        def run(argv: Sequence[str], world: World) -> str:
+            bounds = mode.bounds(mechanism, world.inside, hidden=world.hidden_paths)
+            result = self.run(bounds, *argv, cwd=world.inside)
+            assert result == Ran(exit_code=0, stdout=result.stdout), result
+            return result.stdout.decode()
+
+        return ground.attack(kind, run)
+
+
+CELLS: Final = tuple(
+    (kind, mechanism, mode)
+    for kind in KINDS
+    for mechanism in MECHANISMS
+    for mode in MODES
+    # Attributes outside stay within reach of Landlock where anything may be written at all (docs/security.md).
+    if not (kind == "metadata" and mechanism == "landlock" and mode.writable)
+)
+"""What is to hold where."""
+
+
+class Survey(NamedTuple):
+    """What became of all attempts, as one user."""
+
+    by_itself: dict[str, Outcomes]
+    """By kind, without a sandbox."""
+    unconfined: dict[str, str]
+    """By mechanism, why it does not work here."""
+    confined: list[tuple[str, Mechanism, str, Outcomes]]
+    """By kind, mechanism and mode."""
+
+
+def survey() -> Survey:
+    """In one mode: which user it is makes no difference to the others."""
+    with Ground() as ground, Confined() as confined:
+        reasons = {"bubblewrap": no_bubblewrap(), "landlock": no_landlock()}
+        unconfined = {each: why for each, why in reasons.items() if why}
+        return Survey(
+            by_itself={kind: ground.attack(kind, by_itself) for kind in KINDS},
+            unconfined=unconfined,
+            confined=[
+                (kind, mechanism, mode.name, confined.attack(ground, kind, mechanism, mode))
+                for kind, mechanism, mode in CELLS
+                if mechanism not in unconfined and mode == (MODES[0] if kind == "metadata" else MODES[1])
+            ],
+        )
+
+
+if __name__ == "__main__":
+    print(json.dumps(survey()._asdict()))

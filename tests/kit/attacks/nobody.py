@@ -1,0 +1,58 @@
+"""Running our own code as a user who owns nothing, where the tests may become one: people are no superusers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Final
+
+import pytest
+
+__all__ = ["NOBODY", "as_nobody"]
+
+NOBODY: Final = 64_217
+"""A user that no computer knows."""
+
+LONGEST_SECONDS: Final = 100
+
+
+def as_nobody(*words: str) -> str:
+    """What our Python prints with these words, as that user. Skips the test where that cannot be tried."""
+    if os.getuid():
+        pytest.skip("the tests run as an ordinary user anyway")
+    python = _python()
+    if python is None:
+        pytest.skip("no Python that an ordinary user may run can import this checkout")
+    done = _run(python, *words)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+@cache
+def _python() -> str | None:
+    """A Python of this version that the user may run, if not the one that we run ourselves."""
+    name = "python{}.{}".format(*sys.version_info)
+    for place in (os.path.realpath(sys.executable), f"/usr/local/bin/{name}", f"/usr/bin/{name}"):
+        try:
+            if _run(place, "-c", "import kit.attacks.confined").returncode == 0:
+                return place
+        except OSError:
+            continue
+    return None
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_SECONDS,
+        check=False,
+    )

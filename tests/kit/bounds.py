@@ -1,0 +1,33 @@
+"""Bounds for commands, made of directories that are there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from parley.config.types import Mechanism
+from parley.ports.commands import Bounds, Root
+
+__all__ = ["bounds", "root"]
+
+
+def root(path: Path | str) -> Root:
+    """A directory, as it is now."""
+    found = os.lstat(path)
+    return Root(path=str(path), device=found.st_dev, inode=found.st_ino)
+
+
+def bounds(
+    *writable: Path | str,
+    hidden: tuple[Path | str, ...] = (),
+    network: bool = False,
+    unix_sockets: bool = False,
+    mechanism: Mechanism = "auto",
+) -> Bounds:
+    return Bounds(
+        writable=tuple(root(path) for path in writable),
+        network=network,
+        unix_sockets=unix_sockets,
+        hidden=tuple(str(path) for path in hidden),
+        mechanism=mechanism,
+    )

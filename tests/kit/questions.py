@@ -1,0 +1,71 @@
+"""Questions in a word or two: the event that shows one, the record of it, and of how it was settled."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from parley.conversation.records import QuestionAsked, QuestionSettled
+from parley.wire.events import AddedFile, ApplyPatchApprovalRequest, ExecApprovalRequest, OtherChange, Settlement
+from parley.wire.ids import ApprovalId, CallId
+
+__all__ = ["CWD", "approval_id", "command_question", "patch_question", "question_settled"]
+
+CWD: Final = "/project"
+
+
+def approval_id(number: int) -> ApprovalId:
+    """The id of the so-manieth question that is asked in a room."""
+    return ApprovalId(f"00000000-0000-4000-8000-{number:012}")
+
+
+def command_question(
+    number: int, *argv: str, reason: str | None = None, leaves_sandbox: bool = False, cwd: str = CWD
+) -> tuple[ExecApprovalRequest, QuestionAsked]:
+    """May this command run?"""
+    call_id = CallId(f"call{number}")
+    return (
+        ExecApprovalRequest(call_id=call_id, command=argv, cwd=cwd, reason=UNSET if reason is None else reason),
+        QuestionAsked(
+            approval_id=approval_id(number),
+            kind="exec",
+            call_id=call_id,
+            reason=reason,
+            command=argv,
+            cwd=cwd,
+            leaves_sandbox=leaves_sandbox,
+        ),
+    )
+
+
+def patch_question(
+    number: int,
+    *,
+    reason: str | None = None,
+    grant_root: str | None = None,
+    leaves_sandbox: bool = False,
+) -> tuple[ApplyPatchApprovalRequest, QuestionAsked]:
+    """May this file be added?"""
+    call_id = CallId(f"call{number}")
+    changes: dict[str, Any] = {f"{CWD}/new.txt": OtherChange(add=AddedFile(content="hello\n"))}
+    return (
+        ApplyPatchApprovalRequest(
+            call_id=call_id,
+            changes=changes,
+            reason=UNSET if reason is None else reason,
+            grant_root=UNSET if grant_root is None else grant_root,
+        ),
+        QuestionAsked(
+            approval_id=approval_id(number),
+            kind="patch",
+            call_id=call_id,
+            reason=reason,
+            changes=changes,
+            leaves_sandbox=leaves_sandbox,
+        ),
+    )
+
+
+def question_settled(number: int, decision: Settlement = "approved") -> QuestionSettled:
+    return QuestionSettled(approval_id=approval_id(number), decision=decision, by="client")

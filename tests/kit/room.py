@@ -1,0 +1,326 @@
+"""One server with several clients in this process: all of it is real but the agent, which only asks.
+
+A message is a script of what the agent wants to be allowed, one question behind the other; what came of
+each stands in `Room.told`. Nothing leaves the process: clients are lists of frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final, cast
+
+import msgspec
+
+from kit.questions import CWD, command_question
+from kit.records import call, message
+from kit.requests import request
+from kit.running import PATIENCE_SECONDS
+from parley.config.load import Loader
+from parley.config.types import Settings, Wanted
+from parley.conversation.history import UserItem
+from parley.conversation.questions import Shown
+from parley.conversation.records import CallItem, QuestionAsked
+from parley.ports.commands import Bounds, Command, Ended, Output
+from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
+from parley.ports.tools import Desk, Hands
+from parley.runtime.conversations import Conversation, Conversations
+from parley.server.dispatch import Dispatch
+from parley.server.host import Host
+from parley.server.methods import methods
+from parley.server.session import Session
+from parley.testing import check_message
+from parley.wire.elicitation import ElicitationParams
+from parley.wire.ids import ConversationId
+from parley.wire.items import InputItem, text_of
+from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.mcp import FULL_VERSION
+
+__all__ = ["Guest", "Room"]
+
+# --- the agent -------------------------------------------------------------------------------
+
+
+class _Obedient:
+    """A model that calls for one question after another: as many as the last message says."""
+
+    max_retries = 0
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        last = request.history[-1]
+        if isinstance(last, UserItem) and (wanted := int(text_of(last.content))):
+            yield [*(CallDone(call(f"call{n}")) for n in range(1, wanted + 1)), ResponseDone(None)]
+        else:
+            yield [MessageDone(message("Done")), ResponseDone(None)]
+
+
+class _Asks:
+    """Hands that ask and do nothing."""
+
+    def __init__(self, room: Room, desk: Desk) -> None:
+        self._room, self._desk = room, desk
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+    async def run(self, call: CallItem) -> str:
+        number = next(self._room.numbers)
+        questions = cast(Conversation, self._desk.transcript).questions
+        shown, asked = self._room.question(number)
+        answered = await questions.ask(shown, asked, self._desk.settings.approvals)
+        told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
+        self._room.told.append((number, told))
+        return told
+
+
+class _Tools:
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    @asynccontextmanager
+    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+        yield _Asks(self._room, desk)
+
+    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+        return ()
+
+    async def close(self) -> None:
+        return
+
+
+class _NoCommands:
+    async def run(self, command: Command, *, output: Output) -> Ended:
+        raise AssertionError(f"{command} must not run")
+
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        raise AssertionError("nobody is to be confined")
+
+    def confine_thread(self, bounds: Bounds) -> bool:
+        raise AssertionError("nobody is to be confined")
+
+
+class _Clock:
+    """Time that stands still until it is told to pass."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._sleeping: list[tuple[float, asyncio.Event]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        awake = asyncio.Event()
+        self._sleeping.append((self._now + seconds, awake))
+        await awake.wait()
+
+    def passes(self, seconds: float) -> None:
+        self._now += seconds
+        for until, awake in self._sleeping:
+            if until <= self._now:
+                awake.set()
+
+
+# --- the room --------------------------------------------------------------------------------
+
+
+class Room:
+    """`async with Room() as room`; `home` has no config.toml."""
+
+    def __init__(self, home: str, question: Callable[[int], tuple[Shown, QuestionAsked]] | None = None) -> None:
+        self.question: Callable[[int], tuple[Shown, QuestionAsked]]
+        self.question = question or (lambda number: command_question(number, "make", f"t{number}"))
+        self.numbers = count(1)
+        self.told: list[tuple[int, str]] = []
+        """What came of each question, as the model was told."""
+        self.clock = _Clock()
+        self.conversations = Conversations(
+            clock=self.clock,
+            open_model=lambda settings, conversation: _Obedient(),
+            tools=_Tools(self),
+            commands=_NoCommands(),
+            environ={},
+        )
+        self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
+        self.host = Host(conversations=self.conversations, loader=self._loader)
+
+    async def __aenter__(self) -> Room:
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.conversations.stop()
+            await self._tasks.__aexit__(*error)
+
+    def create(self, config: Mapping[str, Any] | None = None) -> Conversation:
+        """A conversation that no client has created."""
+        return self.conversations.create(self._loader.choose(Wanted(cwd=CWD, config=dict(config or {}))))
+
+    async def guest(self, *, version: str = FULL_VERSION, capabilities: object = None) -> Guest:
+        """A client that has shaken hands, and can be asked unless its capabilities say otherwise."""
+        guest = self.stranger(version)
+        guest.introduce(capabilities)
+        await guest.answer_to("hello")
+        return guest
+
+    def stranger(self, version: str = FULL_VERSION) -> Guest:
+        """A client that has not shaken hands."""
+        return Guest(self, self._tasks, version)
+
+    async def settle_down(self) -> None:
+        """Until everybody has done what can be done without anybody else."""
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+
+    def happened(self, conversation: ConversationId) -> list[str]:
+        """The types of all entries of a log, in order."""
+        return [entry.type for entry in self.conversations.find(conversation).log.entries]
+
+
+ROUNDS: Final = 60
+"""More turns of the loop than the longest chain of callbacks in a room has: a whole turn takes about thirty."""
+
+
+class Door:
+    """The way out to one client in this process."""
+
+    def __init__(self, version: str) -> None:
+        self.messages: list[Any] = []
+        self.writable = True
+        self.is_gone = False
+        self.changed = asyncio.Event()
+        self._version = version
+        self._waiting: list[Callable[[], None]] = []
+
+    def send(self, frame: bytes) -> None:
+        if self.is_gone:
+            return
+        for line in frame.split(b"\n"):
+            check_message(line, version=self._version)
+            self.messages.append(msgspec.json.decode(line))
+        self.changed.set()
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        self._waiting.append(wake)
+
+    def read_on(self) -> None:
+        """There is room again."""
+        self.writable = True
+        waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
+
+
+class Guest:
+    """A client in this process."""
+
+    def __init__(self, room: Room, tasks: asyncio.TaskGroup, version: str) -> None:
+        self.door = Door(version)
+        self._session = Session(self.door)
+        self._dispatch = Dispatch(
+            self.door, methods(self._session, room.host), answered=self._session.requests.take, tasks=tasks
+        )
+        self._ids = count(1)
+        self._version = version
+
+    @property
+    def messages(self) -> list[Any]:
+        """All that it was sent."""
+        return self.door.messages
+
+    # --- saying ------------------------------------------------------------------------
+
+    def send(self, message: Any) -> None:
+        self._dispatch.take(encode(message))
+
+    def introduce(self, capabilities: object = None) -> None:
+        """Shake hands; the request has the id `hello`."""
+        able = {"elicitation": {}} if capabilities is None else capabilities
+        info = {"name": "guest", "version": "1"}
+        params = {"protocolVersion": self._version, "capabilities": able, "clientInfo": info}
+        self.send(request("hello", "initialize", params))
+
+    def call(self, tool: str, **arguments: Any) -> int:
+        """Call a tool; the id of the request."""
+        request_id = next(self._ids)
+        self.send(request(request_id, "tools/call", {"name": tool, "arguments": arguments}))
+        return request_id
+
+    async def value_of(self, request_id: int) -> Any:
+        """The value of a typed result."""
+        return (await self.answer_to(request_id))["result"]["structuredContent"]
+
+    def cancel(self, request_id: RequestId) -> None:
+        params = {"requestId": request_id}
+        self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+    def answer(self, request_id: RequestId, result: object) -> None:
+        self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    async def say(self, conversation: ConversationId, questions: int) -> int:
+        """Let the agent ask so many questions; the id of the request."""
+        content = [{"type": "text", "text": str(questions)}]
+        request_id = self.call("conversationSendMessage", conversation_id=conversation, content=content)
+        await self.answer_to(request_id)
+        return request_id
+
+    async def stream(self, conversation: ConversationId) -> int:
+        """Open a stream, and wait for its snapshot; the id of the request."""
+        snapshots = self.number_of("notifications/initial_state")
+        request_id = self.call("conversationStream", conversation_id=conversation)
+        await self.until(lambda: self.number_of("notifications/initial_state") > snapshots)
+        return request_id
+
+    def leave(self) -> None:
+        """Be gone from one moment to the next."""
+        self.door.is_gone = True
+        self._session.gone()
+
+    # --- what it was sent --------------------------------------------------------------
+
+    def number_of(self, method: str) -> int:
+        return sum(message.get("method") == method for message in self.messages)
+
+    @property
+    def asked(self) -> list[Any]:
+        """The questions it was asked, in order."""
+        return [one for one in self.messages if one.get("method") == ElicitationParams.METHOD]
+
+    @property
+    def taken_back(self) -> list[Any]:
+        """The requests that it need not answer any more, and why."""
+        return [one["params"] for one in self.messages if one.get("method") == "notifications/cancelled"]
+
+    def heard(self, *methods: str) -> list[str]:
+        """Which of these methods it was sent, in order."""
+        return [one["method"] for one in self.messages if one.get("method") in methods]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():
+                self.door.changed.clear()
+                await self.door.changed.wait()
+
+    async def question(self, number: int = 1) -> Any:
+        """The so-manieth question it is asked, once it is."""
+        await self.until(lambda: len(self.asked) >= number)
+        return self.asked[number - 1]
+
+    async def answer_to(self, request_id: RequestId) -> Any:
+        """The answer to one of its own requests."""
+
+        def found() -> list[Any]:
+            return [one for one in self.messages if "method" not in one and one["id"] == request_id]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
+
+    async def hears(self, method: str, times: int = 1) -> None:
+        await self.until(lambda: self.number_of(method) >= times)

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kit.bounds import bounds
+from kit.confined import confined
+from kit.needs import BUBBLEWRAP, LANDLOCK
+from kit.running import Ran
+from parley.errors import CannotConfine, CommandNotStarted
+from parley.ports.commands import Bounds, Ended, Output, Start, Starter
+from parley.sandbox import Report, Sandboxed, Tried
+from parley.tools.commands.executor import Executor
+
+
+class Hindered:
+    """A starter on a system that lacks something."""
+
+    def __init__(self, hinders: Callable[[Start], str | None]) -> None:
+        self._executor = Executor()
+        self._hinders = hinders
+        self.started: list[Start] = []
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        self.started.append(start)
+        if (why := self._hinders(start)) is not None:
+            output("stderr", f"{why}\n".encode())
+            raise CannotConfine("the launcher ended with 1")
+        return await self._executor.start(start, output=output)
+
+    async def close(self) -> None:
+        await self._executor.close()
+
+
+def without_namespaces(start: Start) -> str | None:
+    return "bwrap: setting up uid map: Permission denied" if start.reports else None
+
+
+def without_landlock(start: Start) -> str | None:
+    return "Landlock: Operation not supported" if start.restriction is not None else None
+
+
+def without_either(start: Start) -> str | None:
+    return without_namespaces(start) or without_landlock(start)
+
+
+def without_proc(start: Start) -> str | None:
+    return "bwrap: Can't mount proc" if start.reports and b"\0--proc\0" in start.files[-2] else None
+
+
+@BUBBLEWRAP
+async def test_bubblewrap_is_used_where_it_works(sandboxed: Sandboxed) -> None:
+    report = await sandboxed.report(bounds())
+
+    assert (report.used, report.why_none) == ("bubblewrap", None)
+
+
+@LANDLOCK
+async def test_landlock_is_used_where_there_are_no_namespaces() -> None:
+    starter = Hindered(without_namespaces)
+    sandboxed = Sandboxed(lambda: starter)
+    try:
+        assert await sandboxed.why_unconfined(bounds()) is None
+        assert await confined(sandboxed, bounds(), "echo", "hello") == Ran(exit_code=0, stdout=b"hello\n")
+        assert starter.started[-1].restriction is not None
+        assert await sandboxed.why_unconfined(bounds(mechanism="bubblewrap")) == (
+            "bubblewrap: setting up uid map: Permission denied"
+        )
+    finally:
+        await sandboxed.close()
+
+
+@pytest.mark.promises("sandbox.closed")
+async def test_where_nothing_works_a_command_is_refused_in_one_sentence_that_names_both_reasons() -> None:
+    starter = Hindered(without_either)
+    sandboxed = Sandboxed(lambda: starter)
+    try:
+        why = await sandboxed.why_unconfined(bounds())
+        with pytest.raises(CannotConfine) as refused:
+            await confined(sandboxed, bounds(), "true")
+        unconfined = await confined(sandboxed, None, "echo", "hello")
+    finally:
+        await sandboxed.close()
+
+    assert why is not None
+    assert re.fullmatch(r"bubblewrap: .+; Landlock: .+", why)
+    assert refused.value.detail == f"no sandbox is available on this system: {why}"
+    assert unconfined == Ran(exit_code=0, stdout=b"hello\n")
+
+
+@BUBBLEWRAP
+async def test_without_a_proc_of_its_own_a_command_sees_none() -> None:
+    starter = Hindered(without_proc)
+    sandboxed = Sandboxed(lambda: starter)
+    try:
+        result = await confined(sandboxed, bounds(mechanism="bubblewrap"), "ls", "/proc")
+        report = await sandboxed.report(bounds(mechanism="bubblewrap"))
+    finally:
+        await sandboxed.close()
+
+    assert result == Ran(exit_code=0)
+    assert dict(report.tried[0].facts)["proc"] == "none: the system does not let it be mounted"
+
+
+async def test_a_mechanism_is_tried_out_once_by_however_many_it_is_needed() -> None:
+    starter = Hindered(lambda start: None)
+    sandboxed = Sandboxed(lambda: starter)
+    try:
+        await asyncio.gather(*(sandboxed.why_unconfined(bounds()) for _ in range(5)))
+        tried = len(starter.started)
+        await sandboxed.why_unconfined(bounds())
+    finally:
+        await sandboxed.close()
+
+    assert len(starter.started) == tried <= 3
+
+
+@LANDLOCK
+async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
+    class Busy:
+        """Has no process left at first."""
+
+        def __init__(self) -> None:
+            self.executor: Starter | None = None
+
+        async def start(self, start: Start, *, output: Output) -> Ended:
+            if self.executor is None:
+                self.executor = Executor()
+                raise CommandNotStarted("Resource temporarily unavailable (os error 11)")
+            return await self.executor.start(start, output=output)
+
+        async def close(self) -> None:
+            if self.executor is not None:
+                await self.executor.close()
+
+    sandboxed = Sandboxed(Busy)
+    try:
+        pinned = bounds(mechanism="landlock")
+
+        assert await sandboxed.why_unconfined(pinned) == (
+            "Landlock: it cannot be tried out: Resource temporarily unavailable (os error 11)"
+        )
+        assert await sandboxed.why_unconfined(pinned) is None
+    finally:
+        await sandboxed.close()
+
+
+@BUBBLEWRAP
+@LANDLOCK
+async def test_the_report_says_what_was_found(sandboxed: Sandboxed, tmp_path: Path) -> None:
+    within = bounds(hidden=(tmp_path, tmp_path / "missing"), mechanism="landlock")
+
+    report = await sandboxed.report(within)
+
+    facts = {tried.name: dict(tried.facts) for tried in report.tried}
+    assert report == Report(
+        used="landlock",
+        why_none=None,
+        tried=tuple(Tried(name=each.name, fault=None, facts=each.facts) for each in report.tried),
+        hidden=(str(tmp_path),),
+    )
+    assert sorted(facts["bubblewrap"]) == ["path", "prlimit", "proc", "version"]
+    assert facts["bubblewrap"]["proc"] == "its own"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", facts["bubblewrap"]["version"])
+    assert int(facts["landlock"]["abi"]) >= 3
+
+
+@pytest.mark.parametrize(
+    ("platform", "within", "why"),
+    [
+        ("win32", bounds(), "there is none for this system; run inside WSL2"),
+        ("darwin", bounds(mechanism="bubblewrap"), "bubblewrap is not for this system"),
+    ],
+)
+async def test_other_systems_refuse(platform: str, within: Bounds, why: str) -> None:
+    sandboxed = Sandboxed(Executor, platform=platform)
+
+    assert await sandboxed.why_unconfined(within) == why
+    with pytest.raises(CannotConfine):
+        await confined(sandboxed, within, "true")
+    assert sandboxed.confine_thread(within) is False
+    await sandboxed.close()
+
+
+def test_a_server_that_confines_nothing_loads_nothing_for_it() -> None:
+    script = (
+        "import sys, parley.sandbox; "
+        "print(*(name for name in sys.modules if name == 'ctypes' or name.startswith('parley.sandbox')))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=20)
+
+    assert sorted(done.stdout.split()) == ["parley.sandbox", "parley.sandbox.sandboxed"]
+
+
+# --- a thread of the server --------------------------------------------------------------
+
+
+def in_thread(work: Callable[[], object]) -> object:
+    """What came of some work in a thread of its own, an error of the system as its name."""
+    came: list[object] = []
+
+    def run() -> None:
+        try:
+            came.append(work())
+        except (OSError, CannotConfine) as error:
+            came.append(type(error).__name__)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return came[0]
+
+
+@LANDLOCK
+def test_a_confined_thread_writes_in_the_roots_alone_and_the_server_is_as_before(tmp_path: Path) -> None:
+    for name in ("inside/hidden", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "outside/file").write_text("read")
+    (tmp_path / "inside/file").write_text("old")
+    within = bounds(tmp_path / "inside", hidden=(tmp_path / "inside/hidden",))
+    sandboxed = Sandboxed(Executor)
+
+    def work() -> object:
+        assert sandboxed.confine_thread(within) is True
+        (tmp_path / "inside/file").write_text("new")
+        found = [(tmp_path / "outside/file").read_text()]
+        for place in ("outside/new", "outside/file", "inside/hidden/new"):
+            try:
+                (tmp_path / place).write_text("evil")
+            except PermissionError:
+                found.append("refused")
+        return found
+
+    assert in_thread(work) == ["read", "refused", "refused", "refused"]
+    assert (tmp_path / "inside/file").read_text() == "new"
+    (tmp_path / "outside/file").write_text("the server may")
+
+
+@LANDLOCK
+def test_a_thread_moves_files_between_the_directories_of_a_root(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a/file").write_text("")
+    within = bounds(tmp_path)
+
+    def work() -> object:
+        assert Sandboxed(Executor).confine_thread(within)
+        (tmp_path / "a/file").rename(tmp_path / "b/file")
+        return "moved"
+
+    assert in_thread(work) == "moved"
+
+
+@LANDLOCK
+def test_a_thread_is_not_confined_to_a_root_that_was_replaced(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    within = bounds(tmp_path / "root")
+    (tmp_path / "root").rename(tmp_path / "away")
+    (tmp_path / "root").mkdir()
+
+    assert in_thread(lambda: Sandboxed(Executor).confine_thread(within)) == "CannotConfine"

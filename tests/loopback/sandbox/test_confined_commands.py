@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kit.bounds import bounds
+from kit.confined import confined
+from kit.needs import MECHANISMS
+from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
+from kit.shell import nothing_left_of, until_running
+from kit.trees import tree
+from parley.config.types import Mechanism
+from parley.errors import CannotConfine, CommandNotStarted
+from parley.sandbox import Sandboxed
+
+pytestmark = pytest.mark.parametrize("mechanism", MECHANISMS)
+
+
+# --- files -------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("sandbox.writing")
+async def test_a_command_writes_where_it_may_and_nowhere_else(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    for name in ("inside", "outside"):
+        (tmp_path / name).mkdir()
+    script = "echo x > ../outside/a; echo x > a; mkdir -p b/c; mv a b/c; echo x > /dev/null; ls -R"
+
+    within = bounds(tmp_path / "inside", mechanism=mechanism)
+    result = await confined(sandboxed, within, "sh", "-c", script, cwd=tmp_path / "inside")
+
+    assert (result.exit_code, result.stdout) == (0, b".:\nb\n\n./b:\nc\n\n./b/c:\na\n")
+    assert re.fullmatch(rb"sh: 1: cannot create \.\./outside/a: .*\n", result.stderr)
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert (tmp_path / "inside/b/c/a").read_text() == "x\n"
+
+
+@pytest.mark.promises("sandbox.writing")
+async def test_without_a_root_nothing_is_written(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("as it was")
+    (tmp_path / "file").chmod(0o644)
+    attempts = "'echo x > new' 'echo x > file' 'rm file' 'chmod 600 file' 'ln file l'"
+    script = f'for attempt in {attempts}; do sh -c "$attempt" && exit 3; done; cat file'
+
+    result = await confined(sandboxed, bounds(mechanism=mechanism), "sh", "-c", script, cwd=tmp_path)
+
+    assert (result.exit_code, result.stdout) == (0, b"as it was")
+    assert tree(tmp_path) == {"file": ("-rw-r--r--", b"as it was")}
+
+
+@pytest.mark.promises("sandbox.hidden")
+async def test_what_is_hidden_cannot_be_read_and_all_else_can(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    for name in ("home/.ssh/id", "home/token", "home/notes"):
+        (tmp_path / name).write_text("read")
+    (tmp_path / "link").symlink_to("home/.ssh")
+    hidden = (tmp_path / "link", tmp_path / "home/token")
+    script = "cat home/notes; cat home/.ssh/id link/id home/token /proc/self/cwd/home/token 2>/dev/null"
+
+    result = await confined(sandboxed, bounds(hidden=hidden, mechanism=mechanism), "sh", "-c", script, cwd=tmp_path)
+
+    assert result == Ran(exit_code=1, stdout=b"read")
+
+
+@pytest.mark.promises("sandbox.hidden")
+async def test_what_is_hidden_in_a_root_is_neither_read_nor_moved_nor_removed(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    (tmp_path / "a/keys").mkdir(parents=True)
+    (tmp_path / "a/keys/id").write_text("secret")
+    (tmp_path / "work").mkdir()
+    before = tree(tmp_path)
+    script = "mv a b; mv a/keys b; rm -rf a b; cat a/keys/id; echo x > work/file && cat work/file"
+
+    within = bounds(tmp_path, hidden=(tmp_path / "a/keys",), mechanism=mechanism)
+    result = await confined(sandboxed, within, "sh", "-c", script, cwd=tmp_path)
+
+    assert (result.exit_code, result.stdout) == (0, b"x\n")
+    assert tree(tmp_path) == {**before, "work/file": ("-rw-r--r--", b"x\n")}
+
+
+@pytest.mark.promises("sandbox.replaced")
+async def test_a_root_that_was_replaced_is_refused(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    (tmp_path / "root").mkdir()
+    within = bounds(tmp_path / "root", mechanism=mechanism)
+    (tmp_path / "root").rename(tmp_path / "away")
+    (tmp_path / "root").symlink_to("away")
+
+    with pytest.raises(CannotConfine) as refused:
+        await confined(sandboxed, within, "touch", "root/x", cwd=tmp_path)
+
+    assert refused.value.detail == f"{tmp_path}/root may not be written to any more: another has taken its place"
+    assert list((tmp_path / "away").iterdir()) == []
+
+
+async def test_a_working_directory_that_is_hidden_is_refused(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    with pytest.raises(CannotConfine) as refused:
+        await confined(sandboxed, bounds(hidden=(tmp_path,), mechanism=mechanism), "ls", cwd=tmp_path)
+
+    assert refused.value.detail == f"the working directory {tmp_path} is hidden from commands"
+
+
+# --- git ---------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("sandbox.git")
+async def test_git_reads_a_repository_and_stays_as_it_is(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    await confined(sandboxed, None, "git", "init", "-q", "-b", "main", cwd=tmp_path, env=env)
+    before = tree(tmp_path / ".git")
+    within = bounds(tmp_path, mechanism=mechanism)
+
+    status = await confined(sandboxed, within, "git", "status", "--short", "--branch", cwd=tmp_path, env=env)
+    config = await confined(sandboxed, within, "git", "config", "core.hooksPath", "evil", cwd=tmp_path, env=env)
+
+    assert status == Ran(exit_code=0, stdout=b"## No commits yet on main\n")
+    assert config.exit_code != 0
+    assert config.stderr != b""
+    assert tree(tmp_path / ".git") == before
+
+
+@pytest.mark.promises("sandbox.git")
+async def test_commands_at_the_same_time_in_a_directory_without_git_leave_none(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    within = bounds(tmp_path, mechanism=mechanism)
+    script = "mkdir .git 2>/dev/null; mkdir .git/hooks; touch file.$0"
+
+    results = await asyncio.gather(
+        *(confined(sandboxed, within, "sh", "-c", script, str(number), cwd=tmp_path) for number in range(6))
+    )
+
+    made = {path for path in tree(tmp_path) if ".refused-" not in path}
+    assert made == {f"file.{number}" for number in range(6)}
+    assert any(result.stderr for result in results)
+
+
+# --- what a command finds ----------------------------------------------------------------
+
+
+@pytest.mark.promises("sandbox.environment")
+async def test_a_command_has_its_own_environment_alone(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVER_SECRET", "sk-secret")
+    env = {"A": "1", "B": "x=y", "C": "", "D": "\udcff --bind / /"}
+
+    result = await confined(sandboxed, bounds(mechanism=mechanism), "/usr/bin/env", cwd=tmp_path, env=env)
+
+    lines = sorted(result.stdout.splitlines())
+    assert [line for line in lines if line.split(b"=")[0] not in (b"PWD", b"PARLEY_COMMAND")] == [
+        b"A=1",
+        b"B=x=y",
+        b"C=",
+        b"D=\xff --bind / /",
+    ]
+    assert [line for line in lines if line.startswith(b"PWD=")] in ([], [f"PWD={tmp_path}".encode()])
+
+
+async def test_a_command_runs_in_its_directory_with_its_files_and_no_other_descriptor(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    script = (
+        "import os; print(os.getcwd(), os.read(3, 9), os.read(4, 9), sorted(map(int, os.listdir('/proc/self/fd'))))"
+    )
+
+    result = await confined(
+        sandboxed, bounds(mechanism=mechanism), *PYTHON, script, cwd=tmp_path, files=(b"one", b"two")
+    )
+
+    assert result == Ran(exit_code=0, stdout=f"{tmp_path} b'one' b'two' [0, 1, 2, 3, 4, 5]\n".encode())
+
+
+@pytest.mark.promises("sandbox.network")
+async def test_no_address_can_be_reached_unless_the_network_is_on(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    script = "import socket, sys; print(socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(9))"
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = str(server.getsockname()[1])
+
+        off = await confined(sandboxed, bounds(mechanism=mechanism), *PYTHON, script, port)
+        answering = asyncio.to_thread(_greet, server)
+        on, _ = await asyncio.gather(
+            confined(sandboxed, bounds(mechanism=mechanism, network=True), *PYTHON, script, port), answering
+        )
+
+    assert (off.exit_code, off.stdout, off.stderr.splitlines()[-1]) == (
+        1,
+        b"",
+        b"PermissionError: [Errno 1] Operation not permitted",
+    )
+    assert on == Ran(exit_code=0, stdout=b"b'hello'\n")
+
+
+def _greet(server: socket.socket) -> None:
+    server.settimeout(PATIENCE_SECONDS)
+    connection, _ = server.accept()
+    with connection:
+        connection.sendall(b"hello")
+
+
+# --- how commands end --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 1", 1), ("exit 127", 127), ("exit 255", 255)])
+async def test_a_command_ends_with_its_own_exit_code(
+    sandboxed: Sandboxed, mechanism: Mechanism, script: str, code: int
+) -> None:
+    assert await confined(sandboxed, bounds(mechanism=mechanism), "sh", "-c", script) == Ran(exit_code=code)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+async def test_a_command_that_is_killed_says_by_what(
+    sandboxed: Sandboxed, mechanism: Mechanism, number: signal.Signals
+) -> None:
+    result = await confined(sandboxed, bounds(mechanism=mechanism), "sh", "-c", f"kill -{number:d} $$")
+
+    # bubblewrap tells it as shells do.
+    assert result == (Ran(exit_code=128 + number) if mechanism == "bubblewrap" else Ran(signal=number))
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "detail"),
+    [
+        (("no-such-program",), "/", "No such file or directory (os error 2)"),
+        (("/etc/passwd",), "/", "Permission denied (os error 13)"),
+        (("true",), "/no/such/directory", "No such file or directory (os error 2)"),
+        (("true",), "/etc/passwd", "Not a directory (os error 20)"),
+        (("true",), "/\0", "the working directory holds a NUL character"),
+        (("true\0",), "/", "a word of the command holds a NUL character"),
+        ((), "/", "command args are empty"),
+    ],
+)
+async def test_what_cannot_be_started_is_told_as_without_a_sandbox(
+    sandboxed: Sandboxed, mechanism: Mechanism, argv: tuple[str, ...], cwd: str, detail: str
+) -> None:
+    for within in (None, bounds(mechanism=mechanism)):
+        with pytest.raises(CommandNotStarted) as refused:
+            await confined(sandboxed, within, *argv, cwd=cwd)
+
+        assert (type(refused.value), refused.value.detail) == (CommandNotStarted, detail)
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+async def test_nothing_is_left_of_a_command_that_took_too_long(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    deaf = "trap '' TERM; (setsid sleep 1000 &)"
+    script = f"{deaf}; mkdir .git; echo evil > .git/config; sleep 1000"
+    marker = f"M{os.urandom(4).hex()}"
+
+    result = await confined(
+        sandboxed,
+        bounds(tmp_path, mechanism=mechanism),
+        *("sh", "-c", script, marker),
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "MARKER": marker},
+        timeout_seconds=1.0,
+    )
+
+    assert (result.exit_code, result.timed_out) == (None, True)
+    assert marked(marker) == []
+    assert not (tmp_path / ".git").exists()
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+async def test_nothing_is_left_of_a_command_that_is_cancelled(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    marker = f"M{os.urandom(4).hex()}"
+    await sandboxed.why_unconfined(bounds(mechanism=mechanism))
+    await confined(sandboxed, None, "true")
+    descriptors = open_descriptors()
+    running = asyncio.create_task(
+        confined(
+            sandboxed,
+            bounds(tmp_path, mechanism=mechanism),
+            *("sh", "-c", "mkdir .git; sleep 1000 & sleep 1000"),
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "MARKER": marker},
+        )
+    )
+    await until_running(marker, 3)
+
+    running.cancel()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.wait([running])
+
+    assert running.cancelled()
+    await nothing_left_of(marker)
+    assert not (tmp_path / ".git").exists()
+    assert open_descriptors() == descriptors

@@ -1,0 +1,185 @@
+"""Questions, answers, clients that come and go, interrupts: in any order, also all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.room import Guest, Room
+from kit.running import PATIENCE_SECONDS
+from parley.conversation.log import Log
+from parley.runtime.conversations import Conversation
+
+STALE = "approved_for_session"
+"""What is answered only where nothing is open: no question may ever be settled by it."""
+
+guests = st.integers(0, 2)
+decisions = st.sampled_from(["approved", "denied", "abort"])
+steps = st.one_of(
+    st.tuples(st.just("say"), guests, st.integers(0, 2)),
+    st.tuples(st.just("stream"), guests),
+    st.tuples(st.just("pause"), guests),
+    st.tuples(st.just("leave"), guests),
+    st.tuples(st.just("answer"), guests, decisions),
+    st.tuples(st.just("answer"), guests, decisions),
+    st.tuples(st.just("stale"), guests),
+    st.tuples(st.just("tool"), guests, decisions),
+    st.tuples(st.just("interrupt"), guests),
+    st.tuples(st.just("time"), st.sampled_from([30, 300])),
+)
+scripts = st.lists(st.tuples(steps, st.booleans()), min_size=6, max_size=30)
+"""What is done, and whether everybody takes breath behind it: what is done in one breath comes as in one read."""
+
+
+class Party:
+    """Three clients of one conversation, the last of which cannot be asked; whoever leaves is replaced."""
+
+    def __init__(self, room: Room, conversation: Conversation) -> None:
+        self.room, self.conversation = room, conversation
+        self.here: list[Guest] = []
+        self.gone: list[Guest] = []
+        self.answers: dict[str, list[str]] = {}
+        """What was said to each question by those of whom it was open."""
+        self._streams: dict[Guest, int] = {}
+        self.answered: dict[Guest, set[int]] = {}
+
+    async def arrive(self, place: int) -> None:
+        guest = await self.room.guest(capabilities={} if place == 2 else None)
+        self.here.insert(place, guest)
+        self.answered[guest] = set()
+
+    def open_for(self, guest: Guest) -> list[Any]:
+        """What it was asked and neither answered nor told to leave."""
+        closed = self.answered[guest] | {one["requestId"] for one in guest.taken_back}
+        return [one for one in guest.asked if one["id"] not in closed]
+
+    async def do(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("say", place, number):
+                content = [{"type": "text", "text": str(number)}]
+                wanted = {"conversation_id": self.conversation.id, "content": content}
+                self.here[place].call("conversationSendMessage", **wanted)
+            case ("stream", place):
+                guest = self.here[place]
+                self._streams[guest] = guest.call("conversationStream", conversation_id=self.conversation.id)
+            case ("pause", place):
+                if (stream := self._streams.get(self.here[place])) is not None:
+                    self.here[place].cancel(stream)
+            case ("leave", place):
+                guest = self.here.pop(place)
+                guest.leave()
+                self.gone.append(guest)
+                await self.arrive(place)
+            case ("answer", place, decision):
+                for asked in self.open_for(self.here[place])[:1]:
+                    self.answer(self.here[place], asked, decision)
+            case ("stale", place):
+                guest = self.here[place]
+                still_open = {one["id"] for one in self.open_for(guest)}
+                for request_id in (*(one["id"] for one in guest.asked), 1000, "0"):
+                    if request_id not in still_open:
+                        guest.answer(request_id, {"decision": STALE})
+                for one in self.gone:
+                    for asked in one.asked:
+                        one.answer(asked["id"], {"decision": STALE})
+            case ("tool", place, decision):
+                if (question := self.conversation.questions.open) is not None:
+                    self.answers.setdefault(question.approval_id, []).append(decision)
+                    wanted = {"approval_id": question.approval_id, "decision": decision}
+                    self.here[place].call("approvalAnswer", **wanted)
+            case ("interrupt", place):
+                self.here[place].call("conversationInterrupt", conversation_id=self.conversation.id)
+            case ("time", seconds):
+                self.room.clock.passes(seconds)
+            case _:
+                raise AssertionError(step)
+
+    def answer(self, guest: Guest, asked: Any, decision: str) -> None:
+        self.answered[guest].add(asked["id"])
+        self.answers.setdefault(asked["params"]["parley_approval_id"], []).append(decision)
+        guest.answer(asked["id"], {"decision": decision})
+
+    async def see_to_the_end(self) -> None:
+        """Somebody comes who allows everything that is still asked."""
+        last = await self.room.guest()
+        self.answered[last] = set()
+        self.here.append(last)
+        await last.stream(self.conversation.id)
+        await self.room.settle_down()
+        while self.conversation.state.phase.value != "idle":
+            for asked in self.open_for(last):
+                self.answer(last, asked, "approved")
+            await self.room.settle_down()
+
+
+def check_log(log: Log, answers: dict[str, list[str]]) -> Counter[str]:
+    """Every question stands behind its event and is settled once, by an answer given to it; the decisions."""
+    types = [entry.type for entry in log.entries]
+    decisions: Counter[str] = Counter()
+    still_open: str | None = None
+    for place, entry in enumerate(log.entries):
+        record = msgspec.json.decode(entry.encoded) if entry.encoded else {}
+        if entry.type == "question_asked":
+            assert types[place - 1] == "exec_approval_request"
+            assert still_open is None
+            still_open = record["approval_id"]
+        elif entry.type == "question_settled":
+            assert types[place + 1] == "approval_settled"
+            assert record["approval_id"] == still_open
+            if record["by"] in ("client", "tool"):
+                assert record["decision"] in answers[record["approval_id"]]
+            decisions[record["decision"]] += 1
+            still_open = None
+        elif entry.type == "turn_ended":
+            assert still_open is None
+    assert still_open is None
+    assert types.count("turn_started") == types.count("turn_ended")
+    assert types.count("question_asked") == types.count("approval_settled") == decisions.total()
+    return decisions
+
+
+def check_guest(guest: Guest, answered: set[int], *, here: bool) -> None:
+    """It was asked each question once at most; what it did not answer was taken back, and nothing else."""
+    ids = [one["id"] for one in guest.asked]
+    questions = [one["params"]["parley_approval_id"] for one in guest.asked]
+    taken_back = [one["requestId"] for one in guest.taken_back]
+    assert ids == list(range(len(ids)))
+    assert len(questions) == len(set(questions))
+    assert len(taken_back) == len(set(taken_back))
+    assert not answered & set(taken_back)
+    if here:
+        assert answered | set(taken_back) == set(ids)
+
+
+async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
+    with TemporaryDirectory() as home:
+        async with asyncio.timeout(PATIENCE_SECONDS), Room(home) as room:
+            party = Party(room, room.create({"approvals": {"timeout_seconds": 300}}))
+            for place in range(3):
+                await party.arrive(place)
+            await party.do(("say", 0, 2))
+            for step, breathe in script:
+                await party.do(step)
+                if breathe:
+                    await room.settle_down()
+            await party.see_to_the_end()
+
+            decisions = check_log(party.conversation.log, party.answers)
+            assert STALE not in decisions
+            for guest in (*party.here, *party.gone):
+                check_guest(guest, party.answered[guest], here=guest in party.here)
+            assert len(room.told) <= decisions["approved"] + decisions["denied"] + decisions["timed_out"]
+
+
+@pytest.mark.promises("approvals.once")
+@settings(max_examples=60, deadline=None)
+@given(script=scripts)
+def test_every_question_is_settled_once_and_by_its_own_answer(script: list[tuple[tuple[Any, ...], bool]]) -> None:
+    asyncio.run(play(script))

@@ -1,0 +1,181 @@
+"""`parley doctor`: what is found on this computer, in words that do not change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kit.kernels import Lack, on_kernel
+from kit.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
+from parley.cli.doctor import USAGE, run_doctor
+from parley.version import __version__
+
+PATIENCE_SECONDS = 20
+
+
+class Outcome(NamedTuple):
+    lines: list[tuple[str, str]]
+    stderr: str
+    exit_code: int | None
+
+    def text(self, name: str) -> list[str]:
+        """What stands behind this name, once for each line of that name."""
+        return [text for found, text in self.lines if found == name]
+
+
+async def doctor(home: Path, *arguments: str, without: Iterable[Lack] = (), **variables: str) -> Outcome:
+    process = await asyncio.create_subprocess_exec(
+        *on_kernel(without, (sys.executable, "-m", "parley", "doctor", *arguments)),
+        env={"PATH": os.environ["PATH"], "HOME": str(home), **variables},
+        cwd=home,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
+    lines = [(line[:12].rstrip(), line[12:]) for line in out.decode().splitlines() if line]
+    return Outcome(lines, err.decode(), process.returncode)
+
+
+@pytest.mark.promises("sandbox.doctor")
+@SANDBOX
+async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    found = await doctor(tmp_path, OPENAI_API_KEY="sk-never-told")
+
+    mechanisms = [name for name, _ in found.lines if name in ("bubblewrap", "landlock")]
+    used = "landlock" if no_bubblewrap() else "bubblewrap"
+    assert (found.stderr, found.exit_code, mechanisms) == ("", 0, ["bubblewrap", "landlock"])
+    assert [(name, text) for name, text in found.lines if name not in (*mechanisms, "namespaces", "to do")] == [
+        ("parley", __version__),
+        ("python", f"{sys.version.split()[0]}, {sys.executable}"),
+        ("sqlite", found.text("sqlite")[0]),
+        ("system", f"{os.uname().sysname} {os.uname().release}, {os.uname().machine}"),
+        ("home", f"{tmp_path}/.parley: not there yet; it is made when it is needed"),
+        ("settings", f"{tmp_path}/.parley/config.toml: not there, and not needed"),
+        ("model", "gpt-5, by openai (responses at https://api.openai.com/v1)"),
+        ("key", "is set"),
+        ("policy", "approval_policy on-request, sandbox_mode read-only"),
+        ("hidden", f"{tmp_path}/.ssh"),
+        (
+            "not there",
+            ", ".join(
+                f"{tmp_path}/{name}"
+                for name in (".parley", ".aws", ".gnupg", ".config/gh", ".netrc", ".docker/config.json")
+            ),
+        ),
+        ("sandbox", f"{used}, the first that works"),
+    ]
+
+
+@BUBBLEWRAP
+async def test_bubblewrap_is_named_with_its_place_and_version(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, "-c", "sandbox.mechanism=bubblewrap")
+    pattern = r"works; path: /\S+/bwrap, version: \d+\.\d+\S*, .*"
+
+    assert [re.fullmatch(pattern, text) is not None for text in found.text("bubblewrap")] == [True]
+    assert found.text("sandbox") == ["bubblewrap, the settings want this one"]
+
+
+@LANDLOCK
+async def test_landlock_is_named_with_its_version(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, "--config=sandbox.mechanism=landlock")
+
+    assert [re.fullmatch(r"works; abi: \d+, .*", text) is not None for text in found.text("landlock")] == [True]
+    assert found.text("sandbox") == ["landlock, the settings want this one"]
+
+
+@pytest.mark.promises("sandbox.doctor")
+@BUBBLEWRAP
+async def test_where_nothing_confines_it_says_why_and_what_to_do(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, without=(Lack.BUBBLEWRAP, Lack.LANDLOCK_SWITCHED_ON))
+
+    why = "bubblewrap: it is not installed; Landlock: it is switched off in the kernel"
+    assert (found.stderr, found.exit_code) == ("", 1)
+    assert found.text("bubblewrap") == ["does not work: it is not installed"]
+    assert found.text("landlock") == ["does not work: it is switched off in the kernel"]
+    assert found.text("sandbox") == [f"none: {why}"]
+    assert found.text("to do") == [
+        "install bubblewrap: `apt install bubblewrap`, `dnf install bubblewrap` or `apk add bubblewrap`",
+        "for Landlock: a kernel from 6.2 on, with `landlock` among the names in /sys/kernel/security/lsm",
+    ]
+
+
+@pytest.mark.promises("sandbox.doctor")
+@BUBBLEWRAP
+@LANDLOCK
+async def test_where_bubblewrap_may_do_nothing_landlock_takes_its_place(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, without=(Lack.USER_NAMESPACES,))
+
+    assert (found.text("sandbox"), found.exit_code) == (["landlock, the first that works"], 0)
+    assert [text.partition(": ")[0] for text in found.text("bubblewrap")] == ["does not work"]
+    assert [text.partition(": ")[0] for text in found.text("to do")] == ["let bubblewrap make user namespaces"]
+
+
+async def test_settings_that_cannot_be_used_are_told_by_line(tmp_path: Path) -> None:
+    (tmp_path / ".parley").mkdir()
+    (tmp_path / ".parley" / "config.toml").write_text('model = "o3"\n\napproval_policy = "sometimes"\n')
+    found = await doctor(tmp_path)
+
+    problem = "unknown variant `sometimes`, expected one of `untrusted`, `on-failure`, `on-request`, `never`"
+    file = tmp_path / ".parley" / "config.toml"
+    assert (found.stderr, found.exit_code) == ("", 1)
+    assert found.text("home") == [f"{tmp_path}/.parley: fine"]
+    assert found.text("settings") == [f"cannot be used: {file}, line 3: `approval_policy`: {problem}"]
+    assert (found.text("model"), len(found.text("sandbox"))) == ([], 1)
+
+
+async def test_a_home_that_is_not_there_is_told(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path / "gone"))
+
+    why = f"PARLEY_HOME: {tmp_path}/gone: No such file or directory (os error 2)"
+    assert (found.text("settings"), found.exit_code) == ([f"cannot be used: {why}"], 1)
+
+
+async def test_what_could_be_a_secret_of_a_provider_is_not_shown(tmp_path: Path) -> None:
+    overrides = ("model_provider=mine", "model_providers.mine.env_key=MINE")
+    address = "model_providers.mine.base_url=https://ada:hush@example.invalid:8000/v1?token=hush"
+    words = [word for setting in (*overrides, address) for word in ("-c", setting)]
+    without, with_key = await doctor(tmp_path, *words), await doctor(tmp_path, *words, MINE="hush")
+
+    shown = ["gpt-5, by mine (chat at https://example.invalid:8000/v1)"]
+    assert without.text("model") == with_key.text("model") == shown
+    assert without.text("key") == ["Missing environment variable: `MINE`."]
+    assert with_key.text("key") == ["is set"]
+    assert "hush" not in f"{without}{with_key}"
+
+
+async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, "-c", "model_provider=scripted")
+
+    assert (found.text("model"), found.text("key")) == (["gpt-5, by scripted (scripted)"], ["none is needed"])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("--fast",), "cannot use '--fast' here; try `parley doctor --help`"),
+        (("-c",), "-c needs KEY=VALUE behind it"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_refused(
+    line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_doctor(line)
+
+    assert (code, capsys.readouterr()) == (2, ("", f"parley doctor: {said}\n"))
+
+
+def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_doctor(("--help",))
+
+    assert (code, capsys.readouterr()) == (0, (USAGE, ""))

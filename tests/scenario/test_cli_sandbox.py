@@ -1,0 +1,257 @@
+"""`parley sandbox`: one command by hand, confined as the agent's are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kit.kernels import Lack, on_kernel
+from kit.needs import MECHANISMS, SANDBOX
+from parley.cli.sandbox import USAGE, run_sandbox
+
+PATIENCE_SECONDS = 20
+
+WORKSPACE = ("--mode", "workspace-write", "-c", "sandbox_workspace_write.exclude_slash_tmp=true")
+"""Tests work below /tmp: what is beside the working directory is to be outside."""
+
+
+class Outcome(NamedTuple):
+    stdout: str
+    stderr: str
+    exit_code: int | None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty directory to work in, with Parley's home beside it."""
+    (tmp_path / "home" / ".parley").mkdir(parents=True)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+async def start(project: Path, *arguments: str, stdin: int = DEVNULL, without: Iterable[Lack] = ()) -> Process:
+    home = str(project.parent / "home")
+    return await asyncio.create_subprocess_exec(
+        *on_kernel(without, (sys.executable, "-m", "parley", "sandbox", *arguments)),
+        env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "OPENAI_API_KEY": "sk-never-told"},
+        cwd=project,
+        stdin=stdin,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def outcome(process: Process, said: bytes | None = None) -> Outcome:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate(said)
+    return Outcome(out.decode(), err.decode(), process.returncode)
+
+
+def confined_by(mechanism: str) -> tuple[str, ...]:
+    return "-c", f"sandbox.mechanism={mechanism}"
+
+
+# --- what it does ------------------------------------------------------------------------
+
+
+@pytest.mark.promises("sandbox.by-hand")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_command_says_what_it_says_and_ends_as_it_ends(project: Path, mechanism: str) -> None:
+    script = "echo out; echo err >&2; cat; exit 7"
+    process = await start(project, *confined_by(mechanism), "--", "sh", "-c", script, stdin=PIPE)
+
+    assert await outcome(process, b"this is not for the command\n") == Outcome("out\n", "err\n", 7)
+
+
+@pytest.mark.promises("sandbox.by-hand", "sandbox.writing")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_command_writes_where_the_mode_lets_it(project: Path, mechanism: str) -> None:
+    script = "echo x >inside; echo x >../outside; mkdir .git; cat ../home/.parley/config.toml"
+    (project.parent / "home" / ".parley" / "config.toml").write_text("# nobody reads this\n")
+
+    read_only = await outcome(await start(project, *confined_by(mechanism), "--", "sh", "-c", script))
+    before = sorted(os.listdir(project))
+    workspace = await outcome(await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script))
+
+    assert (read_only[::2], workspace[::2]) == (("", 1), ("", 1))
+    after = [name for name in os.listdir(project) if not name.startswith(".refused-")]  # put aside, not obeyed
+    assert (before, after) == ([], ["inside"])
+    assert sorted(os.listdir(project.parent)) == ["home", "project"]
+
+
+@SANDBOX
+async def test_a_command_that_is_killed_ends_with_the_number_of_the_signal(project: Path) -> None:
+    assert await outcome(await start(project, "--", "sh", "-c", "kill -9 $$")) == Outcome("", "", 137)
+
+
+@pytest.mark.promises("sandbox.by-hand")
+@SANDBOX
+async def test_a_command_is_given_no_key_and_is_told_that_there_is_no_network(project: Path) -> None:
+    said = (await outcome(await start(project, "env"))).stdout.splitlines()
+
+    assert "CODEX_SANDBOX_NETWORK_DISABLED=1" in said
+    assert [line for line in said if "never-told" in line] == []
+
+
+@SANDBOX
+async def test_a_command_reaches_the_network_where_that_is_asked_for(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reach = f"import socket; socket.create_connection(('127.0.0.1', {listener.getsockname()[1]}))"
+        on = await outcome(await start(project, *WORKSPACE, "--network", "--", sys.executable, "-c", reach))
+        off = await outcome(await start(project, *WORKSPACE, "--", sys.executable, "-c", reach))
+
+    assert (on, off.exit_code) == (Outcome("", "", 0), 1)
+
+
+@SANDBOX
+async def test_a_command_runs_where_it_is_told_to(project: Path) -> None:
+    (project / "below").mkdir()
+
+    assert await outcome(await start(project, "--cwd", "below", "pwd")) == Outcome(f"{project}/below\n", "", 0)
+
+
+# --- how it ends -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_the_command_and_all_it_started(
+    project: Path, mechanism: str, number: signal.Signals
+) -> None:
+    os.mkfifo(project / "held")
+    held = os.open(project / "held", os.O_RDONLY | os.O_NONBLOCK)
+    script = "exec 3>held; setsid sleep 600 & echo ready; sleep 600"
+    process = await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        ready = await process.stdout.readline()
+
+    process.send_signal(number)
+    ended = await outcome(process)
+
+    try:
+        assert (ready, ended) == (b"ready\n", Outcome("", "", 128 + number))
+        assert os.read(held, 1) == b""  # nobody is left who could write
+    finally:
+        os.close(held)
+
+
+@SANDBOX
+async def test_a_signal_also_ends_one_whose_output_nobody_reads(project: Path) -> None:
+    process = await start(project, "--", "yes")
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await process.stdout.read(2) == b"y\n"
+    process.send_signal(signal.SIGTERM)
+
+    assert (await outcome(process))[1:] == ("", 143)
+
+
+@SANDBOX
+async def test_a_command_ends_when_whoever_read_its_output_has_gone(project: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", '"$@" | head -n 1; echo "${PIPESTATUS[0]}"', "bash"),
+        *(sys.executable, "-m", "parley", "sandbox", "--", "yes"),
+        env={"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")},
+        cwd=project,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+    assert await outcome(process) == Outcome("y\n141\n", "", 0)
+
+
+# --- what it refuses ---------------------------------------------------------------------
+
+
+@pytest.mark.promises("sandbox.closed")
+async def test_where_nothing_confines_nothing_is_run(project: Path) -> None:
+    lacks = (Lack.USER_NAMESPACES, Lack.LANDLOCK)
+    done = await outcome(await start(project, *WORKSPACE, "--", "touch", "made", without=lacks))
+
+    said = "it cannot be confined, and so it was not run: no sandbox is available on this system: bubblewrap: "
+    assert (done.stdout, done.exit_code, len(done.stderr.splitlines())) == ("", 125, 1)
+    assert done.stderr.startswith(f"parley sandbox: {said}")
+    assert done.stderr.endswith("; Landlock: the kernel has none\n")
+    assert os.listdir(project) == []
+
+
+@SANDBOX
+async def test_a_command_that_cannot_be_confined_is_not_run(project: Path) -> None:
+    (project / "elsewhere").mkdir()
+    (project / ".git").symlink_to("elsewhere")
+    done = await outcome(await start(project, *WORKSPACE, "--", "touch", "made"))
+
+    assert (done.stdout, done.stderr.partition(": it ")[0], done.exit_code) == ("", "parley sandbox", 125)
+    assert done.stderr.startswith("parley sandbox: it cannot be confined, and so it was not run: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (project / "made").exists()
+
+
+@SANDBOX
+async def test_a_program_that_is_not_there_is_not_started(project: Path) -> None:
+    said = "parley sandbox: it cannot be started: No such file or directory (os error 2)\n"
+
+    assert await outcome(await start(project, "no-such-program")) == Outcome("", said, 127)
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ((), "there is no command to run; try `parley sandbox --help`"),
+        (("--network",), "there is no command to run; try `parley sandbox --help`"),
+        (("--mode",), "--mode needs a value behind it"),
+        (("--fast", "true"), "cannot use '--fast' here; try `parley sandbox --help`"),
+        (("--network=yes", "true"), "cannot use '--network' here; try `parley sandbox --help`"),
+        (("--mode", "all", "true"), "'all' is no mode that confines; there are read-only and workspace-write"),
+        (
+            ("--network", "--", "true"),
+            "--network goes with --mode workspace-write, and the mode is read-only",
+        ),
+        (
+            ("-c", "sandbox_mode=danger-full-access", "true"),
+            "the settings say danger-full-access, which confines nothing; choose a --mode",
+        ),
+        (("-c", "nonsense", "true"), "-c: `nonsense` is not of the form key=value"),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_a_line_that_makes_no_sense_runs_nothing(
+    line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_sandbox(line)
+
+    assert (code, capsys.readouterr()) == (125, ("", f"parley sandbox: {said}\n"))
+
+
+def test_settings_that_cannot_be_used_are_told_by_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "config.toml").write_text('\nsandbox_mode = "open"\n')
+    code = run_sandbox(("true",))
+
+    problem = "`sandbox_mode`: unknown variant `open`, expected one of `read-only`, `workspace-write`, "
+    said = f"parley sandbox: {home}/config.toml, line 2: {problem}`danger-full-access`\n"
+    assert (code, capsys.readouterr()) == (125, ("", said))
+
+
+def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_sandbox(("--mode", "read-only", "--help"))
+
+    assert (code, capsys.readouterr()) == (0, (USAGE, ""))

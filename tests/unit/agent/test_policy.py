@@ -1,0 +1,172 @@
+"""Who decides: every cell of policy and sandbox mode, for commands and patches, on systems of both kinds."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from kit.model_peer import settings
+from parley.agent.policy import Ask, Decision, decide
+from parley.config.types import ApprovalPolicy, Sandbox, SandboxMode, Settings
+from parley.ports.commands import Bounds, Root
+from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
+from parley.wire.ids import CallId
+
+CWD, OTHER_ROOT = "/project", "/scratch"
+HIDDEN = ("/home/user/.parley",)
+ROOTS = tuple(Root(path=path, device=1, inode=inode) for inode, path in enumerate((CWD, OTHER_ROOT)))
+WRITABLE = Bounds(writable=ROOTS, hidden=HIDDEN)
+READ_ONLY = Bounds(hidden=HIDDEN)
+WHY_NOT = "neither bubblewrap nor Landlock works here"
+WHY = "the tests need the network"
+
+
+def chosen(policy: str, mode: str) -> Settings:
+    return settings(approval_policy=policy, sandbox_mode=mode, cwd=CWD, sandbox=Sandbox(hidden_paths=HIDDEN))
+
+
+def bounds_of(mode: str) -> Bounds | None:
+    return {"read-only": READ_ONLY, "workspace-write": WRITABLE, "danger-full-access": None}[mode]
+
+
+def command(*, escalated: bool = False, has_failed: bool = False) -> RunCommand:
+    return RunCommand(
+        call_id=CallId("call"),
+        argv=("make",),
+        cwd=CWD,
+        escalated=escalated,
+        justification=WHY if escalated else None,
+        has_failed=has_failed,
+    )
+
+
+def patch(*paths: str, has_failed: bool = False) -> ApplyPatch:
+    return ApplyPatch(
+        call_id=CallId("call"),
+        changes={},
+        paths=paths,
+        inside_cwd=all(path.startswith(f"{CWD}/") for path in paths),
+        has_failed=has_failed,
+    )
+
+
+ACTIONS: dict[str, tuple[Action, bool]] = {
+    "command": (command(), False),
+    "escalated": (command(escalated=True), False),
+    "safe": (command(), True),
+    "inside": (patch("/project/a", "/project/b/c"), False),
+    "in a root": (patch("/project/a", "/scratch/b"), False),
+    "outside": (patch("/project/a", "/projects/b"), False),
+}
+"""Each with whether it is a safe command."""
+
+WORDS: dict[str, Decision] = {
+    "run": Granted(),
+    "within": Granted(bounds=WRITABLE),
+    "within ro": Granted(bounds=READ_ONLY),
+    "within?": Granted(bounds=WRITABLE, ask_again=True),
+    "within ro?": Granted(bounds=READ_ONLY, ask_again=True),
+    "safe": Granted(bounds=READ_ONLY, known_safe=True),
+    "ask": Ask(leaves_sandbox=True),
+    "ask: why": Ask(reason=WHY, leaves_sandbox=True),
+    "ask here": Ask(leaves_sandbox=False),
+    "ask here: why": Ask(reason=WHY, leaves_sandbox=False),
+    "no sandbox": Refused(why=f"no sandbox is available on this system: {WHY_NOT}"),
+    "not there": Refused(why="writing outside of the project; rejected by user approval settings"),
+}
+
+CONFINED = """
+untrusted  | read-only          | ask        | ask: why      | safe       | ask       | ask       | ask
+untrusted  | workspace-write    | ask        | ask: why      | safe       | ask       | ask       | ask
+untrusted  | danger-full-access | ask here   | ask here: why | safe       | ask here  | ask here  | ask here
+on-failure | read-only          | within ro? | within ro?    | safe       | ask       | ask       | ask
+on-failure | workspace-write    | within?    | within?       | safe       | within?   | within?   | ask
+on-failure | danger-full-access | run        | run           | run        | run       | run       | run
+on-request | read-only          | within ro  | ask: why      | safe       | ask       | ask       | ask
+on-request | workspace-write    | within     | ask: why      | safe       | within    | ask       | ask
+on-request | danger-full-access | run        | run           | run        | run       | ask here  | ask here
+never      | read-only          | within ro  | within ro     | safe       | not there | not there | not there
+never      | workspace-write    | within     | within        | safe       | within    | not there | not there
+never      | danger-full-access | run        | run           | run        | run       | not there | not there
+"""
+
+UNCONFINED = """
+untrusted  | read-only          | ask        | ask: why      | ask        | ask        | ask        | ask
+untrusted  | workspace-write    | ask        | ask: why      | ask        | ask        | ask        | ask
+untrusted  | danger-full-access | ask here   | ask here: why | ask here   | ask here   | ask here   | ask here
+on-failure | read-only          | no sandbox | no sandbox    | no sandbox | ask        | ask        | ask
+on-failure | workspace-write    | no sandbox | no sandbox    | no sandbox | no sandbox | no sandbox | ask
+on-failure | danger-full-access | run        | run           | run        | run        | run        | run
+on-request | read-only          | no sandbox | ask: why      | no sandbox | ask        | ask        | ask
+on-request | workspace-write    | no sandbox | ask: why      | no sandbox | no sandbox | ask        | ask
+on-request | danger-full-access | run        | run           | run        | run        | ask here   | ask here
+never      | read-only          | no sandbox | no sandbox    | no sandbox | not there  | not there  | not there
+never      | workspace-write    | no sandbox | no sandbox    | no sandbox | no sandbox | not there  | not there
+never      | danger-full-access | run        | run           | run        | run        | not there  | not there
+"""
+
+
+def cells(table: str) -> list[tuple[str, str, str, str]]:
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.strip().splitlines()]
+    return [(row[0], row[1], action, word) for row in rows for action, word in zip(ACTIONS, row[2:], strict=True)]
+
+
+@pytest.mark.parametrize("table", [CONFINED, UNCONFINED], ids=["confined", "unconfined"])
+def test_the_tables_have_every_cell(table: str) -> None:
+    assert [cell[:3] for cell in cells(table)] == [
+        (policy, mode, action)
+        for policy in get_args(ApprovalPolicy)
+        for mode in get_args(SandboxMode)
+        for action in ACTIONS
+    ]
+
+
+@pytest.mark.parametrize(("policy", "mode", "what", "word"), cells(CONFINED))
+def test_where_the_system_can_confine(policy: str, mode: str, what: str, word: str) -> None:
+    action, safe = ACTIONS[what]
+
+    decided = decide(action, chosen(policy, mode), bounds=bounds_of(mode), unconfined=None, safe=safe)
+
+    assert decided == WORDS[word]
+
+
+@pytest.mark.parametrize(("policy", "mode", "what", "word"), cells(UNCONFINED))
+def test_where_the_system_cannot_confine(policy: str, mode: str, what: str, word: str) -> None:
+    action, safe = ACTIONS[what]
+
+    decided = decide(action, chosen(policy, mode), bounds=bounds_of(mode), unconfined=WHY_NOT, safe=safe)
+
+    assert decided == WORDS[word]
+
+
+@pytest.mark.parametrize("mode", ["read-only", "workspace-write"])
+@pytest.mark.parametrize("action", [command(has_failed=True), patch("/project/a", has_failed=True)])
+def test_what_has_failed_within_its_bounds_is_asked_about_once_more(mode: str, action: Action) -> None:
+    decided = decide(action, chosen("on-failure", mode), bounds=bounds_of(mode), unconfined=None, safe=False)
+
+    assert decided == Ask(reason="command failed; retry without sandbox?", leaves_sandbox=True)
+
+
+@pytest.mark.parametrize("policy", ["on-failure", "on-request", "never"])
+@pytest.mark.parametrize("what", ["command", "inside"])
+def test_nothing_runs_free_for_want_of_bounds(policy: str, what: str) -> None:
+    action, safe = ACTIONS[what]
+
+    decided = decide(action, chosen(policy, "workspace-write"), bounds=None, unconfined=None, safe=safe)
+
+    assert not isinstance(decided, Granted)
+
+
+def test_a_patch_may_reach_all_of_a_root_and_nothing_beside_it() -> None:
+    everything = Bounds(writable=(Root(path="/", device=1, inode=2),))
+    failing = chosen("on-failure", "workspace-write")
+
+    assert [
+        decide(patch(path), failing, bounds=bounds, unconfined=None, safe=False)
+        for path, bounds in [("/etc/x", everything), ("/scratch", WRITABLE), ("/scratch.d/x", WRITABLE)]
+    ] == [
+        Granted(bounds=everything, ask_again=True),
+        Granted(bounds=WRITABLE, ask_again=True),
+        Ask(leaves_sandbox=True),
+    ]

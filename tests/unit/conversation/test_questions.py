@@ -1,0 +1,73 @@
+"""Which question is open and how the others were settled, as a log tells it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.events import agent_message, task_started
+from kit.questions import approval_id, command_question, patch_question, question_settled
+from kit.records import turn_started
+from parley.conversation.log import Happened
+from parley.conversation.questions import Ledger, Question
+from parley.wire.ids import EventId
+
+
+def ledger_of(*happened: Happened) -> Ledger:
+    """Everything happens a second after what was before it."""
+    ledger = Ledger()
+    for at, one in enumerate(happened):
+        ledger.apply(one, at=float(at))
+    return ledger
+
+
+def test_at_first_nothing_is_asked() -> None:
+    ledger = ledger_of(turn_started(), task_started(), agent_message("hello"))
+
+    assert (ledger.open, ledger.settled) == (None, {})
+
+
+def test_a_question_is_open_with_all_that_its_event_and_its_turn_say() -> None:
+    shown, asked = patch_question(1, grant_root="/project")
+    ledger = ledger_of(turn_started("7"), task_started(), shown, asked)
+
+    assert ledger.open == Question(asked=asked, shown=shown, event_id=EventId("7"), at=3.0)
+    assert ledger.settled == {}
+
+
+def test_what_is_settled_is_remembered_by_how() -> None:
+    ledger = ledger_of(
+        turn_started(),
+        *command_question(1, "ls"),
+        question_settled(1, "denied"),
+        *command_question(2, "ls"),
+        question_settled(2, "dropped"),
+    )
+
+    assert ledger.open is None
+    assert ledger.settled == {approval_id(1): "denied", approval_id(2): "dropped"}
+
+
+def test_the_same_call_asked_again_is_another_question() -> None:
+    shown, asked = command_question(1, "ls")
+    _, again = command_question(2, "ls")
+    ledger = ledger_of(turn_started(), shown, asked, question_settled(1), shown, again)
+
+    assert ledger.open == Question(asked=again, shown=shown, event_id=EventId("1"), at=5.0)
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        (command_question(1, "ls")[1],),
+        (*command_question(1, "ls"), *command_question(2, "ls")),
+        (*command_question(1, "ls"), question_settled(1), *command_question(1, "ls")),
+        (*command_question(1, "ls"), question_settled(1), command_question(2, "ls")[1]),
+        (question_settled(1),),
+        (*command_question(1, "ls"), question_settled(2)),
+        (*command_question(1, "ls"), question_settled(1), question_settled(1)),
+    ],
+    ids=["not shown", "two open", "asked twice", "shown once", "never asked", "another", "settled twice"],
+)
+def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[Happened, ...]) -> None:
+    with pytest.raises(ValueError, match="the question 00000000-"):
+        ledger_of(turn_started(), *contradiction)

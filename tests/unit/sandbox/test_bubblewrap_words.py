@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kit.bounds import bounds
+from parley.errors import CannotConfine, CommandNotStarted
+from parley.ports.commands import MARK, Command, Ended, Output, Start
+from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, mounts
+from parley.sandbox.places import Places
+from parley.sandbox.seccomp import program
+
+
+def test_nothing_can_be_written_to_without_a_root() -> None:
+    words = arguments(Places(), cwd="/here", env={"A": "1"}, network=False, has_proc=True)
+
+    assert words == (
+        "--die-with-parent",
+        "--new-session",
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--unshare-net",
+        *("--ro-bind", "/", "/"),
+        *("--dev", "/dev", "--size", "67108864", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--proc", "/proc", "--remount-ro", "/proc"),
+        *("--cap-drop", "ALL", "--chdir", "/here", "--clearenv"),
+        *("--setenv", "A", "1"),
+    )
+
+
+def test_with_the_network_and_without_a_proc_of_its_own() -> None:
+    words = arguments(Places(), cwd="/", env={}, network=True, has_proc=False)
+
+    assert "--unshare-net" not in words
+    assert "--proc" not in words
+    assert words[words.index("/proc") - 1 :][:4] == ("--tmpfs", "/proc", "--remount-ro", "/proc")
+
+
+def test_outer_mounts_come_first_and_what_is_fenced_lies_over_its_root() -> None:
+    places = Places(
+        roots=("/w", "/w/a/b"),
+        git_folders=("/w/a/b/.git",),
+        protected=("/w/a/b/.codex",),
+        vacant=("/w/.git",),
+        hidden_folders=("/home/u/.ssh", "/w/c/keys"),
+        hidden_files=("/home/u/.netrc",),
+    )
+
+    assert list(mounts(places)) == [
+        ("--bind", "/w", "/w"),
+        ("--ro-bind", "/w/.git", "/w/.git"),
+        ("--bind", "/w/a", "/w/a"),
+        ("--bind", "/w/c", "/w/c"),
+        ("--ro-bind", "/dev/null", "/home/u/.netrc"),
+        ("--tmpfs", "/home/u/.ssh"),
+        ("--bind", "/w/a/b", "/w/a/b"),
+        ("--tmpfs", "/w/c/keys"),
+        ("--ro-bind", "/w/a/b/.codex", "/w/a/b/.codex"),
+        ("--ro-bind", "/w/a/b/.git", "/w/a/b/.git"),
+        ("--remount-ro", "/home/u/.ssh"),
+        ("--remount-ro", "/w/c/keys"),
+    ]
+
+
+def test_no_directory_within_something_protected_becomes_writable_by_being_held_in_place() -> None:
+    places = Places(roots=("/w",), git_folders=("/w/.git",), hidden_files=("/w/.git/sub/secret",))
+
+    assert list(mounts(places)) == [
+        ("--bind", "/w", "/w"),
+        ("--ro-bind", "/w/.git", "/w/.git"),
+        ("--ro-bind", "/dev/null", "/w/.git/sub/secret"),
+    ]
+
+
+def test_a_root_within_something_hidden_is_laid_over_it() -> None:
+    places = Places(roots=("/h/w",), hidden_folders=("/h",), git_folders=("/h/w/.git",))
+
+    assert list(mounts(places)) == [
+        ("--tmpfs", "/h"),
+        ("--bind", "/h/w", "/h/w"),
+        ("--ro-bind", "/h/w/.git", "/h/w/.git"),
+        ("--remount-ro", "/h"),
+    ]
+
+
+def test_all_can_be_the_root() -> None:
+    words = arguments(Places(roots=("/",), vacant=("/.git",)), cwd="/", env={}, network=True, has_proc=True)
+
+    at = words.index("--bind")
+    assert words[at : at + 3] == ("--bind", "/", "/")
+    assert words[at + 3] == "--dev"
+    assert words[words.index("--ro-bind") :][:3] == ("--ro-bind", "/.git", "/.git")
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder_mode", "trusted"),
+    [
+        (0o755, 0o755, True),
+        (0o775, 0o755, False),
+        (0o757, 0o755, False),
+        (0o755, 0o777, False),
+        (0o644, 0o755, False),
+    ],
+)
+def test_only_root_s_own_programs_are_launchers(tmp_path: Path, mode: int, folder_mode: int, trusted: bool) -> None:
+    program = tmp_path / "bin/bwrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(mode)
+    program.parent.chmod(folder_mode)
+
+    assert is_trustworthy(str(program)) is (trusted and os.geteuid() == 0)
+    assert is_trustworthy(str(program.parent)) is False
+    assert is_trustworthy(f"{program}/missing") is False
+
+
+# --- how a command is started ------------------------------------------------------------
+
+
+class NeverStarts:
+    """A starter that only looks at what it is given."""
+
+    def __init__(self) -> None:
+        self.starts: list[Start] = []
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        self.starts.append(start)
+        raise CannotConfine("it was never meant to run")
+
+    async def close(self) -> None:
+        return
+
+
+def command(*argv: str, cwd: str = "/", env: dict[str, str] | None = None) -> Command:
+    env = {"PATH": "/usr/bin:/bin"} if env is None else env
+    return Command(argv=argv, cwd=cwd, env=env, timeout_seconds=3.0, files=(b"a", b"b"))
+
+
+async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
+    starter = NeverStarts()
+    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter="/usr/bin/prlimit", has_proc=True)
+    given = command("sh", "-c", "true", env={"PATH": "/bin", "LD_PRELOAD": "/w/evil.so"})
+
+    with pytest.raises(CannotConfine):
+        await mechanism.run(given, bounds(), output=lambda stream, data: None)
+
+    [start] = starter.starts
+    mark = start.env[MARK]
+    words = arguments(Places(), cwd="/", env={**given.env, MARK: mark}, network=False, has_proc=True)
+    assert start == Start(
+        argv=(
+            *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--"),
+            *("/usr/bin/prlimit", "--nproc=512", "--core=0", "--"),
+            *("sh", "-c", "true"),
+        ),
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", MARK: mark},
+        files=(
+            b"a",
+            b"b",
+            b"".join(word.encode() + b"\0" for word in words),
+            program(os.uname().machine, writable=False, network=False, unix_sockets=False, namespaces=True),
+        ),
+        reports=True,
+        timeout_seconds=3.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "detail"),
+    [
+        (command(), "command args are empty"),
+        (command("true", env={"A=B": ""}), "'A=B' cannot be the name of a variable"),
+        (command("true", env={"": ""}), "'' cannot be the name of a variable"),
+        (command("true", env={"A": "x\0--bind\0/\0/"}), "the variable 'A' holds a NUL character"),
+        (command("true", env={"A": "\ud800"}), "the variable 'A' holds a character that cannot be encoded"),
+        (command("true", cwd="/\0--bind"), "the working directory holds a NUL character"),
+        (command(""), "No such file or directory (os error 2)"),
+        (command("no-such-program"), "No such file or directory (os error 2)"),
+        (command("sh", env={"PATH": "/nowhere:relative"}), "No such file or directory (os error 2)"),
+        (command("/nowhere/sh"), "No such file or directory (os error 2)"),
+        (command("./sh", cwd="/nowhere"), "No such file or directory (os error 2)"),
+        (command("/etc/passwd"), "Permission denied (os error 13)"),
+        (command("/etc"), "Permission denied (os error 13)"),
+    ],
+)
+async def test_what_cannot_be_a_command_is_refused_before_the_launcher_sees_it(given: Command, detail: str) -> None:
+    starter = NeverStarts()
+    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter=None, has_proc=True)
+
+    with pytest.raises(CommandNotStarted) as refused:
+        await mechanism.run(given, bounds(), output=lambda stream, data: None)
+
+    assert (refused.value.detail, starter.starts) == (detail, [])

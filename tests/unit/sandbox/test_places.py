@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.bounds import bounds, root
+from parley.errors import CannotConfine
+from parley.ports.commands import Bounds
+from parley.sandbox.places import Places, find, refuse_hidden
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    project = tmp_path / "project"
+    project.mkdir()
+    return project
+
+
+def refusal(bounds: Bounds) -> str:
+    with pytest.raises(CannotConfine) as refused:
+        find(bounds)
+    return refused.value.detail
+
+
+# --- what is protected -------------------------------------------------------------------
+
+
+def test_git_and_the_settings_of_agents_are_protected_in_a_root(project: Path) -> None:
+    for name in (".git/objects", ".codex", "src/.claude"):
+        (project / name).mkdir(parents=True)
+    (project / ".cursor").write_text("a file")
+
+    assert find(bounds(project)) == Places(
+        roots=(str(project),),
+        git_folders=(f"{project}/.git",),
+        protected=(f"{project}/.codex", f"{project}/.cursor"),
+    )
+
+
+def test_where_there_is_no_git_its_place_is_known(project: Path) -> None:
+    other = project / "other"
+    (other / ".git").mkdir(parents=True)
+
+    assert find(bounds(project, other)) == Places(
+        roots=(str(project), str(other)), vacant=(f"{project}/.git", f"{other}/.git")
+    )
+
+
+def test_who_names_git_as_a_root_wants_it_written_to(project: Path) -> None:
+    (project / ".git/objects").mkdir(parents=True)
+
+    found = find(bounds(project, project / ".git"))
+
+    assert found == Places(roots=(str(project), f"{project}/.git"), vacant=(f"{project}/.git/.git",))
+
+
+def test_a_file_in_place_of_git_is_protected_with_all_that_it_leads_to(project: Path) -> None:
+    main = project / "main/.git"
+    own = main / "worktrees/tree"
+    tree = project / "tree"
+    own.mkdir(parents=True)
+    tree.mkdir()
+    (own / "commondir").write_text("../..\n")
+    (tree / ".git").write_text(f"gitdir: {own}\n")
+
+    assert find(bounds(tree)) == Places(roots=(str(tree),), protected=(f"{tree}/.git",))
+    assert find(bounds(tree, project)) == Places(
+        roots=(str(project), str(tree)),
+        git_folders=(str(main),),
+        protected=(f"{tree}/.git",),
+        vacant=(f"{project}/.git",),
+    )
+
+
+def test_a_link_in_place_of_git_is_refused(project: Path) -> None:
+    (project / "elsewhere").mkdir()
+    (project / ".git").symlink_to("elsewhere")
+
+    assert refusal(bounds(project)) == (
+        f"{project}/.git is a symbolic link, and what it leads to cannot be protected"
+    )
+
+
+@pytest.mark.parametrize("content", ["gitdir: elsewhere/git", "gitdir: {project}/sub/../elsewhere/git"])
+def test_a_file_that_leads_to_where_a_command_could_put_something_is_refused(project: Path, content: str) -> None:
+    (project / ".git").write_text(content.format(project=project))
+
+    place = f"{project}/elsewhere/git"
+    assert refusal(bounds(project)) == (
+        f"{project}/.git leads to {place}, which is not there, and cannot be protected"
+    )
+
+
+def test_a_file_that_leads_through_a_link_that_a_command_could_replace_is_refused(project: Path) -> None:
+    (project / "real/git").mkdir(parents=True)
+    (project / "link").symlink_to("real")
+    (project / ".git").write_text("gitdir: link/git\n")
+
+    assert refusal(bounds(project)) == (
+        f"{project}/.git leads to {project}/link/git, through a symbolic link, and cannot be protected"
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"gitdir:", b"gitdir: \n", b"\xff\x00\xff", b"gitdir: a\0b", b"x" * 100_000]
+)
+def test_a_file_that_leads_nowhere_is_protected_alone(project: Path, content: bytes) -> None:
+    (project / ".git").write_bytes(content)
+
+    assert find(bounds(project)) == Places(roots=(str(project),), protected=(f"{project}/.git",))
+
+
+def test_settings_of_agents_behind_a_link_are_protected_where_they_could_be_written_to(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / "dotfiles/claude").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (project / ".claude").symlink_to("dotfiles/claude")
+    (project / ".codex").symlink_to(tmp_path / "outside")
+
+    assert find(bounds(project)).protected == (f"{project}/dotfiles/claude",)
+
+
+# --- roots -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["link", "directory", "file", "link above"])
+def test_a_root_that_another_has_taken_the_place_of_is_refused(project: Path, tmp_path: Path, what: str) -> None:
+    inner = project / "inner"
+    inner.mkdir()
+    chosen = bounds(inner)
+    if what == "link above":
+        project.rename(tmp_path / "away")
+        project.symlink_to(tmp_path / "away")
+    else:
+        inner.rename(tmp_path / "away")
+    if what == "link":
+        inner.symlink_to(tmp_path / "away")
+    elif what == "directory":
+        inner.mkdir()
+    elif what == "file":
+        inner.write_text("")
+
+    assert refusal(chosen) == f"{inner} may not be written to any more: another has taken its place"
+
+
+def test_a_root_that_is_gone_is_none(project: Path) -> None:
+    chosen = Bounds(writable=(root(project),))
+    project.rmdir()
+
+    assert find(chosen) == Places()
+
+
+# --- what is hidden ----------------------------------------------------------------------
+
+
+def test_what_is_hidden_is_found_behind_links_and_only_if_it_is_there(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "link").symlink_to("keys")
+    hidden = tuple(tmp_path / name for name in ("link", "token", "missing", "token/below", "keys/none"))
+
+    assert find(bounds(hidden=hidden)) == Places(
+        hidden_folders=(f"{tmp_path}/keys",), hidden_files=(f"{tmp_path}/token",)
+    )
+
+
+def test_what_lies_in_something_hidden_is_hidden_with_it(project: Path) -> None:
+    for name in ("keys/more", ".codex", ".git/x"):
+        (project / name).mkdir(parents=True)
+    hidden = (project / "keys", project / "keys/more", project / ".codex")
+
+    assert find(bounds(project, hidden=hidden)) == Places(
+        roots=(str(project),),
+        git_folders=(f"{project}/.git",),
+        hidden_folders=(f"{project}/.codex", f"{project}/keys"),
+    )
+
+
+def test_a_root_within_something_hidden_is_seen_and_nothing_else_of_it(tmp_path: Path) -> None:
+    inner = tmp_path / "home/work"
+    (inner / ".git/x").mkdir(parents=True)
+    (inner / "secret").write_text("")
+
+    found = find(bounds(inner, hidden=(tmp_path / "home", inner / "secret")))
+
+    assert found == Places(
+        roots=(str(inner),),
+        git_folders=(f"{inner}/.git",),
+        hidden_folders=(f"{tmp_path}/home",),
+        hidden_files=(f"{inner}/secret",),
+    )
+    shown = {path: found.hides(f"{tmp_path}/{path}") for path in ("home", "home/x", "home/work/x", "x")}
+    assert shown == {"home": True, "home/x": True, "home/work/x": False, "x": False}
+
+
+def test_what_is_hidden_cannot_be_written_to_even_as_a_root(project: Path) -> None:
+    assert find(bounds(project, hidden=(project,))) == Places(hidden_folders=(str(project),))
+
+
+def test_everything_cannot_be_hidden() -> None:
+    assert refusal(bounds(hidden=("/",))) == "`/` cannot be hidden"
+
+
+def test_a_working_directory_that_is_hidden_is_refused(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(project)
+    places = Places(hidden_folders=(str(project),))
+
+    refuse_hidden(places, str(tmp_path))
+    for cwd in (project, project / "below", tmp_path / "link"):
+        with pytest.raises(CannotConfine) as refused:
+            refuse_hidden(places, str(cwd))
+        assert refused.value.detail == f"the working directory {cwd} is hidden from commands"

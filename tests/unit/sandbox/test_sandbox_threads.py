@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from parley.sandbox.threads import in_thread
+
+PATIENCE_SECONDS = 20.0
+
+
+async def test_work_is_done_beside_the_loop_and_what_comes_of_it_returned() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        threads = {await in_thread(threading.get_ident) for _ in range(3)}
+
+    assert threading.get_ident() not in threads
+
+
+async def test_what_goes_wrong_is_raised() -> None:
+    def work() -> None:
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError):
+        await in_thread(work)
+
+
+async def test_work_that_is_cancelled_is_done_to_its_end() -> None:
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    done: list[str] = []
+
+    def work() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE_SECONDS)
+        done.append("all of it")
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        waiting = asyncio.create_task(in_thread(work))
+        await begun.wait()
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        go_on.set()
+        await asyncio.wait([waiting])
+
+    assert (waiting.cancelled(), done) == (True, ["all of it"])
+
+
+async def test_work_that_is_held_up_holds_up_no_other() -> None:
+    go_on = threading.Event()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        held_up = [asyncio.create_task(in_thread(lambda: go_on.wait(PATIENCE_SECONDS))) for _ in range(8)]
+        other = await in_thread(lambda: "done")
+        go_on.set()
+
+        assert (other, await asyncio.gather(*held_up)) == ("done", [True] * 8)

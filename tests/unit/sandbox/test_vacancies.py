@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from kit.running import open_descriptors
+from parley.errors import CannotConfine
+from parley.sandbox.vacancies import Vacancy, leave_all
+
+
+def taken(path: Path) -> Vacancy:
+    vacancy = Vacancy.taken(str(path))
+    assert vacancy is not None
+    return vacancy
+
+
+def test_the_last_one_to_leave_removes_it(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    descriptors = open_descriptors()
+    first, second = taken(place), taken(place)
+
+    first.leave()
+    assert place.is_dir()
+    second.leave()
+
+    assert not place.exists()
+    assert open_descriptors() == descriptors
+
+
+def test_what_a_killed_server_left_is_used_and_removed(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    place.mkdir()
+
+    taken(place).leave()
+
+    assert not place.exists()
+
+
+def test_a_repository_that_somebody_made_there_meanwhile_stays(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    vacancy = taken(place)
+    (place / "HEAD").write_text("")
+
+    vacancy.leave()
+
+    assert (place / "HEAD").exists()
+
+
+def test_many_that_come_and_go_at_the_same_time_leave_nothing(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    seen: list[bool] = []
+
+    def come_and_go() -> None:
+        for _ in range(100):
+            vacancy = taken(place)
+            seen.append(place.is_dir())
+            leave_all([vacancy])
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (seen, place.exists()) == ([True] * 400, False)
+
+
+def test_one_that_others_keep_locked_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    place.mkdir()
+    descriptor = os.open(place, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    try:
+        with pytest.raises(CannotConfine) as refused:
+            Vacancy.taken(str(place))
+    finally:
+        os.close(descriptor)
+
+    assert refused.value.detail == f"{place} cannot be protected: others keep it locked"
+
+
+def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    place.symlink_to(tmp_path)
+
+    with pytest.raises(CannotConfine) as refused:
+        Vacancy.taken(str(place))
+
+    assert refused.value.detail == f"{place} cannot be protected: Not a directory (os error 20)"
+
+
+def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotConfine) as refused:
+        Vacancy.taken(f"{tmp_path}/missing/.git")
+
+    assert refused.value.detail == (
+        f"{tmp_path}/missing/.git cannot be protected: No such file or directory (os error 2)"
+    )

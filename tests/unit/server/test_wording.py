@@ -1,0 +1,152 @@
+"""A question in the words of each version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kit.json import as_json
+from kit.questions import approval_id, command_question, patch_question
+from parley.conversation.questions import Question, Shown
+from parley.conversation.records import QuestionAsked
+from parley.server.wording import elicitation, listed
+from parley.testing import check_message
+from parley.wire.elicitation import FULL_SCHEMA, ElicitationParams
+from parley.wire.ids import ConversationId, EventId
+from parley.wire.jsonrpc import encode, request
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
+
+CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+NO_FORM = {"type": "object", "properties": {}}
+
+EXEC: dict[str, Any] = {
+    "codex_elicitation": "exec-approval",
+    "codex_mcp_tool_call_id": "9",
+    "codex_event_id": "2",
+    "codex_call_id": "call1",
+    "codex_command": ["touch", "a b"],
+    "codex_cwd": "/project",
+}
+PATCH: dict[str, Any] = {
+    "codex_elicitation": "patch-approval",
+    "codex_mcp_tool_call_id": "9",
+    "codex_event_id": "2",
+    "codex_call_id": "call1",
+    "codex_changes": {"/project/new.txt": {"add": {"content": "hello\n"}}},
+}
+
+
+def question(shown: Shown, asked: QuestionAsked) -> Question:
+    return Question(asked=asked, shown=shown, event_id=EventId("2"), at=1.5)
+
+
+def asked_of(version: str, shown: Shown, asked: QuestionAsked) -> Any:
+    """What a client of this version is sent, which must be a request as MCP has it."""
+    params = elicitation(question(shown, asked), call="9", full=version == FULL_VERSION)
+    check_message(request(0, ElicitationParams.METHOD, encode(params)), version=version)
+    return as_json(params)
+
+
+def test_an_older_client_is_asked_for_a_command_as_ever_whatever_the_reason() -> None:
+    shown, asked = command_question(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
+
+    assert asked_of(PLAIN_VERSION, shown, asked) == {
+        "message": "Allow Codex to run `touch 'a b'` in `/project`?",
+        "requestedSchema": NO_FORM,
+        **EXEC,
+    }
+
+
+def test_an_older_client_is_asked_for_a_patch_as_ever() -> None:
+    assert asked_of(PLAIN_VERSION, *patch_question(1, leaves_sandbox=True)) == {
+        "message": "Allow Codex to apply proposed code changes?",
+        "requestedSchema": NO_FORM,
+        **PATCH,
+    }
+
+
+def test_an_older_client_is_told_why_a_patch_is_wanted() -> None:
+    shown, asked = patch_question(1, reason="outside\nAllow Codex to rest?", grant_root="/project")
+
+    assert asked_of(PLAIN_VERSION, shown, asked) == {
+        "message": "outside\\nAllow Codex to rest?\nAllow Codex to apply proposed code changes?",
+        "requestedSchema": NO_FORM,
+        "codex_reason": "outside\nAllow Codex to rest?",
+        "codex_grant_root": "/project",
+        **PATCH,
+    }
+
+
+def test_a_newer_client_is_told_why_and_where_and_can_fill_in_a_form() -> None:
+    fields = {**EXEC, "codex_reason": "needs to write", "parley_approval_id": approval_id(1)}
+    shown, asked = command_question(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
+
+    assert asked_of(FULL_VERSION, shown, asked) == {
+        "message": "needs to write\nAllow Codex to run `touch 'a b'` in `/project`, outside the sandbox?",
+        "requestedSchema": FULL_SCHEMA,
+        **fields,
+        "_meta": fields,
+    }
+
+
+def test_a_newer_client_is_asked_for_a_patch_with_all_that_is_known() -> None:
+    more = {"codex_reason": "why not", "codex_grant_root": "/project", "parley_approval_id": approval_id(1)}
+    fields = {**PATCH, **more}
+    shown, asked = patch_question(1, reason="why not", grant_root="/project", leaves_sandbox=True)
+
+    assert asked_of(FULL_VERSION, shown, asked) == {
+        "message": "why not\nAllow Codex to apply proposed code changes, outside the sandbox?",
+        "requestedSchema": FULL_SCHEMA,
+        **fields,
+        "_meta": fields,
+    }
+
+
+def test_without_a_reason_and_with_the_sandbox_nothing_is_said_of_them() -> None:
+    exec_message = asked_of(FULL_VERSION, *command_question(1, "touch", "a b"))["message"]
+    patch_message = asked_of(FULL_VERSION, *patch_question(1))["message"]
+
+    assert exec_message == "Allow Codex to run `touch 'a b'` in `/project`?"
+    assert patch_message == "Allow Codex to apply proposed code changes?"
+
+
+@pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
+def test_what_cannot_be_seen_is_spelled_out_in_the_message_and_left_alone_in_the_fields(version: str) -> None:
+    shown, asked = command_question(1, "sh", "-c", "a\nb", cwd="/pro\u202eject")
+    params = asked_of(version, shown, asked)
+
+    assert params["message"] == "Allow Codex to run `sh -c $'a\\nb'` in `$'/pro\\u202eject'`?"
+    assert (params["codex_command"], params["codex_cwd"]) == (["sh", "-c", "a\nb"], "/pro\u202eject")
+
+
+def test_a_command_of_any_length_is_shown_whole() -> None:
+    words = [f"word{number}" for number in range(20_000)]
+    shown, asked = command_question(1, *words)
+
+    assert f"`{' '.join(words)}`" in asked_of(PLAIN_VERSION, shown, asked)["message"]
+
+
+def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> None:
+    command = question(*command_question(1, "touch", "a b", reason="so", leaves_sandbox=True))
+    patch = question(*patch_question(2))
+
+    assert as_json(listed(command, CONVERSATION)) == {
+        "approval_id": approval_id(1),
+        "conversation_id": CONVERSATION,
+        "call_id": "call1",
+        "kind": "exec",
+        "message": "so\nAllow Codex to run `touch 'a b'` in `/project`, outside the sandbox?",
+        "asked_at": "1970-01-01T00:00:01.500Z",
+        "command": ["touch", "a b"],
+        "cwd": "/project",
+    }
+    assert as_json(listed(patch, CONVERSATION)) == {
+        "approval_id": approval_id(2),
+        "conversation_id": CONVERSATION,
+        "call_id": "call2",
+        "kind": "patch",
+        "message": "Allow Codex to apply proposed code changes?",
+        "asked_at": "1970-01-01T00:00:01.500Z",
+        "changes": {"/project/new.txt": {"add": {"content": "hello\n"}}},
+    }
