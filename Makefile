@@ -23,7 +23,9 @@ setup: .venv/ready  ## Make .venv with the locked dependencies
 
 # Commands are confined by bubblewrap where the system has it. Installing it is tried once, without a
 # question, and nothing fails for want of it: Landlock takes its place, and tests that need it are skipped.
-BUBBLEWRAP := [ "$$(uname)" != Linux ] || [ -x /usr/bin/bwrap ] || [ -x /bin/bwrap ]
+BUBBLEWRAP := [ "$$(uname)" != Linux ] || [ -x /usr/bin/bwrap ] || [ -x /bin/bwrap ] || [ -x /usr/local/bin/bwrap ]
+WITHOUT_BUBBLEWRAP := commands are confined by Landlock, where the kernel has it
+test test-long: WITHOUT_BUBBLEWRAP := tests that need it are skipped
 
 .venv/bubblewrap: .venv/locked
 	@$(BUBBLEWRAP) || echo "installing bubblewrap (once) ..."
@@ -34,11 +36,12 @@ BUBBLEWRAP := [ "$$(uname)" != Linux ] || [ -x /usr/bin/bwrap ] || [ -x /bin/bwr
 	        $$as $$apt install bubblewrap || { $$as $$apt update && $$as $$apt install bubblewrap; }; \
 	    elif command -v dnf; then $$as timeout 300 dnf -y -q install bubblewrap; \
 	    elif command -v apk; then $$as timeout 300 apk add -q bubblewrap; \
+	    else echo "there is no apt-get, dnf or apk here to install it with"; \
 	    fi; } >.venv/bubblewrap.log 2>&1 </dev/null || true
 	@touch $@
 
 with-bubblewrap: .venv/bubblewrap
-	@$(BUBBLEWRAP) || echo "bubblewrap is not installed: what needs it is skipped (why: .venv/bubblewrap.log)"
+	@$(BUBBLEWRAP) || echo "bubblewrap is not installed: $(WITHOUT_BUBBLEWRAP) (why: .venv/bubblewrap.log)"
 
 demo: setup with-bubblewrap  ## A whole conversation on the terminal; no key, no network
 	@$(BIN)/parley demo

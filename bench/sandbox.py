@@ -41,20 +41,24 @@ def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
     # Beside the results and not in /tmp, which may be written to: homes with something to hide do not lie there.
     RESULTS.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=RESULTS.parent) as directory:
-        best = asyncio.run(_best(peer, Path(directory).resolve(), repetitions))
+        best, missing = asyncio.run(_best(peer, Path(directory).resolve(), repetitions))
     theirs = {name: best[name] * 1000 for name in (CodexMcp.name, BARE) if name in best}
     how = f"mean of {CALLS} calls, one after another; best of {repetitions * ROUNDS}"
     rows = []
     for mechanism, times in MAY_TAKE.items():
-        ratio = best[mechanism] / best[CodexMcp.name] if peer else None
+        ours = {Parley.name: best[mechanism] * 1000} if mechanism in best else {}
+        ratio = best[mechanism] / best[CodexMcp.name] if ours and CodexMcp.name in best else None
+        told = [f"not measured: {missing[name]}" for name in (mechanism, CodexMcp.name) if name in missing]
+        if ratio is not None:
+            told.append(f"{ratio:.2f} × `debug landlock`, a whole process")
         rows.append(
             Row(
                 what=f"`true`, confined by {mechanism}",
                 unit="ms",
-                values={Parley.name: best[mechanism] * 1000, **theirs},
+                values={**ours, **theirs},
                 budget=f"<= {times:g} × the peer's `debug landlock`",
                 kept=None if ratio is None else ratio <= times,
-                notes=(how, *([] if ratio is None else [f"{ratio:.2f} × `debug landlock`, a whole process"])),
+                notes=(how, *told),
             )
         )
     unconfined = Row(
@@ -63,26 +67,35 @@ def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
     return [*rows, unconfined]
 
 
-async def _best(peer: CodexMcp | None, directory: Path, repetitions: int) -> dict[str, float]:
-    """Seconds for one command, by who ran it."""
+async def _best(
+    peer: CodexMcp | None, directory: Path, repetitions: int
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds for one command, by who ran it; and who could not, with the reason."""
     home, work = directory / "home", directory / "work"
     hidden = [home / name for name in (".parley", ".ssh", ".aws")]
     for folder in (work, *hidden):
         folder.mkdir(parents=True)
     bounds = Bounds(writable=(_root(work), _root(Path("/tmp"))), hidden=tuple(map(str, hidden)))
+    confined = [replace(bounds, mechanism=mechanism) for mechanism in MAY_TAKE]
     commands = Sandboxed(Executor)
     best: dict[str, float] = {}
     try:
+        faults = {each.mechanism: await commands.why_unconfined(each) for each in confined}
+        missing: dict[str, str] = {name: why for name, why in faults.items() if why is not None}
         for _ in range(repetitions * ROUNDS):
             took = {BARE: spawn_bare(), UNCONFINED: await _run(commands, None, work)}
-            for mechanism in MAY_TAKE:
-                took[mechanism] = await _run(commands, replace(bounds, mechanism=mechanism), work)
-            if peer is not None:
-                took[CodexMcp.name] = _run_peer(peer.binary, home, work)
+            for each in confined:
+                if each.mechanism not in missing:
+                    took[each.mechanism] = await _run(commands, each, work)
+            if peer is not None and CodexMcp.name not in missing:
+                try:
+                    took[CodexMcp.name] = _run_peer(peer.binary, home, work)
+                except Gone as gone:
+                    missing[CodexMcp.name] = str(gone)
             best = {name: min(seconds, best.get(name, seconds)) for name, seconds in took.items()}
     finally:
         await commands.close()
-    return best
+    return best, missing
 
 
 def _root(path: Path) -> Root:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from parley.agent.bounds import bounds_for, read_only
+from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.config.load import Loader
 from parley.config.types import Settings
 from parley.errors import BadSetting, CannotConfine, MissingVariable
@@ -22,12 +22,15 @@ from parley.server.host import Host
 from parley.server.serve import serve
 from parley.tools import AgentTools
 from parley.tools.open_files import allow_many
+from parley.tools.patch.threads import all_written
 from parley.transports.stdio import Stdio
 
 __all__ = ["SystemClock", "run_confined", "sandbox_report", "serve_stdio", "why_no_key"]
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
 """Two Ctrl-C within this time mean the server, not the turn."""
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 """Long enough for whoever runs a command by hand, who can end it at any time."""
@@ -67,12 +70,13 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
     try:
         await serve(transport, Host(conversations=conversations, loader=loader, on_initialized=http.warm_up))
     finally:
+        await all_written()
         await tools.close()
         await commands.close()
         await http.close()
         # The loop gives the signals back when it closes: one that comes late must not turn an
         # orderly end into a kill.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 # --- by hand ---------------------------------------------------------------------------
@@ -87,7 +91,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
     """
     from parley.tools.commands.environment import command_environment
 
-    bounds = bounds_for(settings, os.environ)
+    bounds = bounds_for(settings, Roots(os.environ))
     if bounds is None:
         raise CannotConfine(f"{settings.sandbox_mode} has no bounds")
     command = Command(
@@ -152,7 +156,8 @@ def _server_dir() -> str:
 
 
 def _take_signals(transport: Stdio, conversations: Conversations) -> None:
-    """SIGTERM ends the server in order. SIGINT interrupts the turns that run; without any, it ends too."""
+    """SIGTERM ends the server in order, and so does the end of its terminal. SIGINT interrupts the turns that run;
+    without any, it ends too."""
     loop = asyncio.get_running_loop()
     last_interrupt = -SECOND_INTERRUPT_SECONDS
 
@@ -169,4 +174,6 @@ def _take_signals(transport: Stdio, conversations: Conversations) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, transport.stop_reading)
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # or somebody has seen to it, as `nohup` does
+        loop.add_signal_handler(signal.SIGHUP, transport.stop_reading)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

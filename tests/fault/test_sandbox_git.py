@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from kit.attacks.confined import MODES, Confined
+from kit.attacks.nobody import NOBODY, as_nobody
 from kit.needs import MECHANISMS
 from kit.running import PATH
 from kit.trees import Tree, tree
@@ -50,9 +51,11 @@ class Repository(NamedTuple):
             elif os.path.lexists(place / ".git"):
                 found[f"{name}/.git"] = ("link" if (place / ".git").is_symlink() else "directory", b"")
                 found |= {f"{name}/.git/{path}": item for path, item in tree(place / ".git").items()}
-        for name in (".codex", ".claude"):
+        for name in (".codex", ".claude", "tools"):
+            if (self.project / name).is_symlink():
+                found[name] = ("link", os.fsencode((self.project / name).readlink()))
             if os.path.lexists(self.project / name):
-                found[name] = ("link" if (self.project / name).is_symlink() else "directory", b"")
+                found.setdefault(name, ("directory", b""))
                 found |= {f"{name}/{path}": item for path, item in tree(self.project / name).items()}
         return found
 
@@ -82,6 +85,17 @@ def agents(repository: Repository) -> None:
     for name in (".codex", ".claude"):
         (repository.project / name).mkdir()
         (repository.project / name / "config.toml").write_text('approval_policy = "untrusted"\n')
+
+
+def linked(repository: Repository) -> None:
+    """Hooks, settings of git and those of an agent that are elsewhere in the project."""
+    furnish(repository.project / ".git")
+    for name in ("hooks", "config"):
+        (repository.project / "tools").mkdir(exist_ok=True)
+        (repository.project / ".git" / name).rename(repository.project / "tools" / name)
+        (repository.project / ".git" / name).symlink_to(f"../tools/{name}")
+    (repository.project / "tools/claude").mkdir()
+    (repository.project / ".claude").symlink_to("tools/claude")
 
 
 def furnish(git: Path) -> None:
@@ -151,6 +165,12 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "a setting of an agent": (agents, "echo 'sandbox_mode = \"danger-full-access\"' >> .codex/config.toml"),
     "a new setting of an agent": (agents, "echo '{}' > .claude/settings.json"),
     "all settings of an agent": (agents, "mv .claude own && mkdir .claude"),
+    "a hook behind a link": (linked, 'printf "$HOOK" > tools/hooks/pre-commit'),
+    "a setting behind a link": (linked, "echo '[core] hooksPath = evil' >> tools/config"),
+    "all hooks behind a link": (linked, "mv tools/hooks own && mkdir tools/hooks"),
+    "a setting of an agent behind a link": (linked, "echo '{}' > tools/claude/settings.json"),
+    "a link to settings of an agent": (linked, "rm .claude && mkdir .claude"),
+    "another link to settings of an agent": (linked, "mkdir own && ln -sfn own .claude"),
     "the main tree replaced": (worktree, 'mv "$WIDE/main" "$WIDE/own" && mkdir -p "$WIDE/main/.git/hooks"'),
 }
 
@@ -256,6 +276,53 @@ def test_a_link_for_a_repository_is_refused(
         f"{repository.project}/.git is a symbolic link, and what it leads to cannot be protected"
     )
     assert "ran" not in (repository.wide / "elsewhere/config").read_text()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_repository_that_was_made_is_moved_aside_as_one(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    exit_code, _ = repository.run(confined, "git init -q .", mechanism, wide=False)
+
+    assert exit_code != 0
+    assert len(os.listdir(repository.project)) == (mechanism == "landlock")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_git_of_another_user_where_all_may_write_stops_no_command(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    (repository.wide / ".git").symlink_to("elsewhere")
+    os.chown(repository.wide / ".git", NOBODY, NOBODY, follow_symlinks=False)
+    repository.wide.chmod(0o1777)
+
+    script = "rm .git 2>/dev/null; touch file 2>/dev/null || echo kept"
+    bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.wide))
+    result = confined.run(bounds, "sh", "-c", script, cwd=str(repository.wide))
+
+    assert (result.exit_code, result.stdout) == (0, b"kept\n")
+    assert (repository.wide / ".git").is_symlink()
+
+
+OWN_AND_CLOSED: Final = """
+import os, tempfile
+from kit.attacks.confined import MODES, Confined
+
+with Confined() as confined, tempfile.TemporaryDirectory() as project:
+    os.chmod(project, 0o555)
+    script = "echo runs; chmod 755 . && mkdir -p .git/hooks"
+    bounds = MODES[1].bounds(MECHANISM, project)
+    said = confined.run(bounds, "sh", "-c", script, cwd=project).stdout.decode().strip()
+    print(said, os.path.isdir(f"{project}/.git"))
+    os.chmod(project, 0o755)
+"""
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_in_a_directory_that_the_user_has_closed_commands_run_and_make_no_repository(mechanism: Mechanism) -> None:
+    assert as_nobody("-c", OWN_AND_CLOSED.replace("MECHANISM", repr(mechanism))) == "runs False\n"
 
 
 # --- a root that is not what it was ------------------------------------------------------

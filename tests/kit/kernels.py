@@ -19,10 +19,11 @@ from typing import Final
 
 from kit.attacks.calls import call, number
 
-__all__ = ["Lack", "on_kernel"]
+__all__ = ["BUBBLEWRAP", "Lack", "on_kernel"]
 
 TESTS: Final = str(Path(__file__).parents[1])
 BUBBLEWRAP: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+"""Where it may lie."""
 
 
 class Lack(Enum):

@@ -7,6 +7,7 @@ in each: `@pytest.mark.parametrize("mechanism", MECHANISMS)`.
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from functools import cache
@@ -14,11 +15,11 @@ from typing import Final
 
 import pytest
 
+from kit import kernels
+
 __all__ = ["BUBBLEWRAP", "LANDLOCK", "MECHANISMS", "SANDBOX", "no_bubblewrap", "no_landlock"]
 
 _PATIENCE_SECONDS: Final = 20.0
-
-_BUBBLEWRAP: Final = "/usr/bin/bwrap"
 
 _CREATE_RULESET: Final = 444
 """The number of `landlock_create_ruleset` on every machine that we know."""
@@ -32,12 +33,13 @@ def no_bubblewrap() -> str | None:
     """Why bubblewrap cannot confine anything here; None: it can."""
     if sys.platform != "linux":
         return "bubblewrap is for Linux"
+    launcher = next((place for place in kernels.BUBBLEWRAP if os.path.exists(place)), None)
+    if launcher is None:
+        return f"bubblewrap is not installed: it is none of {', '.join(kernels.BUBBLEWRAP)}"
     # In the way in which it is used: with namespaces for users, processes and the network.
-    words = (_BUBBLEWRAP, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
+    words = (launcher, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
     try:
         tried = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
-    except FileNotFoundError:
-        return f"bubblewrap is not installed: there is no {_BUBBLEWRAP}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not run here: {error}"
     return None if tried.returncode == 0 else f"bubblewrap does not work here: {tried.stderr.strip()}"

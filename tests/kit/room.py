@@ -33,12 +33,13 @@ from parley.server.methods import methods
 from parley.server.session import Session
 from parley.testing import check_message
 from parley.wire.elicitation import ElicitationParams
+from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId
 from parley.wire.items import InputItem, text_of
 from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import FULL_VERSION
 
-__all__ = ["Guest", "Room"]
+__all__ = ["Door", "Guest", "NoCommands", "Room", "StandingClock"]
 
 # --- the agent -------------------------------------------------------------------------------
 
@@ -93,7 +94,9 @@ class _Tools:
         return
 
 
-class _NoCommands:
+class NoCommands:
+    """Runs nothing, and confines nobody."""
+
     async def run(self, command: Command, *, output: Output) -> Ended:
         raise AssertionError(f"{command} must not run")
 
@@ -104,7 +107,7 @@ class _NoCommands:
         raise AssertionError("nobody is to be confined")
 
 
-class _Clock:
+class StandingClock:
     """Time that stands still until it is told to pass."""
 
     def __init__(self) -> None:
@@ -138,12 +141,12 @@ class Room:
         self.numbers = count(1)
         self.told: list[tuple[int, str]] = []
         """What came of each question, as the model was told."""
-        self.clock = _Clock()
+        self.clock = StandingClock()
         self.conversations = Conversations(
             clock=self.clock,
             open_model=lambda settings, conversation: _Obedient(),
             tools=_Tools(self),
-            commands=_NoCommands(),
+            commands=NoCommands(),
             environ={},
         )
         self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
@@ -223,9 +226,9 @@ class Guest:
 
     def __init__(self, room: Room, tasks: asyncio.TaskGroup, version: str) -> None:
         self.door = Door(version)
-        self._session = Session(self.door)
+        self._session = Session(self.door, room.host.request_ids)
         self._dispatch = Dispatch(
-            self.door, methods(self._session, room.host), answered=self._session.requests.take, tasks=tasks
+            self.door, methods(self._session, room.host), own=self._session.requests, tasks=tasks
         )
         self._ids = count(1)
         self._version = version
@@ -238,7 +241,11 @@ class Guest:
     # --- saying ------------------------------------------------------------------------
 
     def send(self, message: Any) -> None:
-        self._dispatch.take(encode(message))
+        self.send_frame(encode(message))
+
+    def send_frame(self, frame: bytes | Overlong) -> None:
+        """What is sent without a breath between comes as in one read."""
+        self._dispatch.take(frame)
 
     def introduce(self, capabilities: object = None) -> None:
         """Shake hands; the request has the id `hello`."""

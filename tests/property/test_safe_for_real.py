@@ -122,13 +122,13 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "ls": ("-la", "-R", "--color=always", "-I", "x", "--sort", "size", "-D"),
     "nl": ("-ba", "-w", "3", "-s", ":"),
     "pwd": ("-L", "-P"),
-    "sed": ("-n", "1p", "1,2p", "-i", "w new", "1w new", "1e touch new", "-e", "-s", "-n1p", "1,5p"),
-    "tail": ("-n", "1", "+2", "-c", "-3", "-f", "-F"),
+    "sed": ("-n", "1p", "1,2p", "$p", "1p;2,$p", "1p;w new", "-i", "w new", "1w new", "1e touch new", "-e", "-n1p"),
+    "tail": ("-n", "1", "+2", "-c", "-3", "-f", "-F", "+1f", "+f"),
     "wc": ("-l", "-c", "--files0-from=a.txt"),
     "which": ("-a", "ls", "git"),
 }
 FILES: Final = ("a.txt", "b.txt", "deep", "new", ".")
-OPERATORS: Final = (" && ", " | ", "; ", " || ", "\n")
+OPERATORS: Final = (" && ", " | ", "; ", " || ", "\n", " 2>/dev/null | ", " 2>&1; ", " >/dev/null && ", " >new; ")
 
 
 def argv(chance: random.Random) -> tuple[str, ...]:

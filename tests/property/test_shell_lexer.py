@@ -6,6 +6,7 @@ import random
 import re
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,13 @@ WORDS = (
     *("\x7f", ">x", "<x", "2>&1", ">&2", "<<E", "E", "<<<x", "<(ls)", "&>x", ">|x", "1", "2"),
     *("0x1", "-lc", "+x", "/x", "./x", "../x", "a;b", "a|b", "a&b"),
 )
+OFTEN = (
+    *("2>&1", "2>/dev/null", ">/dev/null", "1>/dev/null", "2>&1x", ">/dev/null2", "2>/dev/null;", "2>&1|cat"),
+    *("HEAD~1", "HEAD^", "main^^", "a~b^2", "a~~", "'a'~", "a=b~", "a:b~", "x=a~:~", "a.~", "1~", "1^", "~a~"),
+    *(r'"a\|b"', r'"\d+"', r'"\.\*"', r'"\a\b\n"', r'"\ "', r'"\a\$b"', r'"\\"', r'"\`"', '"\\\n"', r'"\&"'),
+    *('"=== a ==="', "''=x", "'=x'", '"="=', "='x'", r'"\~"a~', 'a"~"', "a'^'^", r'"\{a,b}"', r'"\[a-z]*"'),
+)
+"""What agents write most, and what is nearly that."""
 OPERATORS = ("&&", "||", ";", "|", "\n", " ; ", "&&\n", "|\n", "\n\n", "||\n\t", ";\n")
 ODD_OPERATORS = ("&", ";;", "|&", "&&&", "|||", "; ;", "& &", "\n;", "\n&&", "!", "\\\n", "\r\n", "\x0b", "()", "")
 BLANKS = (" ", " ", " ", "  ", "\t", "")
@@ -52,14 +60,16 @@ ALPHABET = "abls012 \t\n'\"'\"\\$`!#&|;<>(){}[]*?~=%+-_./,:@^é\u00a0\r\x0b\x0c\
 
 def plain_command(chance: random.Random) -> str:
     words = (
-        chance.choice(WORDS if chance.random() < 0.6 else ("a", "-n", "b/c", "'x y'"))
+        chance.choice(chance.choice((WORDS, OFTEN, ("a", "-n", "b/c", "'x y'"))))
         for _ in range(chance.randrange(4))
     )
     return " ".join([chance.choice(NAMES), *words])
 
 
 def odd_command(chance: random.Random) -> str:
-    words = (chance.choice(chance.choice((NAMES, SHELL_WORDS, WORDS))) for _ in range(chance.randrange(1, 4)))
+    words = (
+        chance.choice(chance.choice((NAMES, SHELL_WORDS, WORDS, OFTEN))) for _ in range(chance.randrange(1, 4))
+    )
     return "".join(word + chance.choice(BLANKS) for word in words)
 
 
@@ -92,11 +102,10 @@ class Ran(NamedTuple):
 
 STUB = """#!/bin/sh
 while read -r line; do :; done
-for word in "${0##*/}" "$@"; do printf '%s\\000' "$word"; done >>"$RECORD"
-printf '\\001\\000' >>"$RECORD"
+printf '%s\\000' "${0##*/}" "$@" '\x01' >>"$RECORD"
 exit "$STATUS"
 """
-"""Ends its input first, so that the commands of a pipeline are written down one after another."""
+"""Ends its input first, so that the commands of a pipeline are written down one after another, each at once."""
 
 FILES = ("a", "l", "axb", "x.c")
 """For patterns to match."""
@@ -181,6 +190,16 @@ def agrees(said: list[Argv], ran: Ran) -> bool:
     return rest_agrees(0, 0, 0)
 
 
+def agrees_in_any_order(said: list[Argv], ran: Ran) -> bool:
+    """As `agrees`, where a command of a pipeline does not wait for the one before it."""
+    wanted, succeeding, failing = Counter(said), Counter(ran.succeeding), Counter(ran.failing)
+    return succeeding <= wanted and failing <= wanted <= succeeding + failing
+
+
+SILENT: Final = re.compile(r"[ \t]>/dev/null")
+"""What ends the output of a command before the command ends."""
+
+
 def names_of_bash() -> set[str]:
     """What it does by itself: whoever asks about a script has to know these names."""
     listed = subprocess.run(["/bin/bash", "-c", "compgen -b"], capture_output=True, text=True, check=True)
@@ -222,7 +241,9 @@ def mismatches(folder: Path, scripts: Mapping[str, list[Argv]]) -> list[Mismatch
         place = folder / name
         place.mkdir()
         ran = zip(scripts.items(), Shells(place, shell).run(scripts), strict=True)
-        found += [Mismatch(name, text, said, both) for (text, said), both in ran if not agrees(said, both)]
+        for (text, said), both in ran:
+            if not (agrees_in_any_order if SILENT.search(text) else agrees)(said, both):
+                found.append(Mismatch(name, text, said, both))
     return found
 
 
@@ -245,7 +266,7 @@ def hurried(text: str) -> list[Argv] | None:
 
 
 def test_the_comparison_catches_a_hurried_reader(tmp_path: Path) -> None:
-    assert mismatches(tmp_path, accepted(hurried, seed=4, wanted=60)) != []
+    assert mismatches(tmp_path, accepted(hurried, seed=4, wanted=15)) != []
 
 
 # --- scripts by themselves -----------------------------------------------------------------

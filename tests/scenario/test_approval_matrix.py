@@ -84,11 +84,11 @@ DECISIONS: Final = (
     result("approved", decision="approved"),
     result("approved_for_session", decision="approved_for_session"),
     result("denied", decision="denied"),
-    result("denied", "not today", decision="denied", reason="not today"),
     result("abort", decision="abort"),
 )
 
 OTHER_FORMS: Final = (
+    result("denied", "not today", decision="denied", reason="not today"),
     result("approved", action="accept"),
     result("approved", action="accept", content={}),
     result("approved", action="accept", content={"decision": "approved"}),

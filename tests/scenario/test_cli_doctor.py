@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
@@ -19,6 +20,9 @@ from parley.cli.doctor import USAGE, run_doctor
 from parley.version import __version__
 
 PATIENCE_SECONDS = 20
+
+SECRET = {path(f"{pwd.getpwuid(os.geteuid()).pw_dir}/.aws") for path in (str, os.path.realpath)}
+"""Something of the user that is hidden by default, by the names that it may have."""
 
 
 class Outcome(NamedTuple):
@@ -104,8 +108,9 @@ async def test_where_nothing_confines_it_says_why_and_what_to_do(tmp_path: Path)
     assert found.text("bubblewrap") == ["does not work: it is not installed"]
     assert found.text("landlock") == ["does not work: it is switched off in the kernel"]
     assert found.text("sandbox") == [f"none: {why}"]
+    installs = ("`apt install bubblewrap`", "`dnf install bubblewrap`")
     assert found.text("to do") == [
-        "install bubblewrap: `apt install bubblewrap`, `dnf install bubblewrap` or `apk add bubblewrap`",
+        f"install bubblewrap, 0.4 or newer: {', '.join(installs)} or `apk add bubblewrap`",
         "for Landlock: a kernel from 6.2 on, with `landlock` among the names in /sys/kernel/security/lsm",
     ]
 
@@ -139,6 +144,31 @@ async def test_a_home_that_is_not_there_is_told(tmp_path: Path) -> None:
 
     why = f"PARLEY_HOME: {tmp_path}/gone: No such file or directory (os error 2)"
     assert (found.text("settings"), found.exit_code) == ([f"cannot be used: {why}"], 1)
+
+
+async def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = await doctor(tmp_path, HOME=str(tmp_path / "file"))
+
+    assert found.text("home") == [f"{tmp_path}/file/.parley: cannot be made: {tmp_path}/file is no directory"]
+
+
+async def test_what_is_hidden_is_told_as_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "link").symlink_to("keys")
+    (tmp_path / "lost").symlink_to("gone")
+    paths = [f"{tmp_path}/{name}" for name in ("link", "lost", "missing")]
+    found = await doctor(tmp_path, "-c", f"sandbox.hidden_paths={paths}")
+
+    assert found.text("hidden") == [f"{tmp_path}/keys"]
+    assert found.text("not there") == [", ".join((f"{tmp_path}/.parley", *paths[1:]))]
+
+
+async def test_the_secrets_of_a_user_without_a_home_variable_are_those_of_the_account(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, HOME="", PARLEY_HOME=str(tmp_path))
+
+    named = ", ".join((*found.text("hidden"), *found.text("not there"))).split(", ")
+    assert {*named} & SECRET
 
 
 async def test_what_could_be_a_secret_of_a_provider_is_not_shown(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from kit.hangups import hangups
 from kit.kernels import Lack, on_kernel
-from kit.needs import MECHANISMS, SANDBOX
+from kit.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
 from parley.cli.sandbox import USAGE, run_sandbox
 
 PATIENCE_SECONDS = 20
@@ -120,18 +121,35 @@ async def test_a_command_runs_where_it_is_told_to(project: Path) -> None:
     assert await outcome(await start(project, "--cwd", "below", "pwd")) == Outcome(f"{project}/below\n", "", 0)
 
 
+@BUBBLEWRAP
+async def test_no_more_processes_are_allowed_than_the_user_may_have(project: Path) -> None:
+    command = (*confined_by("bubblewrap"), "--", "bash", "-c", "ulimit -u")
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", 'ulimit -u 500; exec "$@"', "bash"),
+        *(sys.executable, "-m", "parley", "sandbox", *command),
+        env={"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")},
+        cwd=project,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+    assert await outcome(process) == Outcome("500\n", "", 0)
+
+
 # --- how it ends -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_ends_the_command_and_all_it_started(
     project: Path, mechanism: str, number: signal.Signals
 ) -> None:
     os.mkfifo(project / "held")
     held = os.open(project / "held", os.O_RDONLY | os.O_NONBLOCK)
     script = "exec 3>held; setsid sleep 600 & echo ready; sleep 600"
-    process = await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script)
+    with hangups(ignored=False):
+        process = await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script)
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_SECONDS):
         ready = await process.stdout.readline()
@@ -144,6 +162,25 @@ async def test_a_signal_ends_the_command_and_all_it_started(
         assert os.read(held, 1) == b""  # nobody is left who could write
     finally:
         os.close(held)
+
+
+@SANDBOX
+async def test_a_command_that_is_to_outlive_its_terminal_does(project: Path) -> None:
+    os.mkfifo(project / "go")
+    with hangups(ignored=True):
+        process = await start(project, *WORKSPACE, "--", "sh", "-c", "echo ready; head -c 2 go; exit 3")
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await process.stdout.readline() == b"ready\n"
+
+    process.send_signal(signal.SIGHUP)
+    go = os.open(project / "go", os.O_RDWR)
+    try:
+        os.write(go, b"on")
+
+        assert await outcome(process) == Outcome("on", "", 3)
+    finally:
+        os.close(go)
 
 
 @SANDBOX

@@ -174,6 +174,8 @@ ANSWERS: Final[list[tuple[Any, str, str | None]]] = [
     ({"result": {"decision": "perhaps", "action": "accept"}}, "denied", DENIED),
     ({"result": {}}, "denied", DENIED),
     ({"result": "approved"}, "denied", DENIED),
+    ({"method": None, "params": None, "error": None, "result": {"decision": "approved"}}, "approved", None),
+    ({"method": None, "result": None, "error": {"code": -1, "message": "no"}}, "denied", DENIED),
     ({"error": {"code": -32601, "message": "what?"}}, "denied", DENIED),
 ]
 """An answer, the decision, and what the model is told where it did not run."""
@@ -224,19 +226,60 @@ async def test_what_was_allowed_for_the_session_is_not_asked_again_and_anything_
             shell("c1", "touch", "a"),
             shell("c2", "touch", "a"),
             shell("c3", "touch", "a", workdir="sub"),
+            shell("escalated", "touch", "a", with_escalated_permissions=True),
             shell("c4", "touch", "b"),
             shell("c5", "touch", "b"),
         )
         scripted_model.says("Done")
         call = client.codex()
-        answers = ["approved_for_session", "approved", "approved", "denied"]
+        answers = ["approved_for_session", "approved", "approved", "approved", "denied"]
         asked = []
         for number, answer in enumerate(answers):
             asked.append((await client.until_asked())[-1]["params"]["codex_call_id"])
             client.answer(number, {"decision": answer})
         await client.until_answer(call)
 
-        assert asked == ["c1", "c3", "c4", "c5"]
+        assert asked == ["c1", "c3", "escalated", "c4", "c5"]
+
+
+WRITE: Final = "sandbox_workspace_write"
+
+
+@pytest.mark.promises("approvals.session")
+async def test_what_was_allowed_for_the_session_holds_in_the_sandbox_and_the_place_it_was_allowed_in(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model) as client:
+        settings = {"cwd": str(client.work), "approval_policy": "untrusted", "sandbox": "workspace-write"}
+        create = client.call("conversationCreate", prompt="", model="m", **settings)
+        conversation = (await client.value_of(create))["conversation_id"]
+        await client.open_stream(conversation)
+
+        async def is_asked(decision: str, **more: Any) -> bool:
+            scripted_model.says(shell("c1", "touch", "a"))
+            scripted_model.says("Done")
+            await client.say(conversation, "go", **more)
+            messages = await client.until(lambda one: one["method"] in ("elicitation/create", "task_complete"))
+            if messages[-1]["method"] == "task_complete":
+                return False
+            client.answer(messages[-1]["id"], {"decision": decision})
+            await client.until_method("task_complete")
+            return True
+
+        assert await is_asked("approved_for_session")
+        assert not await is_asked("denied")
+        assert await is_asked("denied", sandbox="read-only")
+        assert await is_asked("denied", sandbox="workspace-write", config={f"{WRITE}.network_access": True})
+        roots = {f"{WRITE}.network_access": False, f"{WRITE}.writable_roots": [str(client.work / "root")]}
+        assert await is_asked("denied", config=roots)
+        assert not await is_asked("denied", config={f"{WRITE}.writable_roots": []})
+        link = client.work / "link"
+        link.symlink_to(".")
+        assert not await is_asked("denied", cwd=str(link))
+        (client.work / "other").mkdir()
+        link.unlink()
+        link.symlink_to("other")
+        assert await is_asked("denied", cwd=str(link))
 
 
 # --- streams, and nobody there --------------------------------------------------------------
@@ -442,6 +485,23 @@ async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_mod
         assert list(client.work.iterdir()) == []
 
 
+@pytest.mark.promises("approvals.plain", "approvals.dropped")
+async def test_an_older_client_that_interrupts_hears_of_the_end_of_the_turn_alone(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model) as client:
+        scripted_model.says(shell("c1", "touch", "a"))
+        call = client.codex()
+        await client.until_asked()
+        with client.at_once():
+            client.cancel(call)
+            client.answer(0, {"decision": "approved"})
+        after = await client.until_answer(call)
+
+        assert after == [*both(call, str(call), error(" Turn interrupted")), interrupted(call)]
+        assert list(client.work.iterdir()) == []
+
+
 @pytest.mark.promises("approvals.dropped")
 @pytest.mark.parametrize("end", ["stdin", "SIGTERM"])
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
@@ -454,13 +514,97 @@ async def test_a_server_that_ends_while_it_asks_ends_in_order(
             client.raw.close_stdin()
         else:
             client.raw.terminate()
-        messages = [await client.read() for _ in range(4 if version == FULL_VERSION else 3)]
+        messages = [await client.read() for _ in range(4 if version == FULL_VERSION else 2)]
 
-        settled = ["approval_settled"] if version == FULL_VERSION else []
-        disconnected = "notifications/stream_disconnected"
-        assert types_of(messages) == [*settled, "notifications/cancelled", "error", disconnected]
+        settled = ["approval_settled", "notifications/cancelled"] if version == FULL_VERSION else []
+        assert types_of(messages) == [*settled, "error", "notifications/stream_disconnected"]
         assert events_of(messages)[-1] == error("Turn interrupted: the server was stopped")
         assert await client.raw.exit_code() == 0
+
+
+# --- in the order of arrival ----------------------------------------------------------------
+
+
+async def open_approval(client: AskedSpeaker) -> str:
+    """The id of the one open question."""
+    (listed,) = (await client.value_of(client.call("approvalsList")))["approvals"]
+    return str(listed["approval_id"])
+
+
+@pytest.mark.promises("framing.in-order", "approvals.once")
+async def test_what_comes_in_one_read_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        await asking(client, scripted_model)
+        approval_id = await open_approval(client)
+        scripted_model.says("Done")
+        with client.at_once():
+            client.call("approvalAnswer", approval_id=approval_id, decision="denied")
+            client.answer(0, {"decision": "approved"})
+        denied = await client.until_method("task_complete")
+        assert settlements(denied) == [{"decision": "denied", "by": "tool"}]
+
+        conversation, _ = await asking(client, scripted_model)
+        with client.at_once():
+            client.call("conversationInterrupt", conversation_id=conversation)
+            client.answer(1, {"decision": "approved"})
+        interrupted_first = await client.until_method("error")
+        assert settlements(interrupted_first) == [{"decision": "dropped", "by": "interrupt"}]
+
+        conversation, _ = await asking(client, scripted_model)
+        with client.at_once():
+            client.message(conversation, "and")
+            client.answer(2, {"decision": "abort"})
+        joined = ["answer", "user_message", "approval_settled"]
+        assert types_of(await client.until_method("error")) == [*joined, "error"]
+
+        conversation, message = await asking(client, scripted_model)
+        with client.at_once():
+            client.message(conversation, "and")
+            client.cancel(message)
+        assert types_of(await client.until_method("error")) == [*joined, "notifications/cancelled", "error"]
+
+        assert await client.meanwhile() == []
+        assert len(scripted_model.requests) == 5
+        assert list(client.work.iterdir()) == []
+
+
+@pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
+async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        await asking(client, scripted_model)
+        approval_id = await open_approval(client)
+        scripted_model.says("Done")
+        with client.at_once():
+            denial = client.call("approvalAnswer", approval_id=approval_id, decision="denied")
+            client.answer(0, {"decision": "approved"})
+        client.raw.close_stdin()
+        messages = await client.until_method("notifications/stream_disconnected")
+
+        assert answered(denial, {"status": "ok"}) in messages
+        assert settlements(messages) == [{"decision": "denied", "by": "tool"}]
+        assert await client.raw.exit_code() == 0
+        assert list(client.work.iterdir()) == []
+
+
+@pytest.mark.promises("framing.too-long", "approvals.answers")
+async def test_an_answer_nested_too_deeply_is_a_no_also_where_the_client_has_a_request_of_that_id(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model) as client:
+        scripted_model.says(shell("c1", "touch", "a"))
+        scripted_model.says("Done")
+        settings = {"approval-policy": "untrusted", "sandbox": "danger-full-access", "cwd": str(client.work)}
+        params = {"name": "codex", "arguments": {"prompt": "go", **settings}}
+        client.raw.send({"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": params})
+        *_, asked = await client.until_asked()
+        deep = b"[" * 100_000 + b"]" * 100_000
+        client.write(b'{"jsonrpc":"2.0","id":0,"result":{"action":"accept","content":{"more":%b}}}\n' % deep)
+        after = await client.until_answer(0)
+
+        assert asked["id"] == 0
+        assert after[-1] == call_answered(0, "Done")
+        assert told(scripted_model) == DENIED
+        assert list(client.work.iterdir()) == []
 
 
 # --- the client library ---------------------------------------------------------------------

@@ -7,8 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from kit.asked import being_asked, types_of
 from kit.calls import APIS, Output, User, Wire, history, speaking
-from kit.needs import MECHANISMS
+from kit.needs import MECHANISMS, SANDBOX
+from kit.running import PATH
 from kit.shell import Turned, begun, ended, output, ran, sent, sh, shell, turn, unended, whole_turn
 from parley.testing import Call, Data, ScriptedModel
 from parley.testing.steps import Step
@@ -305,6 +307,43 @@ async def test_a_confined_command_is_told_whether_it_has_the_network(
 
         told = [one.asked[-1]["content"] for one in seen]
         assert told == [ran("mark=1\n"), ran("mark=\n")]
+
+
+# --- before it runs ------------------------------------------------------------------------
+
+
+@pytest.mark.promises("decide.commands")
+async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_asked(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model) as client:
+        scripted_model.says(shell("c1", "touch", "a\0b"), shell("c2", "touch", "a", workdir="a\0b"))
+        scripted_model.says("Done")
+        messages = await client.until_answer(client.codex())
+
+        assert "elicitation/create" not in types_of(messages)
+        told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        assert told == ["exec command rejected: it holds a NUL character"] * 2
+
+
+@SANDBOX
+@pytest.mark.promises("decide.safe")
+@pytest.mark.parametrize("mode", ["danger-full-access", "workspace-write"])
+async def test_a_program_in_the_workspace_is_asked_about_whatever_its_name(
+    scripted_model: ScriptedModel, mode: str
+) -> None:
+    async with being_asked(scripted_model) as client:
+        path = {"shell_environment_policy.set": {"PATH": f"{client.work}:{PATH}"}}
+        scripted_model.says(shell("known", "ls"), sh("writes", "cp /bin/true ls"), shell("written", "ls"))
+        scripted_model.says("Done")
+        call = client.codex(sandbox=mode, config=path)
+        asked = []
+        for number, decision in enumerate(["approved", "denied"]):
+            asked.append((await client.until_asked())[-1]["params"]["codex_call_id"])
+            client.answer(number, {"decision": decision})
+        await client.until_answer(call)
+
+        assert asked == ["writes", "written"]
 
 
 # --- it did not run at all ---------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""Signals: SIGTERM ends the server in order, SIGINT first interrupts what runs."""
+"""Signals: SIGTERM and SIGHUP end the server in order, SIGINT first interrupts what runs."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
+from kit.hangups import hangups
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 
 EXIT_SECONDS: Final = 2.0
@@ -15,6 +17,12 @@ EXIT_SECONDS: Final = 2.0
 
 INTERRUPTED: Final = " Turn interrupted"
 STOPPED: Final = "Turn interrupted: the server was stopped"
+
+
+@pytest.fixture(autouse=True)
+def _a_terminal() -> Iterator[None]:
+    with hangups(ignored=False):
+        yield
 
 
 def tool(request_id: int, name: str, arguments: object) -> dict[str, Any]:
@@ -65,7 +73,9 @@ async def exit_code_in_time(raw: RawParley) -> int:
 
 
 @pytest.mark.promises("lifecycle.sigterm", "lifecycle.sigint")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"]
+)
 async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, number: int) -> None:
     async with RawParley(scripted_model) as raw:
         raw.send(ping(1))
@@ -79,16 +89,32 @@ async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, nu
 
 
 @pytest.mark.promises("lifecycle.sigterm", "lifecycle.stopped-turn")
-async def test_sigterm_ends_the_running_turn_and_answers_its_call(scripted_model: ScriptedModel) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+async def test_a_signal_ends_the_running_turn_and_answers_its_call(
+    scripted_model: ScriptedModel, number: int
+) -> None:
     async with RawParley(scripted_model) as raw:
         await held_codex(raw, 1)
 
-        raw.terminate()
+        raw.child.send_signal(number)
 
         assert await exit_code_in_time(raw) == 0
         error = {"type": "error", "message": STOPPED}
         assert await the_rest(raw) == [*codex_pair(1, error), failed(1, STOPPED)]
         await scripted_model.abandoned()
+
+
+@pytest.mark.promises("lifecycle.sigterm")
+async def test_a_server_that_is_to_outlive_its_terminal_does(scripted_model: ScriptedModel) -> None:
+    with hangups(ignored=True):
+        async with RawParley(scripted_model) as raw:
+            raw.send(ping(1))
+            assert await raw.read_message() == pong(1)
+
+            raw.child.send_signal(signal.SIGHUP)
+            raw.send(ping(2))
+
+            assert await raw.read_message() == pong(2)
 
 
 async def test_a_second_sigterm_does_not_disturb_the_end(scripted_model: ScriptedModel) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from parley.config.files import is_hidden, read_file
+from parley.config.files import read_file
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, UserItem
 from parley.errors import CannotCarry, os_detail
@@ -56,10 +56,7 @@ def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -
         given: InputItem = item
         if isinstance(item, LocalImageItem):
             try:
-                path = os.path.join(cwd, item.path)
-                if is_hidden(path, hidden):
-                    raise OSError(0, "may not be read")
-                data = read_file(path, limit=MAX_IMAGE_BYTES + 1)
+                data = read_file(os.path.join(cwd, item.path), limit=MAX_IMAGE_BYTES + 1, hidden=hidden)
                 given = ImageItem(image_url=data_url(data))
             except OSError as error:
                 left_out = CannotCarry(place, f"{item.path}: {os_detail(error)}")

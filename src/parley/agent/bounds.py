@@ -1,19 +1,28 @@
-"""What the settings let a command do, as bounds: the directories that may be written to are looked up here, once.
+"""What the settings let a command do, as bounds: the directories that may be written to are looked up here.
 
-A directory is known by what it was then. One that another takes the place of later, be it by a link, is
-not what was allowed.
+Nobody who may write to one directory may decide where another lies: a name that a command could have made a link
+of is not followed. What a conversation has once taken for a directory of its own stays that, whatever its
+name leads to later.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Final
 
 from parley.config.types import Settings
 from parley.ports.commands import Bounds, Root
 
-__all__ = ["bounds_for", "read_only"]
+__all__ = ["Roots", "bounds_for", "read_only"]
+
+log = logging.getLogger(__name__)
+
+MOST_LINKS: Final = 40
+"""On the way to a path; the system follows no more either."""
 
 
 def read_only(settings: Settings) -> Bounds:
@@ -22,13 +31,13 @@ def read_only(settings: Settings) -> Bounds:
     return Bounds(hidden=chosen.hidden_paths, mechanism=chosen.mechanism)
 
 
-def bounds_for(settings: Settings, environ: Mapping[str, str]) -> Bounds | None:
+def bounds_for(settings: Settings, roots: Roots) -> Bounds | None:
     """What commands of these settings may do; None: what the user may."""
     if settings.sandbox_mode == "danger-full-access":
         return None
     chosen = settings.sandbox
     return Bounds(
-        writable=tuple(_roots(settings, environ)) if settings.sandbox_mode == "workspace-write" else (),
+        writable=roots.of(settings) if settings.sandbox_mode == "workspace-write" else (),
         network=settings.network_access,
         unix_sockets=chosen.allow_unix_sockets,
         hidden=chosen.hidden_paths,
@@ -36,21 +45,73 @@ def bounds_for(settings: Settings, environ: Mapping[str, str]) -> Bounds | None:
     )
 
 
-def _roots(settings: Settings, environ: Mapping[str, str]) -> Iterator[Root]:
-    """Those that are there; never one that a call names."""
-    chosen = settings.workspace_write
-    wanted = [settings.cwd, *chosen.writable_roots]
-    if not chosen.exclude_slash_tmp:
-        wanted.append("/tmp")
-    if not chosen.exclude_tmpdir_env_var and (named := environ.get("TMPDIR", "")).startswith("/"):
-        wanted.append(named)
-    seen = set[str]()
-    for path in wanted:
-        try:
-            real = os.path.realpath(path, strict=True)
-            found = os.lstat(real)
-        except (OSError, ValueError):
+class Roots:
+    """The directories that one conversation may write to, by the names that its settings have for them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._found: dict[str, Root] = {}
+        """What each name led to first."""
+
+    def of(self, settings: Settings) -> tuple[Root, ...]:
+        """Those that are there; never one that a call of the model names."""
+        names = self._names(settings)
+        real = {name: path for name in names if (path := _real(name)) is not None}
+        known = {*real.values(), *(root.path for root in self._found.values())}
+        for name, path in real.items():
+            if name in self._found and self._found[name].path != path:
+                continue  # what has taken its place is not what was allowed; whoever confines will notice
+            if (link := _link_of_others(name, known)) is not None:
+                log.warning("%s is not written to: %s is a link where commands may write", name, link)
+            elif (root := _root(path)) is not None:
+                self._found[name] = root
+        roots = {root.path: root for name in names if (root := self._found.get(name)) is not None}
+        return tuple(roots.values())
+
+    def _names(self, settings: Settings) -> list[str]:
+        chosen = settings.workspace_write
+        names = [settings.cwd, *chosen.writable_roots]
+        if not chosen.exclude_slash_tmp:
+            names.append("/tmp")
+        if not chosen.exclude_tmpdir_env_var and (named := self._environ.get("TMPDIR", "")).startswith("/"):
+            names.append(named)
+        return names
+
+
+def _real(path: str) -> str | None:
+    try:
+        return os.path.realpath(path, strict=True)
+    except (OSError, ValueError):
+        return None
+
+
+def _root(path: str) -> Root | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return Root(path=path, device=found.st_dev, inode=found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+
+
+def _link_of_others(path: str, roots: Iterable[str]) -> str | None:
+    """The first link on the way to a path that lies in one of the roots, be it named there by another link."""
+    left = list(reversed(PurePath(path).parts[1:]))
+    reached, links = "/", 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            reached = os.path.dirname(reached)
             continue
-        if stat.S_ISDIR(found.st_mode) and real not in seen:
-            seen.add(real)
-            yield Root(path=real, device=found.st_dev, inode=found.st_ino)
+        place = os.path.join(reached, part)
+        try:
+            target = os.readlink(place)
+        except OSError:
+            reached = place  # no link
+            continue
+        links += 1
+        if links > MOST_LINKS or any(PurePath(reached).is_relative_to(root) for root in roots):
+            return place
+        left += reversed([each for each in target.split("/") if each not in ("", ".")])
+        if target.startswith("/"):
+            reached = "/"
+    return None

@@ -9,10 +9,11 @@ import asyncio
 import os
 import platform
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from parley.cli.overrides import BadLine, overrides_in
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
 from parley.errors import CommandNotStarted, ConfigError
@@ -34,8 +35,8 @@ options:
                            `parley mcp`. May be given more than once
   -h, --help               this text
 
-exit code: 0 when the settings can be used and commands can be confined, else 1;
-2 for a wrong command line.
+exit code: 0 when the settings can be used and commands can be confined, 2 for a
+wrong command line, else 1.
 """
 
 COLUMN: Final = 12
@@ -82,24 +83,14 @@ NOT_BY_A_SWITCH: Final = (
 
 def run_doctor(arguments: Sequence[str]) -> int:
     """Look around, print, and return the exit code that the usage tells of."""
-    overrides: list[str] = []
-    rest = list(arguments)
-    while rest:
-        match rest:
-            case ["-h" | "--help", *_]:
-                print(USAGE, end="")
-                return 0
-            case ["-c" | "--config", setting, *others]:
-                overrides.append(setting)
-            case [option, *others] if option.startswith("--config="):
-                overrides.append(option.removeprefix("--config="))
-            case ["-c" | "--config"]:
-                print(f"parley doctor: {rest[0]} needs KEY=VALUE behind it", file=sys.stderr)
-                return 2
-            case _:
-                print(f"parley doctor: cannot use {rest[0]!r} here; try `parley doctor --help`", file=sys.stderr)
-                return 2
-        rest = others
+    try:
+        overrides = overrides_in(arguments, command="doctor")
+    except BadLine as error:
+        print(f"parley doctor: {error}", file=sys.stderr)
+        return 2
+    if overrides is None:
+        print(USAGE, end="")
+        return 0
     _line("parley", __version__)
     _line("python", f"{platform.python_version()}, {sys.executable}")
     _line("sqlite", _sqlite())
@@ -151,10 +142,20 @@ def _look_at_settings(overrides: Sequence[str]) -> Settings | None:
 
 def _usability(home: str) -> str:
     if not os.path.lexists(home):
-        return "not there yet; it is made when it is needed"
+        parent = _nearest(home)
+        if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
+            return "not there yet; it is made when it is needed"
+        return f"cannot be made: {parent} {'may not be written to' if os.path.isdir(parent) else 'is no directory'}"
     if not os.path.isdir(home):
         return "not a directory"
     return "fine" if os.access(home, os.R_OK | os.W_OK | os.X_OK) else "may not be written to"
+
+
+def _nearest(path: str) -> str:
+    """What is there of the directories that a path lies in."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _look_at_model(settings: Settings) -> None:
@@ -197,31 +198,35 @@ async def _look_at_sandbox(settings: Settings | None) -> bool:
         if (value := switch.value()) is not None:
             _line("namespaces", f"{switch.name} is {value}")
     if settings is not None:
-        _look_at_hidden(settings.sandbox.hidden_paths)
+        _look_at_hidden(report.hidden, settings.sandbox.hidden_paths)
     chosen = "auto" if settings is None else settings.sandbox.mechanism
     because = "the first that works" if chosen == "auto" else "the settings want this one"
     _line("sandbox", f"{report.used}, {because}" if report.used else f"none: {report.why_none}")
-    faults = {tried.name for tried in report.tried if tried.fault is not None}
+    faults = {tried.name: tried.fault for tried in report.tried if tried.fault is not None}
     for advice in _advice(faults, is_installed=any("path" in dict(tried.facts) for tried in report.tried)):
         _line("to do", advice)
     return report.used is not None
 
 
-def _look_at_hidden(paths: Sequence[str]) -> None:
-    for title, is_there in (("hidden", True), ("not there", False)):
-        if found := [path for path in paths if os.path.lexists(path) is is_there]:
-            _line(title, ", ".join(found))
+def _look_at_hidden(hidden: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [path for path in wanted if not os.path.exists(path)]
+    for title, paths in (("hidden", hidden), ("not there", missing)):
+        if paths:
+            _line(title, ", ".join(paths))
 
 
-def _advice(faults: Container[str], *, is_installed: bool) -> Iterator[str]:
+def _advice(faults: Mapping[str, str], *, is_installed: bool) -> Iterator[str]:
     if sys.platform not in ("linux", "darwin"):
         yield "run Parley inside WSL2: on Windows itself nothing confines commands"
         return
     if platform.release().endswith("-Microsoft"):
         yield "use WSL2: this is WSL1, whose kernel can confine nothing (`wsl --set-version NAME 2`)"
         return
-    if "bubblewrap" in faults and not is_installed:
-        yield "install bubblewrap: `apt install bubblewrap`, `dnf install bubblewrap` or `apk add bubblewrap`"
+    if "bubblewrap" in faults and (not is_installed or "is needed" in faults["bubblewrap"]):
+        yield (
+            "install bubblewrap, 0.4 or newer: `apt install bubblewrap`, `dnf install bubblewrap` or "
+            "`apk add bubblewrap`"
+        )
     elif "bubblewrap" in faults:
         yield from [switch.mend for switch in SWITCHES if switch.value() == switch.against] or [NOT_BY_A_SWITCH]
     if "landlock" in faults:

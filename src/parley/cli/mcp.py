@@ -9,18 +9,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.cli.logs import set_up_logging
+from parley.cli.overrides import BadLine, overrides_in
 from parley.errors import ConfigError
 
 __all__ = ["run_mcp"]
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 USAGE: Final = """\
 usage: parley mcp [-c KEY=VALUE]...
 
 Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. Ends when
-stdin is closed, on SIGTERM, or on Ctrl-C while no turn runs. Logs go to stderr;
-PARLEY_LOG sets how much (debug, info, warning, error).
+stdin is closed, on SIGTERM, when its terminal is closed (unless started with
+nohup), or on Ctrl-C while no turn runs. Logs go to stderr; PARLEY_LOG sets how
+much (debug, info, warning, error).
 
 options:
   -c, --config KEY=VALUE   a setting that wins over config.toml: a dotted key and
@@ -34,24 +36,14 @@ options:
 
 def run_mcp(arguments: Sequence[str]) -> int:
     """Serve, and return the exit code: 0 after an orderly end, 2 when it could not begin."""
-    overrides: list[str] = []
-    rest = list(arguments)
-    while rest:
-        match rest:
-            case ["-h" | "--help", *_]:
-                print(USAGE, end="")
-                return 0
-            case ["-c" | "--config", setting, *others]:
-                overrides.append(setting)
-            case ["-c" | "--config"]:
-                print(f"parley mcp: {rest[0]} needs KEY=VALUE behind it", file=sys.stderr)
-                return 2
-            case [option, *others] if option.startswith("--config="):
-                overrides.append(option.removeprefix("--config="))
-            case _:
-                print(f"parley mcp: cannot use {rest[0]!r} here; try `parley mcp --help`", file=sys.stderr)
-                return 2
-        rest = others
+    try:
+        overrides = overrides_in(arguments, command="mcp")
+    except BadLine as error:
+        print(f"parley mcp: {error}", file=sys.stderr)
+        return 2
+    if overrides is None:
+        print(USAGE, end="")
+        return 0
     _fill_closed_descriptors()
     # A signal that comes while we start is kept until somebody is there to end in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, NamedTuple
 
+from parley.cli.overrides import BadLine
 from parley.config.load import Loader
 from parley.config.types import SandboxMode, Settings, Wanted
 from parley.errors import BadSetting, CannotConfine, CommandNotStarted, ConfigError
@@ -45,13 +46,13 @@ examples:
 
 exit code: that of the command; 128 and the number of the signal that killed
 it; 125 when it cannot be confined, for wrong settings and for a wrong command
-line; 127 when it cannot be started; 130 after Ctrl-C. Then nothing that it
-started is left running.
+line; 127 when it cannot be started; 130 after Ctrl-C, 129 when its terminal is
+closed. Then nothing that it started is left running.
 """
 
 MODES: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
@@ -67,7 +68,7 @@ def run_sandbox(arguments: Sequence[str]) -> int:
             print(USAGE, end="")
             return 0
         settings = _settings(asked)
-    except (_BadLine, ConfigError) as error:
+    except (BadLine, ConfigError) as error:
         print(f"parley sandbox: {error}", file=sys.stderr)
         return NOT_CONFINED
     # A signal that comes while we start is kept until somebody is there to end in order.
@@ -76,10 +77,6 @@ def run_sandbox(arguments: Sequence[str]) -> int:
 
 
 # --- the command line --------------------------------------------------------------------
-
-
-class _BadLine(Exception):
-    """The command line makes no sense. The text says why."""
 
 
 class _Asked(NamedTuple):
@@ -106,18 +103,18 @@ def _asked(arguments: Sequence[str]) -> _Asked | None:
             continue
         named = "--config" if option == "-c" and not glued else option
         if named not in values:
-            raise _BadLine(f"cannot use {option!r} here; try `parley sandbox --help`")
+            raise BadLine(f"cannot use {option!r} here; try `parley sandbox --help`")
         if not glued:
             if not rest:
-                raise _BadLine(f"{option} needs a value behind it")
+                raise BadLine(f"{option} needs a value behind it")
             value = rest.pop(0)
         values[named].append(value)
     if not rest:
-        raise _BadLine("there is no command to run; try `parley sandbox --help`")
+        raise BadLine("there is no command to run; try `parley sandbox --help`")
     mode = values["--mode"][-1] if values["--mode"] else None
     known = next((name for name in MODES if name == mode), None)
     if mode != known:
-        raise _BadLine(f"{mode!r} is no mode that confines; there are {' and '.join(MODES)}")
+        raise BadLine(f"{mode!r} is no mode that confines; there are {' and '.join(MODES)}")
     cwd = values["--cwd"][-1] if values["--cwd"] else None
     return _Asked(tuple(rest), known, cwd, network, tuple(values["--config"]))
 
@@ -131,9 +128,9 @@ def _settings(asked: _Asked) -> Settings:
     network = {"sandbox_workspace_write.network_access": True} if asked.network else None
     settings = loader.choose(Wanted(sandbox=asked.mode, cwd=asked.cwd, config=network)).settings
     if settings.sandbox_mode not in MODES:
-        raise _BadLine(f"the settings say {settings.sandbox_mode}, which confines nothing; choose a --mode")
+        raise BadLine(f"the settings say {settings.sandbox_mode}, which confines nothing; choose a --mode")
     if asked.network and not settings.network_access:
-        raise _BadLine(f"--network goes with --mode workspace-write, and the mode is {settings.sandbox_mode}")
+        raise BadLine(f"--network goes with --mode workspace-write, and the mode is {settings.sandbox_mode}")
     return settings
 
 
@@ -148,7 +145,8 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     loop = asyncio.get_running_loop()
     spout.on_end = lambda: loop.call_soon_threadsafe(running.cancel)
     for number in SIGNALS:
-        signal.signal(number, spout.end)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, spout.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         ended = await running

@@ -9,13 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO, Final
 
-__all__ = ["NO_PATH", "is_hidden", "is_repository", "read_file", "read_now"]
+__all__ = ["is_hidden", "is_repository", "read_file", "read_now"]
 
-NO_PATH: Final = "not the path of a file"
+_NO_PATH: Final = "not the path of a file"
 """Said of what no file can be called, because of a NUL in it or half a surrogate pair."""
+
+_MAY_NOT: Final = "may not be read"
+
+_LONGEST: Final = 1024
+"""No path on macOS is longer."""
 
 
 def is_hidden(path: str | os.PathLike[str], hidden: Iterable[str]) -> bool:
@@ -39,19 +45,35 @@ def is_repository(folder: str | os.PathLike[str]) -> bool:
         return os.path.lexists(git)
 
 
-def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:
+def read_file(path: str | os.PathLike[str], *, limit: int = -1, hidden: Sequence[str] = ()) -> bytes:
     """The content of a regular file, at most `limit` bytes of it.
 
+    It must not be one of the `hidden` paths, nor in one of them. What has been opened is looked at too: the
+    path may lead elsewhere by then.
+
     Raises:
-        OSError: there is none nor can be, it may not be read now, or it is something else.
+        OSError: there is none nor can be, it may not be read, at all or now, or it is something else.
     """
+    if is_hidden(path, hidden):
+        raise OSError(0, _MAY_NOT)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(0, "not a regular file")
+            if hidden and is_hidden(_path_of(file.fileno()), hidden):
+                raise OSError(0, _MAY_NOT)
             return read_now(file, limit=limit)
     except ValueError:
-        raise OSError(0, NO_PATH) from None
+        raise OSError(0, _NO_PATH) from None
+
+
+def _path_of(descriptor: int) -> str:
+    """Where an open file lies, whatever path it was opened by."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_LONGEST)).rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def read_now(file: BinaryIO, *, limit: int = -1) -> bytes:

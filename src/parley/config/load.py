@@ -11,8 +11,9 @@ error can always say where the wrong value stands, and what nobody knows is gone
 from __future__ import annotations
 
 import os
+import pwd
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -184,10 +185,11 @@ class Loader:
         )
 
     def _sandbox(self, table: Mapping[str, Any], home: str) -> Sandbox:
-        user = self._environ.get("HOME")
+        user = self._environ.get("HOME") or _home_of_account()
         named = (path for path in table["hidden_paths"] if user or not path.startswith("~"))
-        hidden = (os.path.join(self._server_dir, user or "", path.removeprefix("~/")) for path in named)
-        return Sandbox(**{**table, "hidden_paths": (home, *hidden)})
+        hidden = (os.path.join(self._server_dir, user, path.removeprefix("~/")) for path in named)
+        paths = (home, *hidden)
+        return Sandbox(**{**table, "hidden_paths": tuple(dict.fromkeys((*paths, *_led_to(paths))))})
 
     def _provider(
         self, name: str, tables: Mapping[str, dict[str, Any]], home: str, sources: Sequence[_Source]
@@ -407,6 +409,23 @@ def _absolute(cwd: str, server_dir: str) -> str:
         return cwd
     # `..` stays: what it means depends on symbolic links.
     return os.path.join(server_dir, *(part for part in cwd.split("/") if part not in ("", ".")))
+
+
+def _home_of_account() -> str:
+    """Where the secrets of the user lie whom no `HOME` tells of; empty for one whom the system does not know."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _led_to(paths: Iterable[str]) -> Iterator[str]:
+    """Where paths lead to: what is hidden behind a link stays so when somebody removes the link."""
+    for path in paths:
+        try:
+            yield os.path.realpath(path, strict=True)
+        except (OSError, ValueError):
+            continue
 
 
 def _utf8(text: str, *, source: str) -> str:

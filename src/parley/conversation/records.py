@@ -152,6 +152,10 @@ class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked")
     changes: dict[str, FileChange] = {}
     leaves_sandbox: bool = False
     """What is allowed is done without the sandbox that would hold otherwise, and whoever is asked is told so."""
+    escalated: bool = False
+    """The model asked for it to run outside the sandbox."""
+    has_failed: bool = False
+    """It was done within its bounds and failed there: may it be done again, without any?"""
 
 
 class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settled"):

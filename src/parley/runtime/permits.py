@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from msgspec import UNSET
 
-from parley.agent.bounds import bounds_for, read_only
+from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.agent.policy import Ask, decide
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import QuestionAsked
@@ -42,29 +42,18 @@ class Permits:
     """What one conversation may do."""
 
     def __init__(self, questions: Questions, commands: Commands, environ: Mapping[str, str]) -> None:
-        self._questions, self._commands, self._environ = questions, commands, environ
+        self._questions, self._commands = questions, commands
+        self._roots = Roots(environ)
         self._allowed: set[_Allowed] = set()
-        self._bounds: tuple[Settings, Bounds | None] | None = None
 
     def for_turn(self, settings: Settings) -> Permit:
         """What decides for a turn that begins now."""
-        bounds = self._bounds_for(settings)
+        bounds = bounds_for(settings, self._roots)
 
         async def permit(action: Action) -> Verdict:
             return await self._permit(action, settings, bounds)
 
         return permit
-
-    def _bounds_for(self, settings: Settings) -> Bounds | None:
-        """What the settings let commands do, with directories that lead nowhere else than in the first turn."""
-        bounds = bounds_for(settings, self._environ)
-        if self._bounds is not None and self._bounds[0] is settings:
-            first = self._bounds[1]
-            if bounds is not None and first is not None and _paths(bounds) != _paths(first):
-                return first  # a link has taken the place of one: whoever is to confine by it will notice
-        else:
-            self._bounds = settings, bounds
-        return bounds
 
     async def _permit(self, action: Action, settings: Settings, bounds: Bounds | None) -> Verdict:
         allowed = _allowed(action, settings) if isinstance(action, RunCommand) else None
@@ -129,6 +118,8 @@ def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatc
                     command=command,
                     cwd=cwd,
                     leaves_sandbox=ask.leaves_sandbox,
+                    escalated=action.escalated,
+                    has_failed=action.has_failed,
                 ),
             )
         case ApplyPatch(call_id=call_id, changes=changes):
@@ -141,5 +132,6 @@ def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatc
                     reason=reason,
                     changes=changes,
                     leaves_sandbox=ask.leaves_sandbox,
+                    has_failed=action.has_failed,
                 ),
             )

@@ -7,7 +7,8 @@ puts the question to one says so, and hears when it needs no answer any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from msgspec import UNSET, Struct
@@ -18,11 +19,12 @@ from parley.conversation.questions import Ledger, Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import QuestionIsSettled, UnknownQuestion
 from parley.ports.clock import Clock
-from parley.runtime.readers import Reader
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 
 __all__ = ["Answered", "Asked", "Questions"]
+
+log = logging.getLogger(__name__)
 
 NOBODY: Final = "nobody could be asked"
 BETWEEN_READS_SECONDS: Final = 60.0
@@ -54,12 +56,15 @@ class Questions:
         self._ledger, self._append, self._interrupt, self._clock = ledger, append, interrupt, clock
         self._answer: asyncio.Future[Answered] | None = None
         self._approvals = Approvals()
-        self._reading: dict[Reader, bool] = {}
+        self._reading: dict[Hashable, bool] = {}
         """Who reads, and whether it could be asked when it began to."""
         self._asked: list[Asked] = []
         """To whom the open question was put."""
         self._read_lately: asyncio.Task[None] | None = None
         self._patience: asyncio.Task[None] | None = None
+        self._patient_since = 0.0
+        self._spent_seconds = 0.0
+        """How much of it is used up from before it last paused."""
 
     @property
     def open(self) -> Question | None:
@@ -125,12 +130,12 @@ class Questions:
 
     # --- who is there ------------------------------------------------------------------
 
-    def read_by(self, reader: Reader, *, can_be_asked: bool) -> None:
+    def read_by(self, reader: Hashable, *, can_be_asked: bool) -> None:
         """Somebody begins to read."""
         self._reading[reader] = can_be_asked
         self._watch()
 
-    def left_by(self, reader: Reader) -> None:
+    def left_by(self, reader: Hashable) -> None:
         """It does not read any more; what was put to it stays open there."""
         if self._reading.pop(reader, None) is not None:
             self._watch()
@@ -158,19 +163,22 @@ class Questions:
     # --- where nobody can answer -------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have patience for as long as some read and none of them can be asked, and not otherwise."""
-        unheard = (
-            self.open is not None
-            and bool(self._reading or self._read_lately)
-            and not self._asked
-            and not any(self._reading.values())
-        )
+        """Have patience while some read and none of them can be asked.
+
+        It pauses while nobody reads, and begins anew when somebody who can be asked was there.
+        """
+        unheard = self.open is not None and not self._asked and not any(self._reading.values())
         ends = bool(self._approvals.timeout_seconds) and self._approvals.on_timeout != "hold"
-        if unheard and ends:
-            self._patience = self._patience or asyncio.create_task(self._lose_patience())
+        if unheard and ends and (self._reading or self._read_lately):
+            if self._patience is None:
+                self._patient_since = self._clock.now()
+                self._patience = asyncio.create_task(self._lose_patience())
         elif self._patience is not None:
             self._patience.cancel()
             self._patience = None
+            self._spent_seconds += max(0.0, self._clock.now() - self._patient_since)
+        if not unheard:
+            self._spent_seconds = 0.0
         if self.open is None and self._read_lately is not None:
             self._read_lately.cancel()
             self._read_lately = None
@@ -181,11 +189,15 @@ class Questions:
         self._watch()
 
     async def _lose_patience(self) -> None:
-        await self._clock.sleep(self._approvals.timeout_seconds)
+        await self._clock.sleep(max(0.0, self._approvals.timeout_seconds - self._spent_seconds))
         self._patience = None
-        if (question := self.open) is not None:
-            decision: Settlement = "abort" if self._approvals.on_timeout == "abort" else "timed_out"
+        if (question := self.open) is None:
+            return
+        decision: Settlement = "abort" if self._approvals.on_timeout == "abort" else "timed_out"
+        try:
             self.settle(question.approval_id, decision, by="timeout", reason=NOBODY)
+        except Exception:  # a bug of ours; the question stays open, and others may still answer it
+            log.exception("a question that nobody could be asked was not settled")
 
     def _is_open(self, approval_id: ApprovalId) -> bool:
         return self.open is not None and self.open.approval_id == approval_id

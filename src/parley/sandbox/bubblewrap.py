@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from msgspec.structs import replace
-
 from parley.errors import CommandNotStarted, os_detail
 from parley.ports.commands import MARK, Bounds, Command, Ended, Output, Start, Starter
+from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import Places, above, depth, find, refuse_hidden
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
-from parley.sandbox.vacancies import Vacancy, leave_all
+from parley.sandbox.vacancies import Vacancy, fill, leave_all
 
-__all__ = ["Bubblewrap", "arguments", "is_trustworthy", "launcher", "limiter", "mounts"]
+__all__ = ["OLDEST", "Bubblewrap", "arguments", "is_trustworthy", "knows_sizes", "launcher", "limiter", "mounts"]
+
+OLDEST: Final = (0, 4)
+"""Older versions may not tell what became of the command (`--json-status-fd`)."""
+_SIZES_SINCE: Final = (0, 7)
 
 _LAUNCHERS: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _LIMITERS: Final = ("/usr/bin/prlimit", "/bin/prlimit")
@@ -34,6 +38,17 @@ not hold for root, for whom the kernel makes an exception."""
 _SHARED_MEMORY_BYTES: Final = 64 * 1024 * 1024
 """As much as containers have by default. It is in memory, and goes with the command."""
 _FIRST_DESCRIPTOR: Final = 3
+
+_MOST_WORDS: Final = 9000
+"""The launcher takes no more of them, its own and the command's together."""
+_LONGEST_WORD: Final = 128 * 1024
+"""The system takes no word or variable of so many bytes, the NUL at its end counted."""
+_MOST_BYTES: Final = 6 * 1024 * 1024
+"""The system takes no more for all words and variables of a program, however large its stack may become."""
+_POINTER_BYTES: Final = 8
+"""What each of them costs besides."""
+_BEGINNING: Final = 256
+"""Bytes of a program by which the system knows what to do with it."""
 
 _NAMESPACES: Final = (
     "--unshare-user",
@@ -67,6 +82,11 @@ def is_trustworthy(path: str) -> bool:
     return is_program and all(each.st_uid == 0 and not each.st_mode & 0o022 for each in found)
 
 
+def knows_sizes(path: str, version: tuple[int, ...]) -> bool:
+    """Whether a launcher can limit how much a file system in memory holds: not when it has the rights of root."""
+    return version >= _SIZES_SINCE and not os.stat(path).st_mode & stat.S_ISUID
+
+
 # --- its words ---------------------------------------------------------------------------
 
 
@@ -91,7 +111,7 @@ def mounts(places: Places) -> Iterator[tuple[str, ...]]:
 
 
 def arguments(
-    places: Places, *, cwd: str, env: Mapping[str, str], network: bool, has_proc: bool
+    places: Places, *, cwd: str, env: Mapping[str, str], network: bool, has_proc: bool, has_sizes: bool
 ) -> tuple[str, ...]:
     """All words but those that name descriptors or the command."""
     first, *others = ("--ro-bind", "/", "/"), *mounts(places)
@@ -101,16 +121,17 @@ def arguments(
     # Read-only: where the user is root, the settings of the kernel are his files. Without a `/proc` of its own
     # the command must not see the one in which all other processes are.
     proc = ("--proc", "/proc") if has_proc else ("--tmpfs", "/proc")
+    size = ("--size", str(_SHARED_MEMORY_BYTES)) if has_sizes else ()
     return (
         "--die-with-parent",
         "--new-session",
         *_NAMESPACES,
         *(() if network else ("--unshare-net",)),
         *first,
-        *("--dev", "/dev", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *(*proc, "--remount-ro", "/proc"),
         *(word for mount in others for word in mount),
-        *("--cap-drop", "ALL", "--chdir", cwd, "--clearenv"),
+        *("--cap-drop", "ALL", "--chdir", cwd, "--unsetenv", "PATH"),
         *(word for name, value in env.items() for word in ("--setenv", name, value)),
     )
 
@@ -154,15 +175,83 @@ def _refuse_missing(command: Command) -> None:
     folders = [""] if "/" in name else command.env.get("PATH", _DEFAULT_PATH).split(":")
     why = errno.ENOENT
     for folder in folders if name else ():
-        place = os.path.join(command.cwd, folder, name)
-        try:
-            is_program = stat.S_ISREG(os.stat(place).st_mode) and os.access(place, os.X_OK)
-        except (OSError, ValueError):
-            continue
-        if is_program:
+        number = _why_not_run(os.path.join(command.cwd, folder, name), command.cwd)
+        if number is None:
             return
-        why = errno.EACCES
-    raise CommandNotStarted(os_detail(OSError(why, os.strerror(why))))
+        if number == errno.ENOEXEC:
+            raise _refused(number)
+        if number == errno.EACCES:
+            why = number
+    raise _refused(why)
+
+
+def _why_not_run(program: str, cwd: str) -> int | None:
+    """The number of the error with which the system would not run it; None: none that can be seen."""
+    try:
+        if not _is_program(program):
+            return errno.EACCES
+        beginning = _beginning(program)
+    except (OSError, ValueError):
+        return errno.ENOENT
+    if beginning is None or beginning.startswith(b"\x7fELF"):
+        return None
+    if not beginning.startswith(b"#!"):
+        return None if _has_other_formats() else errno.ENOEXEC
+    interpreter = beginning[2:].partition(b"\n")[0].replace(b"\t", b" ").strip(b" ").partition(b" ")[0]
+    if not interpreter:
+        return errno.ENOEXEC
+    try:
+        return None if _is_program(os.path.join(os.fsencode(cwd), interpreter)) else errno.EACCES
+    except (OSError, ValueError):
+        return errno.ENOENT
+
+
+def _is_program(path: str | bytes) -> bool:
+    return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)
+
+
+def _beginning(program: str) -> bytes | None:
+    """None: it may be run, and not be read."""
+    try:
+        file = os.open(program, os.O_RDONLY | os.O_NONBLOCK)
+    except PermissionError:
+        return None
+    try:
+        return os.read(file, _BEGINNING)
+    finally:
+        os.close(file)
+
+
+def _has_other_formats() -> bool:
+    """Whether somebody has told the system how to run what it does not know itself."""
+    try:
+        return bool(set(os.listdir("/proc/sys/fs/binfmt_misc")) - {"register", "status"})
+    except OSError:
+        return False
+
+
+def _refuse_too_long(command: Command, words: int) -> None:
+    """See that neither the launcher nor the system finds so many words too many.
+
+    Raises:
+        CommandNotStarted: they would, in the words of the system.
+    """
+    texts = [*command.argv, *(f"{name}={value}" for name, value in command.env.items())]
+    sizes = [len(os.fsencode(text)) + 1 for text in texts]
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    most = _MOST_BYTES if stack == resource.RLIM_INFINITY else max(_LONGEST_WORD, min(_MOST_BYTES, stack // 4))
+    if words > _MOST_WORDS or max(sizes) > _LONGEST_WORD or sum(sizes) + len(sizes) * _POINTER_BYTES > most:
+        raise _refused(errno.E2BIG)
+
+
+def _refused(number: int) -> CommandNotStarted:
+    return CommandNotStarted(os_detail(OSError(number, os.strerror(number))))
+
+
+def _most_processes() -> int:
+    """As many as we may allow: nobody may allow more than he is allowed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    return _PROCESSES if most == resource.RLIM_INFINITY else min(_PROCESSES, most)
 
 
 # --- running a command -------------------------------------------------------------------
@@ -171,29 +260,37 @@ def _refuse_missing(command: Command) -> None:
 class Bubblewrap:
     """Starts commands by way of the launcher."""
 
-    def __init__(self, starter: Starter, *, launcher: str, limiter: str | None, has_proc: bool) -> None:
+    def __init__(
+        self, starter: Starter, *, launcher: str, limiter: str | None, has_proc: bool, has_sizes: bool
+    ) -> None:
         self._starter = starter
         self._launcher = launcher
-        self._limits = () if limiter is None else (limiter, f"--nproc={_PROCESSES}", "--core=0", "--")
+        self._limits = () if limiter is None else (limiter, f"--nproc={_most_processes()}", "--core=0", "--")
         self._has_proc = has_proc
+        self._has_sizes = has_sizes
+        self._guard = Guard()
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
         """As `Commands.run`."""
         taken: list[Vacancy] = []
+
+        def prepare(watches: list[Watch]) -> Start:
+            return self._prepared(command, bounds, taken, watches)
+
         try:
-            start = await in_thread(lambda: self._prepared(command, bounds, taken))
-            return await self._starter.start(start, output=output)
+            return await self._guard.run(self._starter, prepare, output=output)
         finally:
             if taken:
-                await in_thread(lambda: leave_all(taken))
+                await in_thread(lambda: leave_all(taken), needs_one=False)
 
-    def _prepared(self, command: Command, bounds: Bounds, taken: list[Vacancy]) -> Start:
+    def _prepared(self, command: Command, bounds: Bounds, taken: list[Vacancy], watches: list[Watch]) -> Start:
         _refuse_unsayable(command)
         places = find(bounds)
         refuse_hidden(places, command.cwd)
         _refuse_missing(command)
-        taken.extend(each for path in places.vacant if (each := Vacancy.taken(path)) is not None)
-        return self.start(command, bounds, replace(places, vacant=tuple(each.path for each in taken)))
+        places = fill(places, taken)
+        self._guard.enter(places, places.links, watches)
+        return self.start(command, bounds, places)
 
     def start(self, command: Command, bounds: Bounds, places: Places) -> Start:
         """How the command is started."""
@@ -204,6 +301,7 @@ class Bubblewrap:
             env={**command.env, **mark},
             network=bounds.network,
             has_proc=self._has_proc,
+            has_sizes=self._has_sizes,
         )
         filtered = program(
             os.uname().machine,
@@ -214,8 +312,10 @@ class Bubblewrap:
         )
         first = _FIRST_DESCRIPTOR + len(command.files)
         descriptors = ("--args", str(first), "--seccomp", str(first + 1), "--json-status-fd", str(first + 2))
+        argv = (self._launcher, *descriptors, "--", *self._limits, *command.argv)
+        _refuse_too_long(command, words=len(argv) + len(words))
         return Start(
-            argv=(self._launcher, *descriptors, "--", *self._limits, *command.argv),
+            argv=argv,
             cwd=command.cwd,
             # What else the command has would reach into the launcher: there is no sandbox around that yet.
             env={"PATH": "/usr/bin:/bin", **mark},

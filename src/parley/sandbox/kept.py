@@ -23,8 +23,11 @@ __all__ = [
     "Link",
     "Missing",
     "Other",
+    "is_same",
+    "is_whole",
     "put_back",
     "take",
+    "unused_name",
 ]
 
 _DEEPEST: Final = 16
@@ -219,6 +222,11 @@ def is_same(before: Item, now: Item) -> bool:
     return before == now
 
 
+def is_whole(item: Item) -> bool:
+    """Whether all of it was looked at."""
+    return not isinstance(item, Folder) or (item.is_whole and all(map(is_whole, item.entries.values())))
+
+
 def put_back(name: str, before: Item, now: Item, *, folder: int, aside: int) -> list[str]:
     """Make what is there under a name what it was before; returns what had been changed, by its path from here.
 
@@ -235,7 +243,7 @@ def put_back(name: str, before: Item, now: Item, *, folder: int, aside: int) -> 
     if isinstance(before, Other) or (isinstance(before, File) and before.content is None):
         raise CannotPutBack(name)
     if isinstance(now, Folder):
-        os.rename(name, _unused_name(name), src_dir_fd=folder, dst_dir_fd=aside)
+        os.rename(name, unused_name(name), src_dir_fd=folder, dst_dir_fd=aside)
     elif not isinstance(now, Missing):
         os.unlink(name, dir_fd=folder)
     _make(name, before, folder=folder)
@@ -297,5 +305,6 @@ def _make(name: str, item: Item, *, folder: int) -> None:
             raise CannotPutBack(name)
 
 
-def _unused_name(name: str) -> str:
+def unused_name(name: str) -> str:
+    """What something is called that was moved aside."""
     return f".refused-{os.urandom(4).hex()}-{name}"[:255]

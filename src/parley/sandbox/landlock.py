@@ -8,7 +8,6 @@ there: it is watched instead (`guard`).
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -21,11 +20,8 @@ from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
 from parley.sandbox.rights import OLDEST, READ, WRITE, WRITE_TO_FILE, Files, Scope, files_of, network_of, scopes_of
 from parley.sandbox.seccomp import program
-from parley.sandbox.threads import in_thread
 
 __all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
-
-log: Final = logging.getLogger(__name__)
 
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
 """Those of `/dev` that programs need. All others are out of reach: the user may be root, and then a device is
@@ -34,9 +30,6 @@ that the user sits at."""
 
 _LIST: Final = int(Files.READ_DIR)
 _USE_DEVICE: Final = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE | Files.IOCTL_DEV)
-
-_FORBIDDEN: Final = 1
-"""How a command ends that changed what is protected, as if it had been kept from it in the first place."""
 
 _MOST_RULES: Final = 20_000
 """Each costs some microseconds at every start. A directory of so many entries is no home of anything hidden."""
@@ -161,27 +154,16 @@ class Landlock:
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
         """As `Commands.run`; a command that changed what is protected has failed."""
-        watches: list[Watch] = []
-        said: list[str] = []
-        ended: Ended | None = None
-        try:
-            start = await in_thread(lambda: self._prepared(command, bounds, watches))
-            ended = await self._starter.start(start, output=output)
-        finally:
-            if watches:
-                said = await in_thread(lambda: self._guard.leave(watches))
-                if ended is None:
-                    for sentence in said:
-                        log.warning("%s", sentence)
-        for sentence in said:
-            output("stderr", f"{sentence}\n".encode())
-        return Ended(exit_code=_FORBIDDEN, seconds=ended.seconds) if said and ended.exit_code == 0 else ended
+        return await self._guard.run(
+            self._starter, lambda watches: self._prepared(command, bounds, watches), output=output
+        )
 
     def _prepared(self, command: Command, bounds: Bounds, watches: list[Watch]) -> Start:
         places = find(bounds)
         refuse_hidden(places, command.cwd)
         restricted = restriction(places, bounds, abi=self._abi, machine=os.uname().machine)
-        self._guard.enter(places, watches)
+        watched = places.git_folders + places.protected + places.vacant + places.links
+        self._guard.enter(places, watched, watches)
         return Start(
             argv=command.argv,
             cwd=command.cwd,

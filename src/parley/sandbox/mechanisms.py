@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import Final, Literal, assert_never
 
 from msgspec import Struct
@@ -21,6 +22,9 @@ _PATIENCE_SECONDS: Final = 20.0
 _TITLES: Final[dict[Name, str]] = {"bubblewrap": "bubblewrap", "landlock": "Landlock", "seatbelt": "Seatbelt"}
 
 _NO_LANDLOCK: Final = {errno.ENOSYS: "the kernel has none", errno.EOPNOTSUPP: "it is switched off in the kernel"}
+
+_NO_PROC: Final = "mount proc"
+"""In the launcher's complaint, where the system does not let it be mounted, as in many containers."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -59,24 +63,32 @@ def not_tried(name: Name, why: str) -> Found:
 
 
 async def _bubblewrap(starter: Starter) -> Found:
-    from parley.sandbox.bubblewrap import Bubblewrap, launcher, limiter
+    from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, knows_sizes, launcher, limiter
 
     found = Found(name="bubblewrap", title=_TITLES["bubblewrap"])
     path, limits = launcher(), limiter()
     if path is None:
         return replace(found, fault="it is not installed")
+    version = await _version(starter, path)
     facts = (
         ("path", path),
-        ("version", await _version(starter, path)),
+        ("version", version),
         ("prlimit", limits or "not installed: the number of processes is not limited"),
     )
+    numbers = tuple(map(int, re.findall(r"\d+", version)))
+    if numbers and numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return replace(found, fault=f"version {version} of it is installed, and {oldest} is needed", facts=facts)
+    has_sizes = knows_sizes(path, numbers)
     faults: list[str] = []
     for has_proc, proc in ((True, "its own"), (False, "none: the system does not let it be mounted")):
-        mechanism = Bubblewrap(starter, launcher=path, limiter=limits, has_proc=has_proc)
+        mechanism = Bubblewrap(starter, launcher=path, limiter=limits, has_proc=has_proc, has_sizes=has_sizes)
         fault = await why_not(mechanism)
         if fault is None:
             return replace(found, mechanism=mechanism, facts=(*facts, ("proc", proc)))
         faults.append(fault)
+        if _NO_PROC not in fault:
+            break
     return replace(found, fault=faults[0], facts=facts)
 
 

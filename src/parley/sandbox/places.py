@@ -11,13 +11,18 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from parley.config.protected import AGENTS, GIT
 from parley.errors import CannotConfine
 from parley.ports.commands import Bounds, Root
 from parley.wire.text import sayable
 
-__all__ = ["Places", "above", "depth", "find", "is_below", "refuse_hidden"]
+__all__ = ["Places", "above", "depth", "find", "is_anothers", "is_below", "opened", "refuse_hidden"]
+
+_FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ON_THE_WAY: Final = _FOLDER | os.O_PATH
+"""A directory that may be gone through and not be listed will do."""
 
 _LONGEST: Final = 4096
 """Bytes of a path, and so of a file that holds little else; the system takes no more."""
@@ -25,6 +30,12 @@ _LONGEST: Final = 4096
 
 _NAMES: Final = "gitdir: "
 """How a `.git` file begins that names a directory."""
+
+_OBEYED: Final = ("config", "config.worktree", "hooks", "info")
+"""What git obeys and runs in a `.git` also where it finds it behind a link."""
+
+_MOST_LINKS: Final = 40
+"""The system follows no more of them on its way to one path."""
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -38,6 +49,9 @@ class Places(Struct, frozen=True, kw_only=True):
     """Other files and directories within the roots that must stay as they are."""
     vacant: tuple[str, ...] = ()
     """Each would be a `.git`: it is not there, or an empty directory."""
+    links: tuple[str, ...] = ()
+    """Links within the roots that lead to something protected or hidden. Nothing can be laid over one: whether it
+    is still the same can only be seen afterwards."""
     hidden_folders: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
 
@@ -72,26 +86,54 @@ def depth(path: str) -> tuple[int, str]:
     return len([part for part in path.split("/") if part]), path
 
 
+def is_anothers(found: os.stat_result, folder: os.stat_result) -> bool:
+    """Whether another user has put something into a directory that all may write to."""
+    return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid != os.geteuid()
+
+
+def opened(path: str, how: int = os.O_PATH) -> int:
+    """A descriptor of a directory, on the way to which no link is followed.
+
+    Raises:
+        OSError: it is not there, or behind a link.
+    """
+    folder = os.open("/", _ON_THE_WAY)
+    *way, last = [part for part in path.split("/") if part] or ["."]
+    try:
+        for part in way:
+            inner = os.open(part, _ON_THE_WAY, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(last, _FOLDER | how, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
 def find(bounds: Bounds) -> Places:
     """What there is.
 
     Raises:
         CannotConfine: a root is not what it was, or something in it cannot be protected.
     """
-    hidden = {real: mode for path in bounds.hidden if (real := _real(path)) and (mode := _mode(real)) is not None}
+    names = {path: real for path in bounds.hidden if (real := _real(path))}
+    hidden = {real: mode for real in names.values() if (mode := _mode(real)) is not None}
     if "/" in hidden:
         raise CannotConfine("`/` cannot be hidden")
     roots = _sorted(root.path for root in bounds.writable if _is_there(root) and root.path not in hidden)
+    roots = tuple(root for root in roots if not _is_left_out(root, roots))
     marks = roots + _sorted(hidden)
     hidden = {path: mode for path, mode in hidden.items() if not _is_inside(path, hidden, marks)}
     git_folders, protected, vacant = set[str](), set[str](), set[str]()
+    linked = [path for path, real in names.items() if path != real]
     for root in roots:
-        git = os.path.join(root, GIT)
+        git, folder = os.path.join(root, GIT), os.stat(root)
         mode = _mode(git)
         if git in roots:
             pass  # who names it as a root wants it written to
-        elif mode is None or (stat.S_ISDIR(mode) and _is_empty(git)):
+        elif mode is None or _is_vacant(git, mode):
             vacant.add(git)
+        elif _is_of_another(git, folder):
+            pass  # nobody else can replace it, and git obeys no repository of another user
         elif stat.S_ISLNK(mode):
             raise CannotConfine(f"{sayable(git)} is a symbolic link, and what it leads to cannot be protected")
         elif stat.S_ISDIR(mode):
@@ -99,12 +141,16 @@ def find(bounds: Bounds) -> Places:
         else:
             protected.add(git)
             git_folders |= set(_named_by(git, roots))
-        protected |= set(_of_agents(root, roots))
+        agents = [path for name in AGENTS if not _is_of_another(path := os.path.join(root, name), folder)]
+        protected |= set(_behind(agents, roots))
+        linked += filter(os.path.islink, agents)
+    obeyed = [path for git in git_folders for name in _OBEYED if os.path.islink(path := os.path.join(git, name))]
     found = Places(
         roots=roots,
         hidden_folders=_sorted(path for path, mode in hidden.items() if stat.S_ISDIR(mode)),
         hidden_files=_sorted(path for path, mode in hidden.items() if not stat.S_ISDIR(mode)),
     )
+    behind_links = {path for path in _led_to(obeyed, roots) if not found.hides(path)}
     # What is hidden, or lies in what is protected already, needs no protection of its own.
     marks = roots + _sorted(git_folders | protected | vacant)
 
@@ -112,14 +158,17 @@ def find(bounds: Bounds) -> Places:
         inner = git_folders | protected
         return _sorted(path for path in paths if not found.hides(path) and not _is_inside(path, inner, marks))
 
-    return Places(
+    found = Places(
         roots=roots,
         git_folders=outermost(git_folders),
-        protected=outermost(protected - git_folders),
+        # Of a `.git`, only what git is known to obey is watched: what it obeys by way of a link is not among that.
+        protected=_sorted({*outermost(protected - git_folders), *behind_links} - git_folders),
         vacant=outermost(vacant),
         hidden_folders=found.hidden_folders,
         hidden_files=found.hidden_files,
     )
+    links = {link for path in (*linked, *obeyed) for link in _links_to(path)} if roots else set[str]()
+    return replace(found, links=_sorted(link for link in links if found.is_writable(os.path.dirname(link))))
 
 
 def refuse_hidden(places: Places, cwd: str) -> None:
@@ -158,15 +207,73 @@ def _is_there(root: Root) -> bool:
     return True
 
 
+def _is_left_out(root: str, roots: Iterable[str]) -> bool:
+    """Whether a root is not to be written to because of a `.git` that another user has put there, and that a
+    command could replace by its own.
+
+    Raises:
+        CannotConfine: it lies in another root.
+    """
+    git, folder = os.path.join(root, GIT), os.stat(root)
+    is_safe_from_us = folder.st_mode & stat.S_ISVTX and folder.st_uid != os.geteuid()
+    if is_safe_from_us or not _is_of_another(git, folder) or _is_vacant(git, _mode(git)):
+        return False
+    if any(root != other and is_below(root, other) for other in roots):
+        raise CannotConfine(f"{sayable(git)} belongs to another user, and cannot be protected")
+    return True
+
+
+def _is_of_another(path: str, folder: os.stat_result) -> bool:
+    try:
+        return bool(folder.st_mode & stat.S_IWOTH) and is_anothers(os.lstat(path), folder)
+    except OSError:
+        return False
+
+
 # --- what is protected -------------------------------------------------------------------
 
 
-def _of_agents(root: str, roots: tuple[str, ...]) -> Iterator[str]:
-    """The settings of agents that are there; behind a link, only what could be written to."""
-    for name in AGENTS:
-        real = _real(os.path.join(root, name))
-        if real is not None and real not in roots and any(is_below(real, each) for each in roots):
+def _behind(paths: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
+    """Of what is there, that which could be written to, by where it is behind all links."""
+    for path in paths:
+        real = _real(path)
+        if real is not None and real not in roots and any(is_below(real, root) for root in roots):
             yield real
+
+
+def _led_to(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
+    """Where links of a `.git` lead to, as far as that could be written to.
+
+    Raises:
+        CannotConfine: a command could put something else there.
+    """
+    for link in links:
+        real = os.path.realpath(link)
+        if any(is_below(real, root) for root in roots):
+            if real in roots or not os.path.lexists(real):
+                raise CannotConfine(f"{sayable(link)} leads to {sayable(real)}, which cannot be protected")
+            yield real
+
+
+def _links_to(path: str) -> Iterator[str]:
+    """The links that are followed on the way to a path, each by where it is itself."""
+    here, waiting, followed = "/", path.split("/")[::-1], 0
+    while waiting and followed < _MOST_LINKS:
+        part = waiting.pop()
+        if part == "..":
+            here = os.path.dirname(here)
+        if part in ("", ".", ".."):
+            continue
+        place = os.path.join(here, part)
+        try:
+            target = os.readlink(place)
+        except (OSError, ValueError):
+            here = place
+            continue
+        yield place
+        followed += 1
+        waiting += target.split("/")[::-1]
+        here = "/" if target.startswith("/") else here
 
 
 def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
@@ -236,6 +343,11 @@ def _mode(path: str) -> int | None:
         return None
     except OSError as error:
         raise CannotConfine(f"{sayable(path)} cannot be looked at: {error.strerror}") from None
+
+
+def _is_vacant(git: str, mode: int | None) -> bool:
+    """Whether a `.git` is not there, or is nothing but an empty directory."""
+    return mode is None or (stat.S_ISDIR(mode) and _is_empty(git))
 
 
 def _is_empty(folder: str) -> bool:

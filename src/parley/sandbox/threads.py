@@ -8,6 +8,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+from parley.errors import CommandNotStarted
+
 __all__ = ["in_thread"]
 
 T = TypeVar("T")
@@ -18,11 +20,15 @@ _MOST_IDLE: Final = 4
 _idle: Final[list[_Worker]] = []
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
     """Return what comes of `work`, which is done in another thread and must be bounded by itself.
 
     Cancelling does not reach it: that is raised when the work is done. Work that a file system holds up
-    holds up no other, and nothing waits for it at the end of the process.
+    holds up no other, and nothing waits for it at the end of the process. What must be done in any case, and
+    does not need a thread, is done here if there can be none.
+
+    Raises:
+        CommandNotStarted: the system has no more threads for us, and the work was not begun.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -41,7 +47,12 @@ async def in_thread(work: Callable[[], T]) -> T:
     try:
         worker = _idle.pop()
     except IndexError:
-        worker = _Worker()
+        try:
+            worker = _Worker()
+        except RuntimeError:
+            if needs_one:
+                raise CommandNotStarted("the system allows the server no more threads") from None
+            return work()
     worker.do(run)
     cancelled: asyncio.CancelledError | None = None
     while not outcome.done():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from parley.errors import CannotConfine, os_detail
+from parley.errors import CannotConfine, CommandNotStarted, os_detail
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 
 __all__ = ["Confining", "why_not"]
@@ -19,6 +21,11 @@ _PATIENCE_SECONDS: Final = 20.0
 """For what takes a tenth of a second, on a computer with other work to do."""
 _MOST_SAID: Final = 300
 """Bytes of a complaint that are passed on."""
+_PASSING: Final = (
+    *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
+    f"killed by signal {signal.SIGKILL:d}",
+)
+"""What is said when the system is short of something: that says nothing about the mechanism."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -68,7 +75,7 @@ async def why_not(mechanism: Confining) -> str | None:
         with _ground() as ground:
             return await _tried(mechanism, *ground)
     except OSError as error:
-        return f"it cannot be tried out: {os_detail(error)}"
+        raise CommandNotStarted(os_detail(error)) from error
 
 
 async def _tried(mechanism: Confining, inside: str, outside: str, hidden: str) -> str | None:
@@ -88,10 +95,25 @@ async def _tried(mechanism: Confining, inside: str, outside: str, hidden: str) -
     try:
         ended = await mechanism.run(command, bounds, output=lambda _, data: said.extend(data))
     except CannotConfine as error:
-        return _last_line(said) or error.detail
+        return _lasting(_last_line(said) or error.detail)
+    if ended.timed_out:
+        raise CommandNotStarted(f"a first command took more than {_PATIENCE_SECONDS:g} seconds")
+    if ended.signal == signal.SIGKILL or ended.exit_code == 128 + signal.SIGKILL:
+        raise CommandNotStarted("a first command was killed")
     if ended.exit_code == 0 and said == b"confined\n":
         return None
-    return _last_line(said) or f"a first command ended with {ended.exit_code}"
+    return _lasting(_last_line(said) or f"a first command ended with {ended.exit_code}")
+
+
+def _lasting(fault: str) -> str:
+    """The fault, if it is one that stays.
+
+    Raises:
+        CommandNotStarted: it passes.
+    """
+    if any(words in fault for words in _PASSING):
+        raise CommandNotStarted(fault)
+    return fault
 
 
 @contextmanager

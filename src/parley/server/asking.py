@@ -92,8 +92,15 @@ class Asking:
     # --- what becomes of it ------------------------------------------------------------
 
     def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Somebody has answered, or nobody needs to; the client is told, unless it was the one who did."""
-        if (asked := self._open.pop(approval_id, None)) is not None:
+        """Somebody has answered, or nobody needs to; the client is told, unless it was the one who did.
+
+        Of a question that fell with its turn an older client hears nothing but the end of the turn.
+        """
+        if (asked := self._open.pop(approval_id, None)) is None:
+            return
+        if decision == "dropped" and not self._full:
+            self._requests.ignore(asked[0])
+        else:
             self._requests.take_back(asked[0], reason=str(QuestionIsSettled(decision)))
 
     def gone(self) -> None:

@@ -1,7 +1,7 @@
 """Requests in, answers out: ids, concurrency, cancellation. Knows no method.
 
-Every request runs as a task of its own, started in the order of arrival; reading goes on
-meanwhile. A request is answered exactly once. It can be cancelled for as long as something of
+What a client says takes effect in the order of arrival; every request runs as a task of its own, and
+reading goes on meanwhile. A request is answered exactly once. It can be cancelled for as long as something of
 it goes on, which may be long after its answer: a stream, a turn. What the client answers goes to
 whoever asked it.
 """
@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from parley.ports.outbox import Outbox
 from parley.server.faults import RequestRefused
+from parley.server.requests import Requests
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import (
     INTERNAL_ERROR,
@@ -29,7 +30,7 @@ from parley.wire.jsonrpc import (
     decode_lenient,
     decode_message,
     error_response,
-    id_in_prefix,
+    read_beginning,
     response,
 )
 from parley.wire.mcp import Cancelled
@@ -99,12 +100,12 @@ class Dispatch:
         out: Outbox,
         requests: Mapping[str, Handler],
         *,
-        answered: Callable[[Message], None],
+        own: Requests,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`answered` is given every answer of the client, at once."""
+        """`own` is what the client is asked, and given every answer of it."""
         self.out = out
-        self._answered = answered
+        self._own = own
         self._requests = requests
         self._tasks = tasks
         self._calls: dict[RequestId, Call] = {}
@@ -124,18 +125,33 @@ class Dispatch:
         except msgspec.DecodeError as error:
             log.warning("a line is no message and was ignored: %s", error)
             return
-        if message.method is UNSET:
-            self._answered(message)
+        if not isinstance(message.method, str):
+            self._in_turn(self._own.take, message)
         elif message.id is UNSET:
-            self._notice(message)
+            self._in_turn(self._notice, message)
         else:
             self._request(message.id, message.method, message.params)
 
     def _skip(self, prefix: bytes, why: str) -> None:
-        """A message that cannot be taken; whoever asked is told, if its beginning says who."""
+        """A message that cannot be taken; whoever waits for it is told, if its beginning says who that is."""
         log.warning("%s: it was skipped", why)
-        if (request_id := id_in_prefix(prefix)) is not None:
+        request_id, is_answer = read_beginning(prefix)
+        if request_id is None:
+            return
+        if is_answer or (is_answer is None and request_id in self._own):
+            self._in_turn(self._own.take, Message(id=request_id, error=Raw(b"{}")))
+        else:
             self.out.send(error_response(request_id, INVALID_REQUEST, why))
+
+    def _in_turn(self, do: Callable[[Message], None], message: Message) -> None:
+        """Behind the requests that came before: their tasks begin with the next turn of the loop, in order."""
+        asyncio.get_running_loop().call_soon(self._do, do, message)
+
+    def _do(self, do: Callable[[Message], None], message: Message) -> None:
+        try:
+            do(message)
+        except Exception:
+            log.exception("a message was taken in vain")
 
     def settle(self, frame: bytes) -> None:
         """Send the answer to a request."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
 
 from msgspec import UNSET
 
@@ -18,12 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class Requests:
-    """Each is answered at most once, and its id is never used again."""
+    """Each is answered at most once."""
 
-    def __init__(self, out: Outbox) -> None:
-        self._out = out
-        self._ids = count()
+    def __init__(self, out: Outbox, ids: Iterator[int]) -> None:
+        """`ids` are those of all clients: none is ever used again, also not for a client that comes back."""
+        self._out, self._ids = out, ids
         self._waiting: dict[RequestId, Callable[[Message], None]] = {}
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        """Whether an answer to it is awaited."""
+        return request_id in self._waiting
 
     def send(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> RequestId:
         """Ask; `answered` is called with the answer, which may come at any moment from now on, or never."""
@@ -44,6 +47,10 @@ class Requests:
         """The client need not answer any more, and is told so; if it does, nobody listens."""
         if self._waiting.pop(request_id, None) is not None:
             self._out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
+
+    def ignore(self, request_id: RequestId) -> None:
+        """The client need not answer any more, and is not told."""
+        self._waiting.pop(request_id, None)
 
     def forget(self) -> None:
         """The client is gone: no answer will come."""

@@ -45,9 +45,9 @@ class Transport(Protocol):
 async def serve(transport: Transport, host: Host) -> None:
     """Serve until the client is gone or reading was stopped; then end what runs, answer, and leave."""
     out = transport.outbox
-    session = Session(out)
+    session = Session(out, host.request_ids)
     async with asyncio.TaskGroup() as tasks:
-        dispatch = Dispatch(out, methods(session, host), answered=session.requests.take, tasks=tasks)
+        dispatch = Dispatch(out, methods(session, host), own=session.requests, tasks=tasks)
         await transport.read(dispatch.take)
         try:
             async with asyncio.timeout(ENDING_SECONDS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from parley.conversation.log import Cursor, Entry
 from parley.ports.outbox import Outbox
 from parley.runtime.conversations import Conversation
@@ -31,9 +33,11 @@ class _Stream:
         self._ended = False
 
     def begin(self) -> None:
-        if self._out.writable:
+        if self._out.writable or self._ended:
             self._join()
         else:
+            asking = self._session.asking
+            self._conversation.questions.read_by(self, can_be_asked=asking.can_be_asked)
             self._out.when_writable(self._join)
 
     def _join(self) -> None:
@@ -45,6 +49,7 @@ class _Stream:
         self._out.send(self.voice.snapshot(entries, log.open_deltas(), log.last))
         self._reader = Reader(log, Cursor.at_end_of(log), self._out, self.voice, passed=self._passed)
         self._session.attach(self._conversation, self._reader)
+        self._conversation.questions.left_by(self)
         self._session.asking.ask_what_is_open(self._conversation)
 
     def _passed(self, entry: Entry) -> None:
@@ -53,6 +58,7 @@ class _Stream:
     def end(self) -> None:
         self._ended = True
         self.call.finished()
+        self._conversation.questions.left_by(self)
         if self._reader is not None:
             self._session.detach(self._conversation, self._reader)
 
@@ -60,11 +66,11 @@ class _Stream:
 class Session:
     """One client."""
 
-    def __init__(self, out: Outbox) -> None:
+    def __init__(self, out: Outbox, request_ids: Iterator[int]) -> None:
         self.out = out
         self.version = PLAIN_VERSION
         self.initialized = False
-        self.requests = Requests(out)
+        self.requests = Requests(out, request_ids)
         self.asking = Asking(self.requests)
         self._followed: dict[Reader, Conversation] = {}
         self._streams: dict[ConversationId, _Stream] = {}

@@ -22,7 +22,7 @@ _PRINTABLE_AND_UNSEEN: Final = re.compile(
 """What Unicode counts among letters, marks and symbols, and nobody sees: fillers, joiners, blanks, selectors."""
 
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'"}
+_ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
 
 
 def _are_seen(text: str) -> bool:
@@ -46,18 +46,23 @@ def quoted_command(argv: Sequence[str]) -> str:
     """A command as a shell would read it, all of it.
 
     A word with something unseen stands in the `$'...'` of bash: there an escape cannot be taken for the
-    backslash and the letters it is written with, as it could between plain quotes.
+    backslash and the letters it is written with, as it could between plain quotes. So does one with a
+    backtick: between backticks it is shown, and must not seem to end before it does.
     """
     return " ".join(map(_word, argv))
 
 
 def _word(word: str) -> str:
-    return shlex.quote(word) if _are_seen(word) else _dollar_quoted(word)
+    return shlex.quote(word) if _is_plain(word) else _dollar_quoted(word)
 
 
 def quoted(path: str) -> str:
-    """A path as it is; as a word of a shell where something in it is unseen."""
-    return path if _are_seen(path) else _dollar_quoted(path)
+    """A path as it is; as a word of a shell where something in it is unseen, or a backtick."""
+    return path if _is_plain(path) else _dollar_quoted(path)
+
+
+def _is_plain(text: str) -> bool:
+    return _are_seen(text) and "`" not in text
 
 
 def _dollar_quoted(word: str) -> str:

@@ -24,7 +24,7 @@ from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Desk, Granted
 from parley.tools.cutting import for_model
 from parley.tools.patch.patience import Wanted
-from parley.tools.patch.threads import in_thread
+from parley.tools.patch.threads import in_thread, written_in_thread
 from parley.tools.results import (
     BAD_ARGUMENTS,
     denied_by_sandbox,
@@ -141,7 +141,7 @@ class Patches:
 
         try:
             # Not a task: ending the event loop cancels those.
-            writing = in_thread(lambda: self._write(verified, bounds, run), name="write-patch")
+            writing = written_in_thread(lambda: self._write(verified, bounds, run), name="write-patch")
             try:
                 await to_the_end(writing)
             except asyncio.CancelledError as asked:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from parley.config.files import NO_PATH, is_hidden, read_file
+from parley.config.files import read_file
 from parley.conversation.records import CallItem, InputRead
 from parley.errors import BadArguments, BadImage, os_detail
 from parley.ports.model import ToolSpec
@@ -59,13 +59,7 @@ def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
         BadImage: there is none that may be shown.
     """
     try:
-        found = os.path.realpath(os.path.join(cwd, path))
-    except ValueError:
-        raise BadImage(path, NO_PATH) from None
-    if is_hidden(found, hidden):
-        raise BadImage(path, "may not be read")
-    try:
-        return data_url(read_file(found, limit=MAX_IMAGE_BYTES + 1))
+        return data_url(read_file(os.path.join(cwd, path), limit=MAX_IMAGE_BYTES + 1, hidden=hidden))
     except OSError as error:
         raise BadImage(path, os_detail(error)) from None
     except ValueError as error:

@@ -7,7 +7,8 @@ surrogate pair); writing is bytes around bytes, because a body is often encoded 
 from __future__ import annotations
 
 import re
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -17,6 +18,7 @@ __all__ = [
     "INVALID_PARAMS",
     "INVALID_REQUEST",
     "METHOD_NOT_FOUND",
+    "Beginning",
     "ErrorObject",
     "Message",
     "NestedTooDeeply",
@@ -28,6 +30,7 @@ __all__ = [
     "error_response",
     "id_in_prefix",
     "notification",
+    "read_beginning",
     "request",
     "response",
 ]
@@ -64,11 +67,16 @@ class Message(Struct, frozen=True):
     """Any message: a request has id and method, a notification only a method, an answer only an id."""
 
     id: int | str | UnsetType = UNSET
-    method: str | UnsetType = UNSET
+    method: str | UnsetType | None = UNSET
+    """Never None: one that is null is not there."""
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
     """As it came: `error_of` reads it."""
+
+    def __post_init__(self) -> None:
+        if self.method is None:
+            msgspec.structs.force_setattr(self, "method", UNSET)
 
 
 _decoder: Final = msgspec.json.Decoder(Message)
@@ -146,27 +154,60 @@ _TOKEN: Final = re.compile(
 )
 
 
-def id_in_prefix(prefix: bytes) -> RequestId | None:
-    """The id of a request of which only the beginning was kept, if it stands there.
+class Beginning(NamedTuple):
+    """What the beginning of a message says of the whole."""
 
-    Reads tokens, not text: an `"id"` within the params or within a string is not the request's.
+    id: RequestId | None
+    is_answer: bool | None
+    """None: it does not say."""
+
+
+def read_beginning(prefix: bytes) -> Beginning:
+    """Whose message this is, of which only the beginning was kept."""
+    request_id: RequestId | None = None
+    names = set()
+    for name, value in _members(prefix):
+        if value != b"null":
+            names.add(name)
+        if name == b'"id"':
+            request_id = _read_id(value)
+    if names & {b'"method"', b'"params"'}:
+        return Beginning(request_id, is_answer=False)
+    return Beginning(request_id, is_answer=True if names & {b'"result"', b'"error"'} else None)
+
+
+def id_in_prefix(prefix: bytes) -> RequestId | None:
+    """The id of a message of which only the beginning was kept, if it stands there."""
+    return read_beginning(prefix).id
+
+
+def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each member of an object of which the beginning was kept: its name, and the first token of its value,
+    which is empty where the cut goes through it.
+
+    Reads tokens, not text: a name within a member or within a string is not one of the object's.
     """
-    depth, key_next, previous = 0, False, b""
-    awaiting_id = False
+    depth, previous, name = 0, b"", b""
     for match in _TOKEN.finditer(prefix):
         token = match[0]
         if match.end() == len(prefix) and token[:1] not in b"{}[]:,":
-            return None  # cut off in the middle, perhaps
-        if awaiting_id and token != b":":
-            try:
-                return msgspec.json.decode(token, type=int | str)
-            except msgspec.DecodeError:
-                return None
+            break  # cut off in the middle, perhaps
+        if name and token != b":":
+            yield name, token
+            name = b""
         if token in (b"{", b"["):
             depth += 1
         elif token in (b"}", b"]"):
             depth -= 1
-        key_next = depth == 1 and previous in (b"{", b",")
-        awaiting_id = (awaiting_id and token == b":") or (key_next and token == b'"id"')
+        elif depth == 1 and previous in (b"{", b","):
+            name = token
         previous = token
-    return None
+    if name and previous == b":":
+        yield name, b""
+
+
+def _read_id(token: bytes) -> RequestId | None:
+    try:
+        return msgspec.json.decode(token, type=int | str)
+    except msgspec.DecodeError:
+        return None

@@ -1,6 +1,6 @@
 """Commands within bounds, for tests that have nothing else to wait for.
 
-`python -m kit.attacks.confined` makes the attempts of every kind and prints what became of them.
+`python -m kit.attacks.confined KIND...` makes the attempts of these kinds and prints what became of them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Self, get_args
 
@@ -148,21 +149,23 @@ class Survey(NamedTuple):
     """By kind, mechanism and mode."""
 
 
-def survey() -> Survey:
+def survey(kinds: Sequence[str]) -> Survey:
     """In one mode: which user it is makes no difference to the others."""
     with Ground() as ground, Confined() as confined:
         reasons = {"bubblewrap": no_bubblewrap(), "landlock": no_landlock()}
         unconfined = {each: why for each, why in reasons.items() if why}
         return Survey(
-            by_itself={kind: ground.attack(kind, by_itself) for kind in KINDS},
+            by_itself={kind: ground.attack(kind, by_itself) for kind in kinds},
             unconfined=unconfined,
             confined=[
                 (kind, mechanism, mode.name, confined.attack(ground, kind, mechanism, mode))
                 for kind, mechanism, mode in CELLS
-                if mechanism not in unconfined and mode == (MODES[0] if kind == "metadata" else MODES[1])
+                if kind in kinds
+                and mechanism not in unconfined
+                and mode == (MODES[0] if kind == "metadata" else MODES[1])
             ],
         )
 
 
 if __name__ == "__main__":
-    print(json.dumps(survey()._asdict()))
+    print(json.dumps(survey(sys.argv[1:])._asdict()))

@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -70,11 +71,19 @@ async def test_landlock_is_used_where_there_are_no_namespaces() -> None:
         assert await sandboxed.why_unconfined(bounds()) is None
         assert await confined(sandboxed, bounds(), "echo", "hello") == Ran(exit_code=0, stdout=b"hello\n")
         assert starter.started[-1].restriction is not None
-        assert await sandboxed.why_unconfined(bounds(mechanism="bubblewrap")) == (
-            "bubblewrap: setting up uid map: Permission denied"
-        )
     finally:
         await sandboxed.close()
+
+
+@BUBBLEWRAP
+async def test_bubblewrap_is_refused_where_there_are_no_namespaces() -> None:
+    sandboxed = Sandboxed(lambda: Hindered(without_namespaces))
+    try:
+        why = await sandboxed.why_unconfined(bounds(mechanism="bubblewrap"))
+    finally:
+        await sandboxed.close()
+
+    assert why == "bubblewrap: setting up uid map: Permission denied"
 
 
 @pytest.mark.promises("sandbox.closed")
@@ -150,6 +159,115 @@ async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
         assert await sandboxed.why_unconfined(pinned) is None
     finally:
         await sandboxed.close()
+
+
+@LANDLOCK
+async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandboxed = Sandboxed(Executor)
+    pinned = bounds(mechanism="landlock")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", "/no/such/place")
+            first = await sandboxed.why_unconfined(pinned)
+        second = await sandboxed.why_unconfined(pinned)
+    finally:
+        await sandboxed.close()
+
+    assert (first, second) == ("Landlock: it cannot be tried out: No such file or directory (os error 2)", None)
+
+
+@BUBBLEWRAP
+@pytest.mark.parametrize(
+    ("became", "said", "told"),
+    [
+        (
+            CannotConfine("the launcher ended with exit code 1 and has not started the command"),
+            b"bwrap: Can't mount proc on /newroot/proc: Cannot allocate memory\n",
+            "Can't mount proc on /newroot/proc: Cannot allocate memory",
+        ),
+        (
+            CannotConfine("the launcher ended with exit code 1 and has not started the command"),
+            b"bwrap: Creating new namespace failed: Resource temporarily unavailable\n",
+            "Creating new namespace failed: Resource temporarily unavailable",
+        ),
+        (
+            CannotConfine("the launcher was killed by signal 9 and has not started the command"),
+            b"",
+            "the launcher was killed by signal 9 and has not started the command",
+        ),
+        (
+            Ended(exit_code=1, seconds=0.1),
+            b"OSError: [Errno 28] No space left on device: '/tmp/inside/made'\n",
+            "OSError: [Errno 28] No space left on device: '/tmp/inside/made'",
+        ),
+        (Ended(timed_out=True, seconds=20.0), b"", "a first command took more than 20 seconds"),
+        (Ended(exit_code=137, seconds=0.1), b"", "a first command was killed"),
+        (Ended(signal=9, seconds=0.1), b"", "a first command was killed"),
+    ],
+)
+async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
+    became: Ended | CannotConfine, said: bytes, told: str
+) -> None:
+    class ShortAtFirst:
+        """Lacks something while the first command is confined."""
+
+        def __init__(self) -> None:
+            self._executor = Executor()
+            self._is_short = True
+
+        async def start(self, start: Start, *, output: Output) -> Ended:
+            if not (start.reports and self._is_short):
+                return await self._executor.start(start, output=output)
+            self._is_short = False
+            output("stderr", said)
+            if isinstance(became, CannotConfine):
+                raise became
+            return became
+
+        async def close(self) -> None:
+            await self._executor.close()
+
+    sandboxed = Sandboxed(ShortAtFirst)
+    pinned = bounds(mechanism="bubblewrap")
+    try:
+        first = await sandboxed.why_unconfined(pinned)
+        second = await sandboxed.report(pinned)
+    finally:
+        await sandboxed.close()
+
+    assert first == f"bubblewrap: it cannot be tried out: {told}"
+    assert (second.used, dict(second.tried[0].facts)["proc"]) == ("bubblewrap", "its own")
+
+
+@BUBBLEWRAP
+async def test_a_fault_that_has_nothing_to_do_with_proc_is_no_reason_to_do_without_it() -> None:
+    starter = Hindered(lambda start: "bwrap: loopback: Failed" if start.reports else None)
+    sandboxed = Sandboxed(lambda: starter)
+    try:
+        assert await sandboxed.why_unconfined(bounds(mechanism="bubblewrap")) == "bubblewrap: loopback: Failed"
+    finally:
+        await sandboxed.close()
+
+    assert len([start for start in starter.started if start.reports]) == 1
+
+
+@BUBBLEWRAP
+async def test_a_bubblewrap_that_is_too_old_is_not_used() -> None:
+    class Old:
+        """Says that it is one, and would fail."""
+
+        async def start(self, start: Start, *, output: Output) -> Ended:
+            if start.reports:
+                raise CannotConfine("Unknown option --json-status-fd")
+            output("stdout", b"bubblewrap 0.3.1\n")
+            return Ended(exit_code=0, seconds=0.0)
+
+        async def close(self) -> None:
+            return
+
+    assert await Sandboxed(Old).why_unconfined(bounds(mechanism="bubblewrap")) == (
+        "bubblewrap: version 0.3.1 of it is installed, and 0.4 is needed"
+    )
 
 
 @BUBBLEWRAP

@@ -91,6 +91,25 @@ async def test_what_is_hidden_in_a_root_is_neither_read_nor_moved_nor_removed(
     assert tree(tmp_path) == {**before, "work/file": ("-rw-r--r--", b"x\n")}
 
 
+@pytest.mark.promises("sandbox.hidden")
+async def test_what_is_hidden_behind_a_link_is_hidden_from_the_next_command_too(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    home, keys = tmp_path / "home", tmp_path / "keys"
+    home.mkdir()
+    keys.mkdir()
+    (keys / "id").write_text("secret")
+    (home / ".ssh").symlink_to("../keys")
+    within = bounds(home, hidden=(home / ".ssh",), mechanism=mechanism)
+
+    first = await confined(sandboxed, within, "rm", ".ssh", cwd=home)
+    second = await confined(sandboxed, within, "cat", "../keys/id", cwd=home)
+
+    told = f"{home}/.ssh is protected: what the command did to it was put back\n".encode()
+    assert first == Ran(exit_code=1, stdout=b"", stderr=told)
+    assert (second.exit_code, second.stdout) == (1, b"")
+
+
 @pytest.mark.promises("sandbox.replaced")
 async def test_a_root_that_was_replaced_is_refused(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path

@@ -21,6 +21,7 @@ from parley.ports.tools import Action, Desk, Granted, Verdict
 from parley.sandbox import Sandboxed
 from parley.tools.apply_patch import Patches
 from parley.tools.commands.executor import Executor
+from parley.tools.patch.threads import all_written
 from parley.wire.events import PatchApplyEnd
 from parley.wire.ids import CallId
 
@@ -34,9 +35,11 @@ class ByProcess:
 
     def __init__(self, commands: Sandboxed) -> None:
         self._commands = commands
+        self.asked = asyncio.Event()
         self.ended: list[Ended] = []
 
     async def run(self, command: Command, *, output: Output) -> Ended:
+        self.asked.set()
         ended = await self._commands.run(command, output=output)
         self.ended.append(ended)
         return ended
@@ -184,6 +187,23 @@ async def test_cancelling_waits_for_the_process_that_writes(tmp_path: Path, sand
     assert isinstance(end := bench.notebook.happened[-2], PatchApplyEnd)
     assert end.success
     assert (tmp_path / "work" / "moved.txt").read_bytes() == b"ALPHA\nbeta\n"
+
+
+@SANDBOX
+@pytest.mark.promises("patch.whole")
+async def test_an_ending_server_lets_the_process_finish_that_writes(tmp_path: Path, sandboxed: Sandboxed) -> None:
+    planted(tmp_path / "work")
+    commands = ByProcess(sandboxed)
+    bench = Bench(tmp_path / "work", commands, mechanism="auto", root=tmp_path / "work")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        applying = asyncio.create_task(bench.apply(*ALL))
+        await commands.asked.wait()
+
+        await all_written()
+        await sandboxed.close()
+
+        assert json.loads(await applying)["metadata"]["exit_code"] == 0
+        assert (tmp_path / "work" / "moved.txt").read_bytes() == b"ALPHA\nbeta\n"
 
 
 @SANDBOX

@@ -8,6 +8,8 @@ import os
 import platform
 import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -16,7 +18,7 @@ import msgspec
 import pytest
 
 from kit.needs import LANDLOCK
-from kit.running import PYTHON, Ran, marked, open_descriptors, out_of_time, ran
+from kit.running import PATH, PYTHON, Ran, marked, open_descriptors, out_of_time, ran
 from parley.errors import CannotConfine, CommandNotStarted
 from parley.ports.commands import Restriction, Rule
 from parley.tools.commands.executor import Executor
@@ -115,6 +117,12 @@ async def test_a_rule_grants_what_is_below_it_and_one_for_a_path_that_is_gone_is
     )
 
 
+def of_this_process(name: str) -> int:
+    """What it has given up already, as it would where all of this runs in a container."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[name])
+
+
 async def test_a_command_with_a_filter_is_refused_what_that_refuses(executor: Executor) -> None:
     script = """
 import socket
@@ -127,7 +135,7 @@ print(int(status["NoNewPrivs"]), int(status["Seccomp"]))
     filtered = await ran(executor, *PYTHON, script, restriction=changed(seccomp=NO_SOCKETS))
 
     assert (free, filtered) == (
-        Ran(exit_code=0, stdout=b"0 0\n"),
+        Ran(exit_code=0, stdout=f"{of_this_process('NoNewPrivs')} {of_this_process('Seccomp')}\n".encode()),
         Ran(exit_code=0, stdout=b"[Errno 1] Operation not permitted\n1 2\n"),
     )
 
@@ -189,6 +197,33 @@ print(os.listdir("/proc/self/fd"), sys.stdin.read(), open("/proc/self/oom_score_
             f"True True (0, 0)\n{by_python:#x} 0x0 {handled:#x}\n" + "['0', '1', '2', '3']  500\n\n"  # 3: the list
         ).encode(),
     )
+
+
+SECOND_FENCE: Final = """
+import ctypes, os
+from parley.tools.commands.messages import Restriction
+from parley.tools.commands.restrict import restricted
+
+os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
+
+
+def start():
+    print("dumpable:", ctypes.CDLL(None).prctl(3), flush=True)
+    return os.posix_spawn("/bin/ls", ["ls", "/proc/self/fd"], {})
+
+
+pid = restricted(Restriction(files=2, network=0, scoped=0, rules=((b"/", 2),), seccomp=b""), start)
+os.waitpid(pid, 0)
+"""
+"""In a process that lets a descriptor be inherited; the one that really starts commands has none such."""
+
+
+def test_whoever_starts_a_restricted_command_is_closed_to_it() -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", SECOND_FENCE), capture_output=True, text=True, timeout=20, check=True
+    )
+
+    assert (done.stdout.split(), done.stderr) == (["dumpable:", "0", "0", "1", "2", "3"], "")  # 3: the list
 
 
 # --- what cannot be given up -------------------------------------------------------------
@@ -284,6 +319,28 @@ async def test_nothing_is_left_of_a_restricted_command(executor: Executor) -> No
 
     assert (ended, left) == (Ran(exit_code=0, stdout=b"begun\n"), [])
     assert (killed, marked(marker)) == (Ran(stdout=b"begun\n", timed_out=True), [])
+
+
+@pytest.mark.skipif(landlock_version() < 6, reason="this kernel's Landlock has no scopes")
+async def test_a_command_that_kills_its_supervisor_right_at_the_start_ends_with_all_it_started(
+    executor: Executor,
+) -> None:
+    marker = uuid4().hex
+    # Within the scope nobody but a thread of the supervisor can be hit, for the moment in which it is still there.
+    script = "sleep 1000 & pid=$PPID; while [ $((pid += 1)) -lt $$ ]; do kill -9 $pid; done; exit 3"
+    ends = set()
+    for _ in range(20):
+        ended = await ran(
+            executor,
+            *("sh", "-c", script),
+            env={"PATH": PATH, "MARKER": marker},
+            restriction=changed(scoped=SCOPED),
+        )
+        ends.add((ended.exit_code, ended.signal))
+        assert marked(marker) == []
+
+    assert ends <= {(3, None), (None, signal.SIGKILL)}
+    assert await ran(executor, "echo", "on", restriction=READ_ONLY) == Ran(exit_code=0, stdout=b"on\n")
 
 
 async def test_restricted_commands_run_side_by_side_and_no_descriptor_is_left_of_them(executor: Executor) -> None:

@@ -77,6 +77,19 @@ def test_a_program_that_a_repository_names_is_run_by_git_as_it_comes_and_not_by_
     assert runs == {False: True, True: False}
 
 
+@pytest.mark.parametrize("setting", ["gpg.program", "gpg.openpgp.program"])
+@pytest.mark.parametrize("command", ["log", "show"])
+def test_a_format_of_a_repository_that_asks_for_signatures_has_them_checked_by_nobody(
+    repository: Path, setting: str, command: str
+) -> None:
+    git("config", setting, f"{repository.parent}/program", cwd=repository)
+    git("config", "format.pretty", "format:%h %G?", cwd=repository)
+
+    runs = {tame: has_run(repository, command, tame=tame) for tame in (False, True)}
+
+    assert runs == {False: True, True: False}
+
+
 def test_hooks_are_run_by_git_as_it_comes_and_not_by_a_tame_one(repository: Path) -> None:
     (repository.parent / "program").rename(repository / ".git" / "hooks" / "post-index-change")
 

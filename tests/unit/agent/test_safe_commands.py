@@ -89,7 +89,12 @@ rg --files -g '!*.lock' --hidden
 rg -nS -C 3 -tpy 'def main' src
 rg -uu --max-depth 2 --sort path x
 sed -n 1,200p a.txt
-sed -n 7p a.txt
+sed -n 7p a.txt b.txt
+sed -n 1,200p
+sed -n 10,$p a
+sed -n '1,20p;40,60p;$p' a
+sed -n -e 1,5p a b
+tail -n 5 +1 +x
 tail -n +5 a
 tail -5 a b
 true
@@ -104,6 +109,10 @@ bash -c 'cd src; pwd; git diff'
 sh -c 'rg --files | wc -l'
 /bin/bash -lc "grep -rn 'a b' ."
 /bin/sh -c true
+bash -c 'nl -ba a | sed -n 1,80p'
+bash -lc 'git diff HEAD~1 main^^ 2>/dev/null | head -n 5'
+bash -lc 'ls a 2>&1 >/dev/null && echo "=== a ==="'
+bash -c 'grep -rn "foo\\|bar" .'
 """
 
 ASKED = """
@@ -250,8 +259,6 @@ rg --hyperlink-format=x y
 rg -nz x
 rg -e -z
 rg -e -- x
-sed -n 1,200p
-sed -n 1,200p a b
 sed -n 1,200p -i
 sed -i 1,200p a
 sed -n 1,200w a
@@ -262,7 +269,16 @@ sed -n p a
 sed -n 1,p a
 sed -n ,2p a
 sed -n ٣p a
-sed -n $p a
+sed -n '1p;' a
+sed -n '1p; 2p' a
+sed -n '1p 2p' a
+sed -n 1pp a
+sed -n '$!p' a
+sed -n -e
+sed -n -e p a
+sed -n -e 1p -e 'w x' a
+sed -n -e 1p -i a
+sed -n 1p a ''
 sed -n 1p ''
 sed 1p a
 sed -ne 1p a
@@ -271,6 +287,12 @@ tail -F a
 tail --follow a
 tail -5f a
 tail -n5f a
+tail +f a
+tail +1f a
+tail +f
+tail +10cf a
+tail -- +bf
+tail -n 5 +1lf
 tail --retry a
 tail --pid=1 a
 wc --files0-from=x
@@ -309,6 +331,9 @@ bash -c '-s'
 bash -c 'ls && '
 bash -c 'find . -delete'
 bash -c 'echo a | tail -f'
+bash -c 'ls >/dev/nullx'
+bash -c 'ls 1>x'
+bash -c 'ls | sed -n 1w x'
 /tmp/bash -c ls
 """
 
@@ -412,6 +437,27 @@ def test_a_program_that_is_not_there_is_not_safe(tmp_path: Path) -> None:
 def test_where_all_may_be_written_nothing_is_safe(programs: Path) -> None:
     assert is_safe_in(str(programs), Path("/")) == (False, False)
     assert not is_safe(run_command("/bin/ls", search_path=None), ["/"])
+
+
+def test_in_a_login_shell_programs_of_the_users_own_count_as_well(tmp_path: Path, programs: Path) -> None:
+    home, tools = tmp_path / "home", tmp_path / "tools"
+    make_program(tools / "ls")
+    (home / ".local").mkdir(parents=True)
+    (home / ".local/bin").symlink_to(tools)
+
+    def safe(flag: str, *writable: Path) -> bool:
+        action = run_command("bash", flag, "ls -l", search_path=str(programs), home=str(home))
+        return is_safe(action, list(map(str, writable)))
+
+    assert (safe("-c", tools), safe("-lc", tools), safe("-lc", tmp_path / "other")) == (True, False, True)
+
+
+def test_in_a_login_shell_programs_of_the_system_count_as_well(programs: Path) -> None:
+    def safe(flag: str) -> bool:
+        action = run_command("bash", flag, "ls -l", search_path=str(programs), home="/home/user")
+        return is_safe(action, ["/usr"])
+
+    assert (safe("-c"), safe("-lc")) == (True, False)
 
 
 def test_a_program_named_with_its_place_needs_no_search_path() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,19 @@ from parley.config.types import (
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
 from unit.config.home import SERVER_DIR, Home
 
+ACCOUNT = pwd.getpwuid(os.geteuid()).pw_dir
+"""Where the home of the user is, whatever `HOME` says."""
+
+SECRETS = (
+    "/home/ada/.ssh",
+    "/home/ada/.aws",
+    "/home/ada/.gnupg",
+    "/home/ada/.config/gh",
+    "/home/ada/.netrc",
+    "/home/ada/.docker/config.json",
+)
+"""What is hidden where the settings name nothing else."""
+
 OPENAI = Provider(
     id="openai",
     name="OpenAI",
@@ -31,7 +45,7 @@ OPENAI = Provider(
 
 
 def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
-    settings = home.resolve()
+    settings = home.resolve(environ={"HOME": "/home/ada"})
 
     assert settings == Settings(
         home=str(home.path),
@@ -41,7 +55,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         approval_policy="on-request",
         sandbox_mode="read-only",
         workspace_write=WorkspaceWrite(),
-        sandbox=Sandbox(mechanism="auto", hidden_paths=(str(home.path),), allow_unix_sockets=False),
+        sandbox=Sandbox(mechanism="auto", hidden_paths=(str(home.path), *SECRETS), allow_unix_sockets=False),
         approvals=Approvals(timeout_seconds=300, on_timeout="deny"),
         base_instructions=None,
         model_reasoning_effort="medium",
@@ -470,29 +484,34 @@ def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(hom
     mine = Wanted(config={"sandbox.hidden_paths": ["/secrets"]})
     environ = {"HOME": "/home/ada"}
 
-    assert home.resolve(environ=environ).sandbox.hidden_paths == (
-        str(home.path),
-        "/home/ada/.ssh",
-        "/home/ada/.aws",
-        "/home/ada/.gnupg",
-        "/home/ada/.config/gh",
-        "/home/ada/.netrc",
-        "/home/ada/.docker/config.json",
-    )
+    assert home.resolve(environ=environ).sandbox.hidden_paths == (str(home.path), *SECRETS)
     assert home.resolve(mine, environ=environ).sandbox.hidden_paths == (str(home.path), "/secrets")
 
 
+def test_what_is_hidden_behind_a_link_is_hidden_by_both_names(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / "keys").symlink_to("dotfiles")
+    mine = Wanted(config={"sandbox.hidden_paths": [f"{tmp_path}/keys", f"{tmp_path}/missing"]})
+
+    assert home.resolve(mine).sandbox.hidden_paths == (
+        str(home.path),
+        f"{tmp_path}/keys",
+        f"{tmp_path}/missing",
+        f"{tmp_path}/dotfiles",
+    )
+
+
 @pytest.mark.parametrize(
-    ("user", "hidden"), [(None, ("/a",)), ("", ("/a",)), ("somewhere", ("/a", f"{SERVER_DIR}/somewhere/b"))]
+    ("user", "place"), [(None, ACCOUNT), ("", ACCOUNT), ("somewhere", f"{SERVER_DIR}/somewhere")]
 )
 def test_hidden_paths_are_absolute_whatever_the_environment_calls_home(
-    home: Home, user: str | None, hidden: tuple[str, ...]
+    home: Home, user: str | None, place: str
 ) -> None:
     wanted = Wanted(config={"sandbox.hidden_paths": ["/a", "~/b"]})
 
     settings = home.resolve(wanted, environ={} if user is None else {"HOME": user})
 
-    assert settings.sandbox.hidden_paths == (str(home.path), *hidden)
+    assert settings.sandbox.hidden_paths == (str(home.path), "/a", f"{place}/b")
 
 
 # --- instructions ------------------------------------------------------------------------

@@ -2,19 +2,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from kit.bounds import bounds
 from parley.errors import CannotConfine, CommandNotStarted
 from parley.ports.commands import MARK, Command, Ended, Output, Start
-from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, mounts
+from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, mounts
 from parley.sandbox.places import Places
 from parley.sandbox.seccomp import program
 
+FORMATS: Final = Path("/proc/sys/fs/binfmt_misc")
+NO_OTHER_FORMATS: Final = pytest.mark.skipif(
+    FORMATS.is_dir() and bool({path.name for path in FORMATS.iterdir()} - {"register", "status"}),
+    reason="this computer was told how to run what it does not know itself",
+)
+
 
 def test_nothing_can_be_written_to_without_a_root() -> None:
-    words = arguments(Places(), cwd="/here", env={"A": "1"}, network=False, has_proc=True)
+    words = arguments(Places(), cwd="/here", env={"A": "1"}, network=False, has_proc=True, has_sizes=True)
 
     assert words == (
         "--die-with-parent",
@@ -28,17 +35,45 @@ def test_nothing_can_be_written_to_without_a_root() -> None:
         *("--ro-bind", "/", "/"),
         *("--dev", "/dev", "--size", "67108864", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--proc", "/proc", "--remount-ro", "/proc"),
-        *("--cap-drop", "ALL", "--chdir", "/here", "--clearenv"),
+        *("--cap-drop", "ALL", "--chdir", "/here", "--unsetenv", "PATH"),
         *("--setenv", "A", "1"),
     )
 
 
 def test_with_the_network_and_without_a_proc_of_its_own() -> None:
-    words = arguments(Places(), cwd="/", env={}, network=True, has_proc=False)
+    words = arguments(Places(), cwd="/", env={}, network=True, has_proc=False, has_sizes=True)
 
     assert "--unshare-net" not in words
     assert "--proc" not in words
     assert words[words.index("/proc") - 1 :][:4] == ("--tmpfs", "/proc", "--remount-ro", "/proc")
+
+
+def test_memory_that_is_shared_is_not_limited_where_the_launcher_does_not_know_how() -> None:
+    words = arguments(Places(), cwd="/", env={}, network=True, has_proc=True, has_sizes=False)
+
+    at = words.index("--dev")
+    assert words[at : at + 6] == ("--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    assert "--size" not in words
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "knows"),
+    [
+        ((0, 8, 0), 0o755, True),
+        ((0, 7), 0o755, True),
+        ((0, 6, 3), 0o755, False),
+        ((0, 8), 0o4755, False),
+        ((), 0o755, False),
+    ],
+)
+def test_sizes_are_known_since_a_version_and_not_to_one_with_the_rights_of_root(
+    tmp_path: Path, version: tuple[int, ...], mode: int, knows: bool
+) -> None:
+    program = tmp_path / "bwrap"
+    program.touch()
+    program.chmod(mode)
+
+    assert knows_sizes(str(program), version) is knows
 
 
 def test_outer_mounts_come_first_and_what_is_fenced_lies_over_its_root() -> None:
@@ -89,7 +124,9 @@ def test_a_root_within_something_hidden_is_laid_over_it() -> None:
 
 
 def test_all_can_be_the_root() -> None:
-    words = arguments(Places(roots=("/",), vacant=("/.git",)), cwd="/", env={}, network=True, has_proc=True)
+    words = arguments(
+        Places(roots=("/",), vacant=("/.git",)), cwd="/", env={}, network=True, has_proc=True, has_sizes=True
+    )
 
     at = words.index("--bind")
     assert words[at : at + 3] == ("--bind", "/", "/")
@@ -143,7 +180,9 @@ def command(*argv: str, cwd: str = "/", env: dict[str, str] | None = None) -> Co
 
 async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
     starter = NeverStarts()
-    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter="/usr/bin/prlimit", has_proc=True)
+    mechanism = Bubblewrap(
+        starter, launcher="/usr/bin/bwrap", limiter="/usr/bin/prlimit", has_proc=True, has_sizes=True
+    )
     given = command("sh", "-c", "true", env={"PATH": "/bin", "LD_PRELOAD": "/w/evil.so"})
 
     with pytest.raises(CannotConfine):
@@ -151,7 +190,9 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
 
     [start] = starter.starts
     mark = start.env[MARK]
-    words = arguments(Places(), cwd="/", env={**given.env, MARK: mark}, network=False, has_proc=True)
+    words = arguments(
+        Places(), cwd="/", env={**given.env, MARK: mark}, network=False, has_proc=True, has_sizes=True
+    )
     assert start == Start(
         argv=(
             *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--"),
@@ -187,13 +228,48 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
         (command("./sh", cwd="/nowhere"), "No such file or directory (os error 2)"),
         (command("/etc/passwd"), "Permission denied (os error 13)"),
         (command("/etc"), "Permission denied (os error 13)"),
+        (command("true", *["x"] * 9000), "Argument list too long (os error 7)"),
+        (command("true", "x" * 131_072), "Argument list too long (os error 7)"),
+        (command("true", env=dict.fromkeys(map(str, range(3000)), "x")), "Argument list too long (os error 7)"),
+        (command("true", env={"A": "x" * 131_072}), "Argument list too long (os error 7)"),
+        (
+            command("true", env=dict.fromkeys(map(str, range(64)), "x" * 100_000)),
+            "Argument list too long (os error 7)",
+        ),
     ],
 )
 async def test_what_cannot_be_a_command_is_refused_before_the_launcher_sees_it(given: Command, detail: str) -> None:
     starter = NeverStarts()
-    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter=None, has_proc=True)
+    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True)
 
     with pytest.raises(CommandNotStarted) as refused:
         await mechanism.run(given, bounds(), output=lambda stream, data: None)
+
+    assert (refused.value.detail, starter.starts) == (detail, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        (b"#!/no/such/interpreter\n", "No such file or directory (os error 2)"),
+        (b"#! \t/no/such/interpreter -x\n", "No such file or directory (os error 2)"),
+        (b"#!/bin/sh\r\n", "No such file or directory (os error 2)"),
+        (b"#!/etc/passwd\n", "Permission denied (os error 13)"),
+        (b"#!\n", "Exec format error (os error 8)"),
+        pytest.param(b"echo no shell reads this\n", "Exec format error (os error 8)", marks=NO_OTHER_FORMATS),
+        pytest.param(b"", "Exec format error (os error 8)", marks=NO_OTHER_FORMATS),
+    ],
+)
+async def test_what_the_system_would_not_run_is_refused_in_its_words(
+    tmp_path: Path, content: bytes, detail: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    starter = NeverStarts()
+    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True)
+
+    with pytest.raises(CommandNotStarted) as refused:
+        await mechanism.run(command(str(program)), bounds(), output=lambda stream, data: None)
 
     assert (refused.value.detail, starter.starts) == (detail, [])

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.attacks.nobody import NOBODY
 from kit.bounds import bounds
 from kit.running import open_descriptors
 from kit.trees import Tree, tree
 from parley.errors import CannotConfine
 from parley.ports.commands import Bounds
 from parley.sandbox.guard import Guard, Watch
-from parley.sandbox.places import find
+from parley.sandbox.places import Places, find
 from parley.sandbox.vacancies import Vacancy
 
 
@@ -42,12 +46,16 @@ def project(tmp_path: Path) -> Path:
     return git.parent
 
 
+def enter(guard: Guard, places: Places, watches: list[Watch]) -> None:
+    guard.enter(places, places.git_folders + places.protected + places.vacant + places.links, watches)
+
+
 @contextmanager
 def command(bounds: Bounds, told: list[str], guard: Guard | None = None) -> Iterator[None]:
     """A command runs meanwhile; what is told of it afterwards."""
     guard = Guard() if guard is None else guard
     watches: list[Watch] = []
-    guard.enter(find(bounds), watches)
+    enter(guard, find(bounds), watches)
     yield
     told += guard.leave(watches)
 
@@ -243,6 +251,72 @@ def test_what_was_moved_away_is_brought_back(project: Path, tmp_path: Path, move
     assert f"{project}/.git is protected: what the command did to it was put back" in told
 
 
+@contextmanager
+def before_it_is_brought_back(meanwhile: Callable[[], object]) -> Iterator[None]:
+    """Another command acts in the instant before a directory is moved back."""
+    rename = os.rename
+    with pytest.MonkeyPatch.context() as patched:
+
+        def late(*words: Any, **named: Any) -> None:
+            patched.setattr(os, "rename", rename)
+            meanwhile()
+            rename(*words, **named)
+
+        patched.setattr(os, "rename", late)
+        yield
+
+
+def test_a_link_that_appears_on_the_way_to_what_was_moved_away_is_not_followed(
+    project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    (tmp_path / "home/.ssh/id").write_text("secret")
+    (project / "own").mkdir()
+    before = tree(project / ".git")
+    guard, watches = Guard(), list[Watch]()
+    enter(guard, find(bounds(project)), watches)
+    (project / ".git").rename(project / "own/.ssh")
+
+    def swap() -> None:
+        (project / "own").rename(project / "other")
+        (project / "own").symlink_to(tmp_path / "home")
+
+    with before_it_is_brought_back(swap):
+        told = guard.leave(watches)
+
+    assert tree(project / ".git") == before
+    assert tree(tmp_path / "home") == {".ssh": ("drwxr-xr-x", b""), ".ssh/id": ("-rw-r--r--", b"secret")}
+    assert told == [f"{project}/.git is protected: what the command did to it was put back"]
+
+
+def test_what_takes_the_name_of_what_was_moved_away_stays_where_it_is(project: Path) -> None:
+    (project / "other").mkdir()
+    guard, watches = Guard(), list[Watch]()
+    enter(guard, find(bounds(project)), watches)
+    (project / ".git").rename(project / "own")
+
+    def swap() -> None:
+        (project / "own").rename(project / "away")
+        (project / "other").rename(project / "own")
+
+    with before_it_is_brought_back(swap):
+        told = guard.leave(watches)
+
+    assert sorted(os.listdir(project)) == ["away", "own"]
+    assert told == [f"{project}/.git is protected: it was replaced and cannot be put back: others move it"]
+
+
+def test_a_link_above_a_root_is_not_followed(project: Path, tmp_path: Path) -> None:
+    places = find(bounds(project))
+    project.parent.rename(tmp_path / "away")
+    project.parent.symlink_to("away")
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), places, [])
+
+    assert refused.value.detail == f"{project}/.git cannot be watched: Not a directory (os error 20)"
+
+
 def test_what_was_deleted_is_reported(project: Path) -> None:
     (project / "other/.git/x").mkdir(parents=True)
     (project / "other/.git/config").write_text("")
@@ -269,13 +343,15 @@ def test_a_git_that_was_not_there_is_not_there(tmp_path: Path, how: str) -> None
     told: list[str] = []
     with command(bounds(tmp_path), told):
         if how == "folder":
-            (tmp_path / ".git/hooks").mkdir(parents=True)
+            for name in ("hooks", "info", "objects"):
+                (tmp_path / ".git" / name).mkdir(parents=True)
         elif how == "link":
             (tmp_path / ".git").symlink_to("elsewhere")
         else:
             (tmp_path / ".git").write_text("gitdir: elsewhere")
 
     assert without_refused(tree(tmp_path)) == {}
+    assert len(os.listdir(tmp_path)) == (how == "folder")
     assert told == [f"{tmp_path}/.git is protected: what the command did to it was put back"]
 
 
@@ -297,6 +373,60 @@ def test_an_empty_git_is_removed_and_nobody_told(tmp_path: Path) -> None:
         (tmp_path / ".git").mkdir()
 
     assert (tree(tmp_path), told) == ({}, [])
+
+
+def test_an_empty_git_that_somebody_keeps_locked_is_left_and_nobody_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    with command(bounds(tmp_path), told):
+        (tmp_path / ".git").mkdir()
+        descriptor = os.open(tmp_path / ".git", os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.close(descriptor)
+
+    assert (list(tree(tmp_path)), told) == ([".git"], [])
+
+
+def test_a_git_that_another_user_puts_where_all_may_write_is_left_and_nobody_told(tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    tmp_path.chmod(0o1777)
+    told: list[str] = []
+    with command(bounds(tmp_path), told):
+        (tmp_path / ".git/hooks").mkdir(parents=True)
+        os.chown(tmp_path / ".git", NOBODY, NOBODY)
+
+    assert (list(tree(tmp_path)), told) == ([".git", ".git/hooks"], [])
+
+
+@pytest.mark.parametrize("usurper", ["folder", "link", "nothing"])
+def test_a_link_to_settings_of_agents_is_put_back(project: Path, usurper: str) -> None:
+    (project / "dotfiles/claude").mkdir(parents=True)
+    (project / ".claude").symlink_to("dotfiles/claude")
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".claude").unlink()
+        if usurper == "folder":
+            (project / ".claude/skills").mkdir(parents=True)
+        elif usurper == "link":
+            (project / ".claude").symlink_to("elsewhere")
+
+    assert without_refused(tree(project)) == before
+    assert told == [f"{project}/.claude is protected: what the command did to it was put back"]
+
+
+@pytest.mark.parametrize("target", ["tools/hooks", ".git/own"])
+def test_hooks_behind_a_link_are_put_back(project: Path, target: str) -> None:
+    shutil.rmtree(project / ".git/hooks")
+    (project / target).mkdir(parents=True)
+    (project / ".git/hooks").symlink_to(project / target)
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / target / "pre-commit").write_text("evil")
+
+    assert tree(project) == before
+    assert told == [f"{project}/{target} is protected: what the command did to it was put back"]
 
 
 def test_settings_of_agents_are_put_back(project: Path) -> None:
@@ -341,13 +471,35 @@ def test_what_somebody_changes_between_commands_stays(project: Path) -> None:
     assert ((project / ".git/config").read_text(), told) == ("two", [])
 
 
+def test_a_directory_that_holds_more_than_can_be_remembered_is_refused(project: Path) -> None:
+    for number in range(4097):
+        (project / f".git/hooks/{number}").touch()
+    descriptors = open_descriptors()
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail == (f"{project}/.git/hooks cannot be watched: it cannot be read, or holds too much")
+    assert open_descriptors() == descriptors
+
+
+def test_a_repository_of_more_parts_than_can_be_watched_is_refused(project: Path) -> None:
+    for number in range(257):
+        (project / f".git/worktrees/{number}").mkdir()
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail == "more than 256 working trees or submodules cannot be watched"
+
+
 def test_what_cannot_be_looked_at_is_refused(project: Path) -> None:
     places = find(bounds(project))
     (project / ".git").rename(project / "away")
     watches: list[Watch] = []
 
     with pytest.raises(CannotConfine) as refused:
-        Guard().enter(places, watches)
+        enter(Guard(), places, watches)
 
     assert refused.value.detail == f"{project}/.git cannot be watched: No such file or directory (os error 2)"
     assert watches == []

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from kit.attacks.nobody import NOBODY
 from kit.bounds import bounds, root
 from parley.errors import CannotConfine
 from parley.ports.commands import Bounds
@@ -119,7 +121,87 @@ def test_settings_of_agents_behind_a_link_are_protected_where_they_could_be_writ
     (project / ".claude").symlink_to("dotfiles/claude")
     (project / ".codex").symlink_to(tmp_path / "outside")
 
-    assert find(bounds(project)).protected == (f"{project}/dotfiles/claude",)
+    found = find(bounds(project))
+    assert found.protected == (f"{project}/dotfiles/claude",)
+    assert found.links == (f"{project}/.claude", f"{project}/.codex")
+
+
+def test_all_links_on_the_way_to_something_protected_are_known(project: Path, tmp_path: Path) -> None:
+    (project / "real/claude").mkdir(parents=True)
+    (project / ".claude").symlink_to("first/claude")
+    (project / "first").symlink_to(f"{project}/./second")
+    (project / "second").symlink_to("../project/real")
+    (project / ".codex").symlink_to(".codex")
+
+    assert find(bounds(project)) == Places(
+        roots=(str(project),),
+        protected=(f"{project}/real/claude",),
+        vacant=(f"{project}/.git",),
+        links=tuple(f"{project}/{name}" for name in (".claude", ".codex", "first", "second")),
+    )
+
+
+def test_what_git_obeys_behind_a_link_is_protected_where_it_could_be_written_to(
+    project: Path, tmp_path: Path
+) -> None:
+    for folder in (project / ".git/own", project / "tools/hooks", tmp_path / "outside"):
+        folder.mkdir(parents=True)
+    (project / ".git/hooks").symlink_to("../tools/hooks")
+    (project / ".git/info").symlink_to("own")
+    (project / ".git/config").symlink_to(tmp_path / "outside")
+
+    assert find(bounds(project)) == Places(
+        roots=(str(project),),
+        git_folders=(f"{project}/.git",),
+        protected=(f"{project}/.git/own", f"{project}/tools/hooks"),
+    )
+
+
+@pytest.mark.parametrize("target", ["missing", "."])
+def test_a_link_of_git_to_where_a_command_could_put_something_is_refused(project: Path, target: str) -> None:
+    (project / ".git").mkdir()
+    (project / ".git/hooks").symlink_to(f"../{target}")
+
+    place = project if target == "." else project / target
+    assert refusal(bounds(project)) == f"{project}/.git/hooks leads to {place}, which cannot be protected"
+
+
+@pytest.mark.parametrize("made", ["link", "repository", "file"])
+@pytest.mark.parametrize(
+    ("mode", "owner", "is_left_out"), [(0o1777, NOBODY, False), (0o1777, 0, True), (0o777, NOBODY, True)]
+)
+def test_a_git_of_another_user_where_all_may_write_stops_nobody(
+    project: Path, made: str, mode: int, owner: int, is_left_out: bool
+) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    git = project / ".git"
+    if made == "link":
+        git.symlink_to("elsewhere")
+    elif made == "repository":
+        (git / "hooks").mkdir(parents=True)
+    else:
+        git.write_text("gitdir: elsewhere")
+    (project / ".claude").mkdir()
+    for path, user in ((git, NOBODY), (project / ".claude", NOBODY), (project, owner)):
+        os.chown(path, user, user, follow_symlinks=False)
+    project.chmod(mode)
+
+    assert find(bounds(project)) == Places(roots=() if is_left_out else (str(project),))
+
+
+def test_a_git_of_another_user_that_could_be_replaced_within_another_root_is_refused(
+    project: Path, tmp_path: Path
+) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    (project / ".git/hooks").mkdir(parents=True)
+    os.chown(project / ".git", NOBODY, NOBODY)
+    project.chmod(0o777)
+
+    assert refusal(bounds(project, tmp_path)) == (
+        f"{project}/.git belongs to another user, and cannot be protected"
+    )
 
 
 # --- roots -------------------------------------------------------------------------------
@@ -161,9 +243,9 @@ def test_what_is_hidden_is_found_behind_links_and_only_if_it_is_there(project: P
     (tmp_path / "link").symlink_to("keys")
     hidden = tuple(tmp_path / name for name in ("link", "token", "missing", "token/below", "keys/none"))
 
-    assert find(bounds(hidden=hidden)) == Places(
-        hidden_folders=(f"{tmp_path}/keys",), hidden_files=(f"{tmp_path}/token",)
-    )
+    found = Places(hidden_folders=(f"{tmp_path}/keys",), hidden_files=(f"{tmp_path}/token",))
+    assert find(bounds(hidden=hidden)) == found
+    assert find(bounds(tmp_path, hidden=hidden)).links == (f"{tmp_path}/link",)
 
 
 def test_what_lies_in_something_hidden_is_hidden_with_it(project: Path) -> None:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from parley.errors import CommandNotStarted
 from parley.sandbox.threads import in_thread
 
 PATIENCE_SECONDS = 20.0
@@ -55,3 +56,21 @@ async def test_work_that_is_held_up_holds_up_no_other() -> None:
         go_on.set()
 
         assert (other, await asyncio.gather(*held_up)) == ("done", [True] * 8)
+
+
+async def test_without_another_thread_nothing_is_begun_but_what_must_be_done() -> None:
+    go_on = threading.Event()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        busy = [asyncio.create_task(in_thread(lambda: go_on.wait(PATIENCE_SECONDS))) for _ in range(8)]
+        await asyncio.sleep(0)
+        usual = threading.stack_size(1 << 47)  # more than there are addresses
+        try:
+            with pytest.raises(CommandNotStarted) as refused:
+                await in_thread(lambda: "done")
+            done = await in_thread(lambda: "done", needs_one=False)
+        finally:
+            threading.stack_size(usual)
+            go_on.set()
+        await asyncio.gather(*busy)
+
+    assert (refused.value.detail, done) == ("the system allows the server no more threads", "done")

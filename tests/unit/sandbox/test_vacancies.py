@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kit.attacks.nobody import NOBODY
+from kit.bounds import bounds
 from kit.running import open_descriptors
 from parley.errors import CannotConfine
-from parley.sandbox.vacancies import Vacancy, leave_all
+from parley.sandbox.places import Places, find
+from parley.sandbox.vacancies import Vacancy, fill, leave_all
 
 
 def taken(path: Path) -> Vacancy:
@@ -82,6 +85,39 @@ def test_one_that_others_keep_locked_is_refused(tmp_path: Path) -> None:
         os.close(descriptor)
 
     assert refused.value.detail == f"{place} cannot be protected: others keep it locked"
+
+
+def test_where_another_user_keeps_one_locked_nothing_is_written(tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    tmp_path.chmod(0o1777)
+    (tmp_path / ".git").mkdir()
+    os.chown(tmp_path / ".git", NOBODY, NOBODY)
+    own = tmp_path / "own"
+    own.mkdir()
+    descriptor = os.open(tmp_path / ".git", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    vacancies: list[Vacancy] = []
+
+    try:
+        left = fill(find(bounds(tmp_path, own)), vacancies)
+        inside = fill(find(bounds(tmp_path, tmp_path.parent)), vacancies)
+    finally:
+        os.close(descriptor)
+        leave_all(vacancies)
+
+    assert left == Places(roots=(str(own),), vacant=(f"{own}/.git",))
+    assert (inside.roots, inside.protected) == ((str(tmp_path.parent),), (str(tmp_path),))
+
+
+def test_a_link_above_it_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "project").symlink_to("elsewhere")
+
+    with pytest.raises(CannotConfine):
+        Vacancy.taken(f"{tmp_path}/project/.git")
+
+    assert os.listdir(tmp_path / "elsewhere") == []
 
 
 def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kit.questions import approval_id
 from kit.room import Guest, Room
+from parley.wire.framing import Overlong
 from parley.wire.mcp import PLAIN_VERSION
 
 NO = {"decision": "denied"}
@@ -46,13 +47,13 @@ async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: 
         for guest in guests:
             await guest.question()
 
-        guests[1].answer(0, {"decision": "denied", "reason": "not today"})
+        guests[1].answer(1, {"decision": "denied", "reason": "not today"})
         guests[0].answer(0, YES)
         for guest in guests:
             await guest.hears("task_complete")
 
         assert room.told == [(1, "denied: not today")]
-        assert [guest.taken_back for guest in guests] == [[taken_back(0, "denied")], [], [taken_back(0, "denied")]]
+        assert [guest.taken_back for guest in guests] == [[taken_back(0, "denied")], [], [taken_back(2, "denied")]]
         assert [len(guest.asked) for guest in guests] == [1, 1, 1]
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
 
@@ -68,7 +69,7 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
         await guest.say(conversation.id, 1)
         await guest.question()
 
-        other.answer(0, YES)
+        other.answer(1, YES)
         await guest.hears("task_complete")
 
         told = ("exec_approval_request", "elicitation/create", "approval_settled", "notifications/cancelled")
@@ -90,7 +91,7 @@ async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not
         told = ("exec_approval_request", "notifications/initial_state", "elicitation/create")
         assert second.heard(*told) == ["notifications/initial_state", "elicitation/create"]
         assert len(first.asked) == 1
-        second.answer(0, YES)
+        second.answer(1, YES)
         await first.hears("task_complete")
         assert room.told == [(1, "approved")]
 
@@ -161,7 +162,7 @@ async def test_where_everybody_who_was_asked_is_gone_the_next_who_streams_is_ask
 
         await second.stream(conversation.id)
         await second.question()
-        second.answer(0, NO)
+        second.answer(1, NO)
         await second.hears("task_complete")
 
         assert room.told == [(1, "denied")]
@@ -177,7 +178,7 @@ async def test_a_call_is_asked_too_and_so_is_a_reply_that_joins_while_the_turn_w
         session = next(one["params"]["msg"] for one in caller.messages if one.get("method") == "session_configured")
         reply = joiner.call("codex-reply", sessionId=session["session_id"], prompt="0")
         asked = await joiner.question()
-        joiner.answer(0, YES)
+        joiner.answer(1, YES)
         await caller.answer_to(call)
         await joiner.answer_to(reply)
 
@@ -238,15 +239,60 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
         guest.answer(0, YES)
         await guest.question(2)
         guest.answer(0, YES)
-        other.answer(0, YES)
+        other.answer(1, YES)
         await room.settle_down()
         assert room.told == [(1, "denied")]
-        other.answer(1, NO)
+        other.answer(3, NO)
         await guest.hears("task_complete")
 
         assert room.told == [(1, "denied"), (2, "denied")]
-        assert [one["id"] for one in guest.asked] == [0, 1]
+        assert [one["id"] for one in guest.asked] == [0, 2]
         assert settlements(room, conversation) == [*SETTLED, *SETTLED, "turn_ended"]
+
+
+@pytest.mark.promises("approvals.once")
+async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
+    async with Room(home) as room:
+        conversation = room.create()
+        guest, other = await room.guest(), await room.guest(capabilities={})
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        first = await guest.question()
+        guest.leave()
+        await other.value_of(other.call("approvalAnswer", approval_id=approval_id(1), decision="denied"))
+        back = await room.guest()
+        await back.stream(conversation.id)
+        second = await back.question()
+
+        back.answer(first["id"], YES)
+        back.answer(second["id"], NO)
+        await back.hears("task_complete")
+
+        assert (first["id"], second["id"]) == (0, 1)
+        assert room.told == [(1, "denied"), (2, "denied")]
+
+
+@pytest.mark.promises("framing.too-long", "approvals.answers")
+@pytest.mark.parametrize(
+    "beginning",
+    [b'{"id":0,"result":{"decision":"approved","reason":"aaa', b'{"id":0,"error":{', b'{"id":0,"more":"aaa'],
+)
+async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, beginning: bytes) -> None:
+    async with Room(home) as room:
+        conversation = room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+
+        guest.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
+        guest.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
+        guest.send_frame(Overlong(beginning))
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied")]
+        refused = {"code": -32600, "message": "message is longer than 64 MB"}
+        assert [one for one in guest.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
 
 
 async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
@@ -316,7 +362,7 @@ async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: st
             "elicitation/create",
         ]
         assert slow.asked[0]["params"]["codex_call_id"] == "call2"
-        slow.answer(0, YES)
+        slow.answer(2, YES)
         await quick.hears("task_complete")
         assert room.told == [(1, "approved"), (2, "approved")]
 
@@ -379,8 +425,31 @@ async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: s
         await guest.hears("error")
 
         assert room.told == []
-        assert (guest.taken_back, other.taken_back) == ([], [taken_back(0, "abort")])
+        assert (guest.taken_back, other.taken_back) == ([], [taken_back(1, "abort")])
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+
+
+@pytest.mark.promises("approvals.everybody", "approvals.dropped")
+async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_question_was_dropped(
+    home: str,
+) -> None:
+    async with Room(home) as room:
+        conversation = room.create()
+        guest, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+        await guest.stream(conversation.id)
+        await older.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        await older.question()
+        guest.answer(0, YES)
+        await older.question(2)
+
+        guest.call("conversationInterrupt", conversation_id=conversation.id)
+        older.answer(3, YES)
+        await older.hears("error")
+
+        assert older.taken_back == [taken_back(1, "approved")]
+        assert guest.taken_back == [taken_back(2, "dropped")]
+        assert room.told == [(1, "approved")]
 
 
 @pytest.mark.promises("approvals.dropped")
@@ -591,6 +660,67 @@ async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str
         assert room.told == [(1, "denied: nobody could be asked")]
 
 
+@pytest.mark.promises("approvals.nobody")
+async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> None:
+    async with Room(home) as room:
+        conversation = room.create({"approvals": {"timeout_seconds": 90}})
+        guest = await room.guest()
+        await guest.say(conversation.id, 1)
+        for _ in range(2):
+            page = await guest.value_of(guest.call("conversationRead", conversation_id=conversation.id))
+            assert page["state"] == "asking"
+            for seconds in (30, 30, 1_000):
+                await room.settle_down()
+                room.clock.passes(seconds)
+            await room.settle_down()
+
+        assert room.told == [(1, "denied: nobody could be asked")]
+
+
+@pytest.mark.promises("approvals.nobody")
+async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: str) -> None:
+    async with Room(home) as room:
+        conversation = room.create(PATIENT)
+        guest = await room.guest(capabilities={})
+        await guest.say(conversation.id, 1)
+        for _ in range(3):
+            stream = await guest.stream(conversation.id)
+            await room.settle_down()
+            assert room.told == []
+            room.clock.passes(10)
+            guest.cancel(stream)
+            await room.settle_down()
+            room.clock.passes(1_000)
+
+        assert room.told == [(1, "denied: nobody could be asked")]
+
+
+@pytest.mark.promises("approvals.nobody")
+async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_for(home: str) -> None:
+    async with Room(home) as room:
+        guest, conversation = await unheard(room)
+        slow, fickle = await room.guest(), await room.guest()
+        for one in (slow, fickle):
+            one.door.writable = False
+        slow.call("conversationStream", conversation_id=conversation.id)
+        await room.settle_down()
+        room.clock.passes(1_000)
+        await room.settle_down()
+        assert room.told == []
+
+        slow.leave()
+        stream = fickle.call("conversationStream", conversation_id=conversation.id)
+        await room.settle_down()
+        room.clock.passes(1_000)
+        fickle.cancel(stream)
+        await room.settle_down()
+        assert room.told == []
+        room.clock.passes(30)
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied: nobody could be asked")]
+
+
 async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) -> None:
     async with Room(home) as room:
         conversation = room.create({"approvals": {"timeout_seconds": 90}})
@@ -619,7 +749,7 @@ async def test_whoever_says_after_it_began_to_stream_that_it_can_be_asked_is_ask
         await guest.question()
         guest.answer(0, YES)
         await late.question()
-        late.answer(0, YES)
+        late.answer(1, YES)
         await guest.hears("task_complete")
 
         assert room.told == [(1, "approved"), (2, "approved")]

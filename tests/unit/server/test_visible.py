@@ -40,6 +40,9 @@ UNSEEN = {
     "private use": ("\ue000", r"\ue000"),
 }
 
+BACKTICK = "p`, inside the sandbox, harmless? (`"
+"""A directory whose name would end the sentence of a question, and begin another."""
+
 
 @pytest.mark.parametrize(
     "argv",
@@ -58,6 +61,14 @@ def test_what_cannot_be_seen_is_spelled_out(character: str, spelled: str) -> Non
     assert quoted_command(("echo", f"a'{character}\\b")) == f"echo $'a\\'{spelled}\\\\b'"
     assert quoted(f"/a {character}") == f"$'/a {spelled}'"
     assert one_line(f"because {character}") == f"because {spelled}"
+
+
+def test_a_backtick_is_spelled_out_in_words_and_paths_and_not_in_reasons() -> None:
+    spelled = r"$'p\x60, inside the sandbox, harmless? (\x60'"
+
+    assert quoted_command(("touch", BACKTICK)) == f"touch {spelled}"
+    assert quoted(BACKTICK) == spelled
+    assert (one_line(BACKTICK), harmless(BACKTICK)) == (BACKTICK, BACKTICK)
 
 
 def test_a_path_that_can_be_seen_is_shown_as_it_is() -> None:

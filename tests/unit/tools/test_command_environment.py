@@ -215,6 +215,10 @@ def test_a_tame_git_obeys_no_repository_nor_what_the_user_has_set() -> None:
         "core.fsmonitor": "false",
         "core.hooksPath": "/dev/null",
         "core.pager": "cat",
+        "gpg.openpgp.program": "/bin/false",
+        "gpg.program": "/bin/false",
+        "gpg.ssh.program": "/bin/false",
+        "gpg.x509.program": "/bin/false",
         "log.showSignature": "false",
         "safe.bareRepository": "explicit",
     }

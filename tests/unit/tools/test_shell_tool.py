@@ -237,13 +237,13 @@ async def test_a_program_that_cannot_be_started_has_a_beginning_and_an_end() -> 
     ]
 
 
-async def test_an_empty_command_is_one_that_cannot_be_started() -> None:
-    bench = Bench(ends=CommandNotStarted("command args are empty"))
+async def test_an_empty_command_cannot_be_started_and_nobody_is_asked_about_it() -> None:
+    bench = Bench(ends=CommandNotStarted("command args are empty"), approval_policy="untrusted")
 
     told = await bench.call(command=[])
 
     assert told == "execution error: command args are empty"
-    assert bench.did[1] == Appended(
+    assert bench.did[0] == Appended(
         (ExecCommandBegin(call_id=CALL, command=(), cwd="/project", parsed_cmd=(unknown(),)),)
     )
     assert bench.end == ExecCommandEnd(

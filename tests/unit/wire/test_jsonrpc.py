@@ -24,6 +24,7 @@ from parley.wire.jsonrpc import (
     error_response,
     id_in_prefix,
     notification,
+    read_beginning,
     request,
     response,
 )
@@ -266,3 +267,33 @@ def test_an_id_that_the_cut_goes_through_is_not_guessed(request_id: RequestId) -
 
     for cut in range(len(whole) + 1):
         assert id_in_prefix(whole[:cut]) is None, whole[:cut]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_answer"),
+    [
+        (b'{"id":7,"method":"ping","more":"aaa', False),
+        (b'{"id":7,"params":{"result":1},"more":"aaa', False),
+        (b'{"id":7,"result":{"method":"ping"},"method":"ping","more":"aaa', False),
+        (b'{"id":7,"result":{"method":"ping","params":"aaa', True),
+        (b'{"error":{},"id":7,"more":"aaa', True),
+        (b'{"id":7,"result":"aaa', True),
+        (b'{"id":7,"result":', True),
+        (b'{"id":7,"method":"tools/ca', False),
+        (b'{"id":7,"method":null,"params":null,"result":{"more":"aaa', True),
+        (b'{"id":7,"resu', None),
+        (b'{"id":7,"more":{"result":1,"method":"aaa', None),
+        (rb'{"id":7,"more":",\"method\":\"ping\"', None),
+    ],
+    ids=repr,
+)
+def test_a_beginning_says_whether_it_is_an_answer_by_the_members_at_its_top(
+    prefix: bytes, is_answer: bool | None
+) -> None:
+    assert read_beginning(prefix) == (7, is_answer)
+
+
+def test_a_method_that_is_null_is_not_there() -> None:
+    message = decode_message(b'{"id":0,"method":null,"params":null,"error":null,"result":{}}')
+
+    assert (message.id, message.method, message.result) == (0, UNSET, Raw(b"{}"))

@@ -8,7 +8,8 @@ how a command is put together. Words of scripts are read by `lexer.py`, options 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from parley.agent.safe.lexer import commands_in
@@ -27,6 +28,12 @@ _BUILT_IN: Final = frozenset({"cd", "echo", "false", "pwd", "true"})
 _LOGIN_FILES: Final = (".bash_profile", ".bash_login", ".profile", ".bashrc", ".bash_logout")
 """What a login shell runs out of the home, or what those usually run."""
 
+_LOGIN_PLACES: Final = (
+    *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"),
+    *("~/.local/bin", "~/bin"),
+)
+"""Where the programs of a login shell may lie, whatever PATH it was given: what it runs first sets its own."""
+
 
 def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     """Whether a command is known to do nothing but read and print.
@@ -36,34 +43,34 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     """
     if not action.argv or any("\0" in word for word in (*action.argv, action.cwd)):
         return False
+    is_known = partial(is_out_of_reach, search_path=action.search_path, writable=writable)
     shell, *rest = action.argv
     match _name(shell), rest:
-        case ("bash", ["-c" | "-lc", script]) | ("sh", ["-c", script]):
-            is_login = rest[0] == "-lc"
+        case "bash" | "sh", ["-c", script]:
+            return is_known(shell) and _is_safe_script(script, is_known)
+        case "bash", ["-lc", script]:
+            home = os.path.expanduser("~") if action.home is None else action.home  # as the shell does it
+            is_known_there = partial(is_known, elsewhere=[place.replace("~", home) for place in _LOGIN_PLACES])
             return (
-                is_out_of_reach(shell, search_path=action.search_path, writable=writable)
-                and not (is_login and _may_be_told_otherwise(action.home, writable))
-                and _is_safe_script(script, action.search_path, writable)
+                is_known(shell)
+                and not _may_be_told_otherwise(home, writable)
+                and _is_safe_script(script, is_known_there)
             )
         case _:
-            return _is_safe_command(action.argv, action.search_path, writable)
+            return _is_safe_command(action.argv, is_known)
 
 
-def _is_safe_script(script: str, search_path: str | None, writable: Sequence[str]) -> bool:
+def _is_safe_script(script: str, is_known: Callable[[str], bool]) -> bool:
     commands = commands_in(script) or []
     return commands != [] and all(
-        only_reads(argv[0], argv[1:]) if argv[0] in _BUILT_IN else _is_safe_command(argv, search_path, writable)
+        only_reads(argv[0], argv[1:]) if argv[0] in _BUILT_IN else _is_safe_command(argv, is_known)
         for argv in commands
     )
 
 
-def _is_safe_command(argv: Sequence[str], search_path: str | None, writable: Sequence[str]) -> bool:
+def _is_safe_command(argv: Sequence[str], is_known: Callable[[str], bool]) -> bool:
     name = _name(argv[0])
-    return (
-        name is not None
-        and only_reads(name, argv[1:])
-        and is_out_of_reach(argv[0], search_path=search_path, writable=writable)
-    )
+    return name is not None and only_reads(name, argv[1:]) and is_known(argv[0])
 
 
 def _name(program: str) -> str | None:
@@ -72,9 +79,8 @@ def _name(program: str) -> str | None:
     return name if folder + slash in ("", *_SYSTEM) else None
 
 
-def _may_be_told_otherwise(home: str | None, writable: Sequence[str]) -> bool:
+def _may_be_told_otherwise(home: str, writable: Sequence[str]) -> bool:
     """Whether the agent may have written what a login shell runs before the script."""
-    home = os.path.expanduser("~") if home is None else home  # a shell without one looks the user's up
     return not home.startswith("/") or not all(
         lies_out_of_reach(os.path.join(home, name), writable) for name in _LOGIN_FILES
     )

@@ -1,7 +1,8 @@
 """The commands of a shell script that is so plain that every shell reads it alike.
 
-Knows words, quotes and the operators between commands. Refuses to know expansions, redirections,
-assignments, escapes, comments and compound commands: a script with any of them is not understood.
+Knows words, quotes, the operators between commands, and the few redirections that write nowhere. Refuses
+to know expansions, other redirections, assignments, escapes that take something away, comments and compound
+commands: a script with any of them is not understood.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ _NEVER: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 _TOKEN: Final = re.compile(
     r"""[ \t]*+(?:
-        (?P<word>(?:[A-Za-z0-9_./,:+@%=-]++|'[^']*+'|"[^"$`\\!]*+")++)
+        (?P<quiet>(?<=[ \t])(?:2?>/dev/null|2>&1)(?=[ \t\n;|&]|\Z))
+      | (?P<word>(?!=)(?:
+            (?:[A-Za-z0-9_./,:+@%=-]|(?<=[A-Za-z0-9~^])[~^])++
+          | '[^']*+'
+          | "(?:[^"$`\\!]|\\[\x20#%-\[\]-_a-~])*+"
+        )++)
       | (?P<operator>&&|\|\||[;|\n])
       | (?P<end>\Z))""",
     re.VERBOSE,
 )
+"""`~` and `^` mean something where a word begins, or behind `=` and `:`; a backslash between double quotes,
+only before those characters that it is not allowed before here. A redirection is a word by itself: a number
+right before it would be taken for a descriptor."""
+
 _QUOTED: Final = re.compile(r"""'([^']*+)'|"([^"]*+)\"""")
 
 _NEEDS_ANOTHER: Final = frozenset({"&&", "||", "|"})
@@ -48,6 +58,9 @@ def commands_in(script: str) -> list[tuple[str, ...]] | None:
         place, operator = token.end(), token["operator"]
         if token["word"] is not None:
             words.append(_without_quotes(token["word"]))
+        elif token["quiet"] is not None:
+            if not words:
+                return None
         elif words:
             if not _is_plain(words):
                 return None
@@ -66,10 +79,4 @@ def _without_quotes(word: str) -> str:
 
 def _is_plain(words: list[str]) -> bool:
     first = words[0]
-    return not (
-        not first
-        or "=" in first
-        or _RESERVED.fullmatch(first)
-        or first.startswith(_NEVER_FIRST)
-        or any(word.startswith("=") for word in words)
-    )
+    return not (not first or "=" in first or _RESERVED.fullmatch(first) or first.startswith(_NEVER_FIRST))

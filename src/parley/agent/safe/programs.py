@@ -81,12 +81,12 @@ _OPTIONS: Final[Mapping[str, Options]] = {
         texts="""-E -T -e -g -r -t --color --colors --context-separator --encoding --engine --glob --iglob
         --regexp --replace --sort --sortr --type --type-not""",
     ),
-    "tail": _ENDS_OF_FILES,
     "wc": options(plain="-L -c -l -m -w --bytes --chars --lines --max-line-length --words"),
     "which": options(plain="-a"),
 }
 
-_LINES: Final = re.compile(r"[0-9]+(?:,[0-9]+)?p")
+_PRINTS: Final = re.compile(r"(?:(?:^|;)(?:[0-9]+|\$)(?:,(?:[0-9]+|\$))?p)+")
+_FOLLOWS: Final = re.compile(r"\+[0-9]*[bcl]?f")
 _PLACES: Final = options(plain="-L -P")
 
 
@@ -104,12 +104,20 @@ def _pwd(words: Sequence[str]) -> bool:
 
 
 def _sed(words: Sequence[str]) -> bool:
-    """Only `-n N[,M]p FILE`: everything else that it takes is a language that writes and runs."""
+    """Only `-n [-e] N[,M]p[;...] FILES`: everything else that it takes is a language that writes and runs."""
     match words:
-        case ["-n", lines, file]:
-            return _LINES.fullmatch(lines) is not None and file != "" and not file.startswith("-")
+        case ["-n", "-e", prints, *files] | ["-n", prints, *files]:
+            return _PRINTS.fullmatch(prints) is not None and not any(
+                file == "" or file.startswith("-") for file in files
+            )
         case _:
             return False
+
+
+def _tail(words: Sequence[str]) -> bool:
+    """A first operand such as `+1f` is an old way to say `-f`."""
+    operands = operands_of(words, _ENDS_OF_FILES)
+    return operands is not None and not any(map(_FOLLOWS.fullmatch, operands))
 
 
 _OTHERS: Final[Mapping[str, Callable[[Sequence[str]], bool]]] = {
@@ -120,5 +128,6 @@ _OTHERS: Final[Mapping[str, Callable[[Sequence[str]], bool]]] = {
     "git": git_only_reads,
     "pwd": _pwd,
     "sed": _sed,
+    "tail": _tail,
     "true": _anything,
 }

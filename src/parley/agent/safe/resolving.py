@@ -12,11 +12,14 @@ from pathlib import PurePath
 __all__ = ["is_out_of_reach", "lies_out_of_reach"]
 
 
-def is_out_of_reach(program: str, *, search_path: str | None, writable: Sequence[str]) -> bool:
+def is_out_of_reach(
+    program: str, *, search_path: str | None, writable: Sequence[str], elsewhere: Sequence[str] = ()
+) -> bool:
     """Whether the file that would run lies below none of the `writable` directories, which are free of links.
 
     A name without a slash is looked for in `search_path`. The first place that has the name counts, be it
-    a file that cannot run; a place that depends on the working directory makes any answer a guess.
+    a file that cannot run; a place that depends on the working directory makes any answer a guess. In the
+    directories `elsewhere` it may be found instead: what they have of that name counts as well.
     """
     if "/" in program:
         return _is_program(program) and lies_out_of_reach(program, writable)
@@ -25,7 +28,12 @@ def is_out_of_reach(program: str, *, search_path: str | None, writable: Sequence
         return False
     files = (os.path.join(place, program) for place in places)
     found = next((file for file in files if os.path.lexists(file)), None)
-    return found is not None and _is_program(found) and lies_out_of_reach(found, writable)
+    others = [other for place in elsewhere if os.path.lexists(other := os.path.join(place, program))]
+    return (
+        found is not None
+        and _is_program(found)
+        and all(lies_out_of_reach(file, writable) for file in (found, *others))
+    )
 
 
 def lies_out_of_reach(path: str, writable: Sequence[str]) -> bool:

@@ -210,6 +210,10 @@ _TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
     "core.pager": "cat",
+    "gpg.openpgp.program": "/bin/false",
+    "gpg.program": "/bin/false",
+    "gpg.ssh.program": "/bin/false",
+    "gpg.x509.program": "/bin/false",
     "log.showSignature": "false",
     "safe.bareRepository": "explicit",
 }
@@ -226,8 +230,9 @@ _TAME_GIT: Final[Mapping[str, str]] = {
     **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(_TAME_GIT_SETTINGS)},
     **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(_TAME_GIT_SETTINGS.values())},
 }
-"""It fetches nothing, writes nothing on the side, asks nobody and runs no pager, hook or monitor. Filters and
-drivers that a repository names by its attributes cannot be switched off: the sandbox is there for them."""
+"""It fetches nothing, writes nothing on the side, asks nobody, and runs no pager, hook or monitor, nor what
+would check a signature. Filters and drivers that a repository names by its attributes cannot be switched off:
+the sandbox is there for them."""
 
 
 def command_environment(

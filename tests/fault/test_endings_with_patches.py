@@ -1,0 +1,63 @@
+"""A server that ends while a patch is being written: the patch is written first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from parley.testing import ScriptedModel
+from parley.testing.home import Home
+
+PATIENCE_SECONDS: Final = 10.0
+
+WRITES_WHEN_TOLD: Final = """
+import asyncio, os, sys
+from pathlib import Path
+from parley.app import serve_stdio
+from parley.tools.patch.threads import written_in_thread
+
+async def main():
+    pipe, file = map(Path, sys.argv[1:])
+    written_in_thread(lambda: file.write_bytes(pipe.read_bytes()), name="write-patch")
+    asyncio.get_running_loop().call_soon(os.dup2, 2, 1)  # leaves the server the only one that has its stdout
+    await serve_stdio()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.promises("patch.whole")
+async def test_what_is_being_written_is_written_before_the_server_is_gone(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = Home(scripted_model)
+    home.open()
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    try:
+        server = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", WRITES_WHEN_TOLD, pipe, file),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=home.environ,
+            cwd=home.work,
+        )
+        assert server.stdin is not None
+        assert server.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            content = await asyncio.to_thread(pipe.open, "wb", buffering=0)  # when the other end is open, too
+            server.stdin.close()
+            await server.stdout.read()  # to its end: the server has taken leave of its client
+            with content:
+                content.write(b"all of it")
+            exit_code = await server.wait()
+    finally:
+        home.close()
+
+    assert (exit_code, file.read_bytes()) == (0, b"all of it")

@@ -1,0 +1,99 @@
+"""Trying a mechanism out: one that leaves anything open is not relied on, and it is said what."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from kit.bounds import bounds, root
+from kit.confined import confined
+from kit.needs import LANDLOCK, SANDBOX
+from parley.errors import CannotConfine
+from parley.ports.commands import Bounds, Command, Ended, Output, Start
+from parley.sandbox import Sandboxed
+from parley.sandbox.trial import why_not
+from parley.tools.commands.executor import Executor
+
+
+class Leaky:
+    """A mechanism that keeps commands within other bounds than it was told."""
+
+    def __init__(self, sandboxed: Sandboxed, changed: Callable[[Bounds], Bounds | None]) -> None:
+        self._sandboxed, self._changed = sandboxed, changed
+
+    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
+        return await self._sandboxed.run(replace(command, bounds=self._changed(bounds)), output=output)
+
+
+def wider(within: Bounds) -> Bounds:
+    return replace(within, writable=(root(Path(within.writable[0].path).parent),))
+
+
+async def test_a_mechanism_that_confines_nothing_is_found_out(sandboxed: Sandboxed) -> None:
+    unconfining = Leaky(sandboxed, lambda within: None)
+
+    assert await why_not(unconfining) == "a command could still write outside of what it may write to"
+
+
+@SANDBOX
+async def test_a_mechanism_that_does_as_it_is_told_is_relied_on(sandboxed: Sandboxed) -> None:
+    assert await why_not(Leaky(sandboxed, lambda within: within)) is None
+
+
+@SANDBOX
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (wider, "a command could still write outside of what it may write to"),
+        (lambda within: replace(within, hidden=()), "a command could still read what is hidden"),
+        (lambda within: replace(within, network=True), "a command could still use the network"),
+    ],
+    ids=["writing outside", "hidden", "network"],
+)
+async def test_a_mechanism_that_leaves_one_thing_open_is_found_out(
+    sandboxed: Sandboxed, changed: Callable[[Bounds], Bounds], why: str
+) -> None:
+    assert await why_not(Leaky(sandboxed, changed)) == why
+
+
+@SANDBOX
+async def test_a_mechanism_that_lets_nothing_be_written_where_it_may_is_of_no_use(sandboxed: Sandboxed) -> None:
+    why = await why_not(Leaky(sandboxed, lambda within: replace(within, writable=())))
+
+    assert why is not None
+    assert re.fullmatch(r"(PermissionError|OSError): .*/inside/made'", why)
+
+
+class Careless:
+    """Starts commands, and forgets what they were to give up."""
+
+    def __init__(self) -> None:
+        self._executor = Executor()
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        return await self._executor.start(replace(start, restriction=None), output=output)
+
+    async def close(self) -> None:
+        await self._executor.close()
+
+
+@LANDLOCK
+@pytest.mark.promises("sandbox.closed")
+async def test_a_restriction_that_takes_no_effect_lets_nothing_run(tmp_path: Path) -> None:
+    sandboxed = Sandboxed(Careless)
+    try:
+        with pytest.raises(CannotConfine) as refused:
+            await confined(sandboxed, bounds(mechanism="landlock"), "touch", f"{tmp_path}/new")
+    finally:
+        await sandboxed.close()
+
+    assert refused.value.detail == (
+        "no sandbox is available on this system: "
+        "Landlock: a command could still write outside of what it may write to"
+    )
+    assert os.listdir(tmp_path) == []

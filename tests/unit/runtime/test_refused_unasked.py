@@ -1,0 +1,37 @@
+"""What nobody is asked about, because nobody could see what they allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.room import NoCommands, StandingClock
+from parley.config.load import Loader
+from parley.config.types import Wanted
+from parley.conversation.log import Happened
+from parley.conversation.questions import Ledger
+from parley.ports.tools import Refused, RunCommand
+from parley.runtime.permits import Permits
+from parley.runtime.questions import Questions
+from parley.wire.ids import CallId
+
+
+def nobody_is_asked(*happened: Happened) -> None:
+    raise AssertionError(f"nobody was to be asked: {happened}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd"), [(("touch", "a\0b"), "/project"), (("\0",), "/project"), (("touch", "a"), "/project\0")]
+)
+async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked(
+    tmp_path: Path, argv: tuple[str, ...], cwd: str
+) -> None:
+    loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
+    wanted = Wanted(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
+    questions = Questions(Ledger(), append=nobody_is_asked, interrupt=lambda: None, clock=StandingClock())
+    permit = Permits(questions, NoCommands(), {}).for_turn(loader.choose(wanted).settings)
+
+    verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
+
+    assert verdict == Refused(why="it holds a NUL character")

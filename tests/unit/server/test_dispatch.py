@@ -1,0 +1,44 @@
+"""What a client says cannot keep the next from being taken."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+import pytest
+
+from kit.requests import request
+from kit.room import Door
+from parley.server.dispatch import Call, Dispatch
+from parley.server.requests import Requests
+from parley.wire.jsonrpc import Message, encode
+from parley.wire.mcp import FULL_VERSION
+
+
+def fails(*_: Message) -> None:
+    raise RuntimeError("a bug of ours")
+
+
+async def works_until_it_is_cancelled(call: Call) -> None:
+    call.on_cancel(fails)
+
+
+async def ping(call: Call) -> None:
+    call.answer(b"{}")
+
+
+async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_nothing_behind_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    door = Door(FULL_VERSION)
+    own = Requests(door, count())
+    async with asyncio.TaskGroup() as tasks:
+        dispatch = Dispatch(door, {"ping": ping, "work": works_until_it_is_cancelled}, own=own, tasks=tasks)
+        own.send("ping", b"{}", answered=fails)
+        dispatch.take(encode({"jsonrpc": "2.0", "id": 0, "result": {}}))
+        dispatch.take(encode(request(1, "work", {})))
+        dispatch.take(encode({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}))
+        dispatch.take(encode(request(2, "ping", {})))
+
+    assert door.messages[-1] == {"jsonrpc": "2.0", "id": 2, "result": {}}
+    assert caplog.messages == ["a message was taken in vain"] * 2
