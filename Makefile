@@ -43,7 +43,7 @@ test test-long: WITHOUT_BUBBLEWRAP := tests that need it are skipped
 with-bubblewrap: .venv/bubblewrap
 	@$(BUBBLEWRAP) || echo "bubblewrap is not installed: $(WITHOUT_BUBBLEWRAP) (why: .venv/bubblewrap.log)"
 
-demo: setup with-bubblewrap  ## A whole conversation on the terminal; no key, no network
+demo: setup  ## A whole conversation on the terminal; no key, no network
 	@$(BIN)/parley demo
 
 check: setup  ## Format, lint and types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -11,10 +12,9 @@ from typing import Final
 
 import pytest
 
+from kit.running import PATIENCE_SECONDS
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
-
-PATIENCE_SECONDS: Final = 10.0
 
 WRITES_WHEN_TOLD: Final = """
 import asyncio, os, sys
@@ -32,6 +32,17 @@ asyncio.run(main())
 """
 
 
+async def opened_for_writing(pipe: Path) -> int:
+    """A pipe whose other end is open, too; never waits in a thread, which would outlive the test."""
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        await asyncio.sleep(0.02)
+
+
 @pytest.mark.promises("patch.whole")
 async def test_what_is_being_written_is_written_before_the_server_is_gone(
     scripted_model: ScriptedModel, tmp_path: Path
@@ -40,24 +51,27 @@ async def test_what_is_being_written_is_written_before_the_server_is_gone(
     home.open()
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WRITES_WHEN_TOLD, pipe, file),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=home.environ,
+        cwd=home.work,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
     try:
-        server = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", WRITES_WHEN_TOLD, pipe, file),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=home.environ,
-            cwd=home.work,
-        )
-        assert server.stdin is not None
-        assert server.stdout is not None
         async with asyncio.timeout(PATIENCE_SECONDS):
-            content = await asyncio.to_thread(pipe.open, "wb", buffering=0)  # when the other end is open, too
+            content = await opened_for_writing(pipe)
             server.stdin.close()
             await server.stdout.read()  # to its end: the server has taken leave of its client
-            with content:
-                content.write(b"all of it")
+            os.write(content, b"all of it")
+            os.close(content)
             exit_code = await server.wait()
     finally:
+        if server.returncode is None:
+            server.kill()
+            await server.wait()
         home.close()
 
     assert (exit_code, file.read_bytes()) == (0, b"all of it")

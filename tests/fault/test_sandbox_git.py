@@ -43,7 +43,7 @@ class Repository(NamedTuple):
         return result.exit_code, result.stderr.decode()
 
     def state(self) -> Tree:
-        """All that git looks at, from where the user looks at it."""
+        """All that git looks at, from where the user looks at it, without what was moved aside."""
         found: Tree = {}
         for name, place in (("project", self.project), ("main", self.wide / "main")):
             if (place / ".git").is_file():
@@ -57,7 +57,7 @@ class Repository(NamedTuple):
             if os.path.lexists(self.project / name):
                 found.setdefault(name, ("directory", b""))
                 found |= {f"{name}/{path}": item for path, item in tree(self.project / name).items()}
-        return found
+        return {path: item for path, item in found.items() if ".refused-" not in path}
 
 
 def plain(repository: Repository) -> None:
@@ -135,7 +135,12 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "all hooks": (plain, "mkdir own; mv .git/hooks old; ln -s ../own .git/hooks"),
     "a hook of a part": (plain, 'printf "$HOOK" > .git/modules/part/hooks/pre-commit'),
     "a setting of a part": (plain, "echo '[core] hooksPath = evil' >> .git/modules/part/config"),
-    "the branch": (plain, "echo 'ref: refs/heads/evil' > .git/HEAD"),
+    "all of a part": (
+        plain,
+        "cp -r .git/modules/part own; mv .git/modules/part old; ln -s ../../own .git/modules/part",
+    ),
+    "all parts": (plain, "mv .git/modules own; ln -s ../own .git/modules"),
+    "a branch that is none": (plain, "echo 'ref: evil' > .git/HEAD"),
     "attributes": (plain, "echo '* filter=evil' > .git/info/attributes"),
     "objects of somebody else": (plain, "echo /evil > .git/objects/info/alternates"),
     "moved and replaced": (plain, 'mv .git own; mkdir -p .git/hooks; printf "$HOOK" > .git/hooks/pre-commit'),
@@ -231,9 +236,12 @@ def test_git_is_as_it_was_when_the_time_of_a_command_is_over(
     before = repository.state()
     bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.project))
 
-    result = confined.run(bounds, "sh", "-c", EVIL, cwd=str(repository.project), timeout_seconds=0.4)
+    begun, seconds = False, 0.4
+    while not begun:
+        result = confined.run(bounds, "sh", "-c", EVIL, cwd=str(repository.project), timeout_seconds=seconds)
+        begun, seconds = b"begun" in result.stdout, 2 * seconds
 
-    assert (result.timed_out, repository.state()) == (True, before)
+        assert (result.timed_out, repository.state()) == (True, before)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -250,16 +258,25 @@ def test_git_is_as_it_was_when_a_command_is_cancelled(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_repository_that_is_deleted_is_there_or_reported(
-    confined: Confined, repository: Repository, mechanism: Mechanism
+@pytest.mark.parametrize("script", ["rm -rf .git", "rm -rf .git; git init -q .; git config core.fsmonitor evil"])
+def test_a_repository_that_is_deleted_is_there_or_reported_and_no_other_is_there(
+    confined: Confined, repository: Repository, script: str, mechanism: Mechanism
 ) -> None:
     plain(repository)
     before = repository.state()
 
-    exit_code, complaint = repository.run(confined, "rm -rf .git", mechanism)
+    exit_code, complaint = repository.run(confined, script, mechanism)
 
     assert exit_code != 0
-    assert repository.state() == before or str(repository.project / ".git") in complaint
+    is_reported = str(repository.project / ".git") in complaint
+    assert repository.state() == before or (repository.state() == {} and is_reported)
+
+
+def test_under_landlock_a_branch_that_is_switched_to_stays(confined: Confined, repository: Repository) -> None:
+    plain(repository)
+
+    assert repository.run(confined, "echo 'ref: refs/heads/other' > .git/HEAD", "landlock") == (0, "")
+    assert (repository.project / ".git/HEAD").read_text() == "ref: refs/heads/other\n"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -45,7 +45,7 @@ def test_a_fork_bomb_comes_to_an_end_by_itself_in_namespaces_of_its_own() -> Non
 import os, signal
 count = 0
 try:
-    while count < 2000:
+    while count < 600:
         if os.fork() == 0: signal.pause()
         count += 1
 except BlockingIOError: pass
@@ -55,9 +55,14 @@ print(count)
 from kit.attacks.confined import MODES, Confined
 from kit.running import PYTHON
 with Confined() as confined:
-    print(confined.run(MODES[0].bounds("bubblewrap"), *PYTHON, {bomb!r}).stdout.decode())
+    for bounds in (None, MODES[0].bounds("bubblewrap")):
+        print(confined.run(bounds, *PYTHON, {bomb!r}).stdout.decode())
 """
-    assert 100 < int(as_nobody("-c", script)) < 512
+    by_itself, count = map(int, as_nobody("-c", script).split())
+    if by_itself < 600:
+        pytest.skip("this computer itself does not let a user have so many processes")
+
+    assert 100 < count < 512
 
 
 CLOSED = """

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.wire.framing import PREFIX_BYTES, LineFramer, Overlong, SseFramer
+from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong, SseFramer
 
 settings.register_profile("framing", deadline=None, max_examples=300)
 anyhow = settings(settings.get_profile("framing"))
@@ -33,7 +33,7 @@ def lines_of(data: bytes, *, limit: int) -> list[bytes | Overlong]:
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    return [line if len(line) <= limit else Overlong(line[:PREFIX_BYTES]) for line in lines]
+    return [line if len(line) <= limit else Overlong(line[:PREFIX_BYTES], line[-SUFFIX_BYTES:]) for line in lines]
 
 
 places = st.lists(st.integers(min_value=0, max_value=10 * LIMIT), max_size=12)
@@ -71,9 +71,10 @@ def test_a_tiny_limit_is_kept_too(data: bytes, limit: int, places: list[int]) ->
     for line, frame in zip(lines, frames, strict=True):
         assert isinstance(line, bytes)
         match frame:
-            case Overlong(prefix=prefix):
+            case Overlong(prefix=prefix, suffix=suffix):
                 assert len(line) >= len(prefix) > limit
                 assert line.startswith(prefix)
+                assert line[-SUFFIX_BYTES:] == suffix
             case _:
                 assert frame == line
                 assert len(line) <= limit

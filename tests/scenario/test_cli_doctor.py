@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import re
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from kit.hangups import hangups
 from kit.kernels import Lack, on_kernel
 from kit.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
 from parley.cli.doctor import USAGE, run_doctor
@@ -209,3 +211,29 @@ def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     code = run_doctor(("--help",))
 
     assert (code, capsys.readouterr()) == (0, (USAGE, ""))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_it_without_a_word_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with hangups(ignored=False):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "parley", "doctor"),
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(scratch)},
+            cwd=tmp_path,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await process.stdout.readline() != b"\n":  # what follows is tried out
+            pass
+        process.send_signal(number)
+        _, err = await process.communicate()
+
+    assert process.returncode in (128 + number, 0, 1)  # all may have been done by then
+    assert (err, os.listdir(scratch)) == (b"", [])

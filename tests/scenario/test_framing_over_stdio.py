@@ -51,10 +51,12 @@ IGNORED: Final = [
     b"\xff\xfe{\x00}\x00",
     b"\x00",
     b'\xef\xbb\xbf{"jsonrpc":"2.0","id":5,"method":"ping"}',
-    b'{"jsonrpc":"2.0","method":"ping","params":' + b"[" * 100_000 + b"]" * 100_000 + b',"id":5}',
+    b'{"jsonrpc":"2.0","method":"ping","params":' + b"[" * 100_000 + b"]" * 100_000 + b',"id":5,"more":1}',
     b"[" * 100_000,
     b'{"a":' * 100_000,
 ]
+
+PING: Final = b'"method":"ping"}'
 
 TAKEN: Final[list[tuple[bytes, object]]] = [
     (b'{"id":73,"method":"ping"}', 73),
@@ -70,6 +72,7 @@ TAKEN: Final[list[tuple[bytes, object]]] = [
     (b'{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}', 9007199254740993),
     (b'{"jsonrpc":"2.0","id":9223372036854775807,"method":"ping"}', 2**63 - 1),
     (b'{"jsonrpc":"2.0","id":-9223372036854775808,"method":"ping"}', -(2**63)),
+    (b'{"jsonrpc":"2.0","id":1000000000000000000000000000000,"method":"ping"}', 10**30),
     (b'{"jsonrpc":"2.0","id":"7","method":"ping"}', "7"),
     (b'{"jsonrpc":"2.0","id":"a\\"b\\\\c\\n\\u0000%b%s","method":"ping"}', 'a"b\\c\n\0%b%s'),
     (b'{"jsonrpc":"2.0","id":"\\ud83d\\ude00","method":"ping"}', "\N{GRINNING FACE}"),
@@ -325,27 +328,28 @@ async def test_a_message_nested_beyond_reason_is_refused_by_its_id(
 @pytest.mark.parametrize("less", [1, 0], ids=["a byte less", "to the byte"])
 async def test_a_message_of_64_mb_is_taken(scripted_model: ScriptedModel, less: int) -> None:
     async with server(scripted_model) as process:
-        await write_padded(process, b'{"id":1,', b'"method":"ping"}', length=MAX_LINE_BYTES - less)
+        await write_padded(process, b'{"id":1,', PING, length=MAX_LINE_BYTES - less)
 
         assert await read_message(process) == pong(1)
 
 
 @pytest.mark.promises("framing.too-long")
 @pytest.mark.parametrize(
-    ("head", "request_id"),
+    ("head", "tail", "request_id"),
     [
-        (b'{"jsonrpc":"2.0","id":1,', 1),
-        (b'{"jsonrpc":"2.0","params":{"id":5,"more":[{"id":6}]},"x":"\\"id\\":7","id":"a\\nb",', "a\nb"),
-        (b'{"jsonrpc":"2.0","x":"' + b"x" * 4000 + b'","id":-8,', -8),
+        (b'{"jsonrpc":"2.0","id":1,', PING, 1),
+        (b'{"jsonrpc":"2.0","params":{"id":5,"more":[{"id":6}]},"x":"\\"id\\":7","id":"a\\nb",', PING, "a\nb"),
+        (b'{"jsonrpc":"2.0","x":"' + b"x" * 4000 + b'","id":-8,', PING, -8),
+        (b'{"params":{"id":5},"x":', b'{"id":6},"jsonrpc":"2.0","id":7}', 7),
     ],
-    ids=["first", "behind other ids", "just within 4 KiB"],
+    ids=["first", "behind other ids", "just within 4 KiB", "last"],
 )
 async def test_a_longer_message_is_refused_by_its_id_and_the_connection_goes_on(
-    scripted_model: ScriptedModel, head: bytes, request_id: object
+    scripted_model: ScriptedModel, head: bytes, tail: bytes, request_id: object
 ) -> None:
     async with server(scripted_model) as process:
-        await write_padded(process, head, b'"method":"ping"}', length=MAX_LINE_BYTES + 1)
-        await write_padded(process, b'{"id":2,', b'"method":"ping"}', length=100)
+        await write_padded(process, head, tail, length=MAX_LINE_BYTES + 1)
+        await write_padded(process, b'{"id":2,', PING, length=100)
 
         refusal = {"code": -32600, "message": "message is longer than 64 MB"}
         assert await read_message(process) == {"jsonrpc": "2.0", "id": request_id, "error": refusal}
@@ -363,12 +367,12 @@ async def test_a_longer_message_is_refused_by_its_id_and_the_connection_goes_on(
     ],
     ids=["beyond 4 KiB", "within the params", "within an array", "no object"],
 )
-async def test_a_longer_message_without_an_id_in_front_is_skipped(
+async def test_a_longer_message_without_an_id_at_either_end_is_skipped(
     scripted_model: ScriptedModel, head: bytes
 ) -> None:
     async with server(scripted_model) as process:
         await write_padded(process, head, b'"id":1}', length=MAX_LINE_BYTES + 1)
-        await write_padded(process, b'{"id":2,', b'"method":"ping"}', length=100)
+        await write_padded(process, b'{"id":2,', PING, length=100)
 
         assert await read_message(process) == pong(2)
 

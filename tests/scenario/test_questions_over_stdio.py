@@ -435,7 +435,8 @@ async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model:
             {"decision": "timed_out", "by": "timeout", "reason": reason},
         ]
         assert "elicitation/create" not in types_of(messages)
-        assert told(scripted_model) == f"{DENIED}: {reason}"
+        [asked] = filter(was_told, scripted_model.requests)
+        assert asked.body["messages"][-1]["content"] == f"{DENIED}: {reason}"
         results = {one["id"]: one["result"]["content"][0]["text"] for one in messages if "result" in one}
         assert results == {denied: "Done", aborted: " Turn interrupted"}
 
@@ -587,23 +588,29 @@ async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model
 
 
 @pytest.mark.promises("framing.too-long", "approvals.answers")
-async def test_an_answer_nested_too_deeply_is_a_no_also_where_the_client_has_a_request_of_that_id(
+async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a_request_of_that_id(
     scripted_model: ScriptedModel,
 ) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    answers = (
+        b'{"jsonrpc":"2.0","id":0,"result":{"action":"accept","content":{"more":%b}}}\n' % deep,
+        b'{"result":{"action":"accept","content":{"more":%b}},"jsonrpc":"2.0","id":1}\n' % deep,
+        b'{"jsonrpc":"2.0","id":2,"result":{"action":"accept","content":{"more":NaN}}}\n',
+    )
     async with being_asked(scripted_model) as client:
-        scripted_model.says(shell("c1", "touch", "a"))
-        scripted_model.says("Done")
         settings = {"approval-policy": "untrusted", "sandbox": "danger-full-access", "cwd": str(client.work)}
         params = {"name": "codex", "arguments": {"prompt": "go", **settings}}
-        client.raw.send({"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": params})
-        *_, asked = await client.until_asked()
-        deep = b"[" * 100_000 + b"]" * 100_000
-        client.write(b'{"jsonrpc":"2.0","id":0,"result":{"action":"accept","content":{"more":%b}}}\n' % deep)
-        after = await client.until_answer(0)
+        for number, answer in enumerate(answers):
+            scripted_model.says(shell("c1", "touch", "a"))
+            scripted_model.says("Done")
+            client.raw.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+            *_, asked = await client.until_asked()
+            client.write(answer)
+            after = await client.until_answer(number)
 
-        assert asked["id"] == 0
-        assert after[-1] == call_answered(0, "Done")
-        assert told(scripted_model) == DENIED
+            assert asked["id"] == number
+            assert after[-1] == call_answered(number, "Done")
+            assert told(scripted_model) == DENIED
         assert list(client.work.iterdir()) == []
 
 

@@ -77,15 +77,17 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_set
 async def test_a_link_in_the_place_of_a_root_that_was_missing_leads_nowhere(
     scripted_model: ScriptedModel, mechanism: str, tmp_path: Path
 ) -> None:
-    wide, outside = tmp_path / "wide", tmp_path / "outside"
-    for folder in (wide, outside):
+    wide, other, outside = tmp_path / "wide", tmp_path / "other", tmp_path / "outside"
+    for folder in (wide, other, outside):
         folder.mkdir()
     async with speaking(scripted_model) as client:
         writers = Writers(client, mechanism)
-        first = await writers.open(wide, wide / "build")
+        first, second = await writers.open(wide, wide / "build"), await writers.open(other, wide / "build")
+        await writers.run(second, "true")
         linked = await writers.run(first, f"ln -s {outside} build && echo linked")
-        second = await writers.open(wide, wide / "build")
-        await writers.run(second, f"echo evil > {outside}/file")
+        later = [await writers.open(wide, wide / "build"), await writers.open(other, wide / "build")]
+        for conversation in (second, *later):
+            await writers.run(conversation, f"echo evil > {outside}/file")
 
     assert linked.split(",")[0] == '{"output":"linked\\n"'
     assert os.listdir(outside) == []

@@ -12,8 +12,8 @@ import pytest
 from kit.hangups import hangups
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 
-EXIT_SECONDS: Final = 2.0
-"""How long an ending server may take, by the protocol."""
+EXIT_SECONDS: Final = 10.0
+"""Two are promised; the rest is for a computer that has other things to do."""
 
 INTERRUPTED: Final = " Turn interrupted"
 STOPPED: Final = "Turn interrupted: the server was stopped"

@@ -48,24 +48,31 @@ def bounds_for(settings: Settings, roots: Roots) -> Bounds | None:
 class Roots:
     """The directories that one conversation may write to, by the names that its settings have for them."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], granted: set[str] | None = None) -> None:
+        """`granted` are the roots of all conversations so far, to which this one adds its own."""
         self._environ = environ
+        self._granted = set() if granted is None else granted
         self._found: dict[str, Root] = {}
         """What each name led to first."""
+        self._missed: set[str] = set()
+        """Names that led nowhere, the first time."""
 
     def of(self, settings: Settings) -> tuple[Root, ...]:
         """Those that are there; never one that a call of the model names."""
         names = self._names(settings)
         real = {name: path for name in names if (path := _real(name)) is not None}
-        known = {*real.values(), *(root.path for root in self._found.values())}
+        self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
             if name in self._found and self._found[name].path != path:
                 continue  # what has taken its place is not what was allowed; whoever confines will notice
-            if (link := _link_of_others(name, known)) is not None:
+            # Where nothing was, anybody who may write there can have put a link by now.
+            others = {"/"} if name in self._missed else self._granted | set(real.values())
+            if (link := _link_in(others, name)) is not None:
                 log.warning("%s is not written to: %s is a link where commands may write", name, link)
             elif (root := _root(path)) is not None:
                 self._found[name] = root
         roots = {root.path: root for name in names if (root := self._found.get(name)) is not None}
+        self._granted.update(roots)
         return tuple(roots.values())
 
     def _names(self, settings: Settings) -> list[str]:
@@ -93,7 +100,7 @@ def _root(path: str) -> Root | None:
     return Root(path=path, device=found.st_dev, inode=found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
 
-def _link_of_others(path: str, roots: Iterable[str]) -> str | None:
+def _link_in(roots: Iterable[str], path: str) -> str | None:
     """The first link on the way to a path that lies in one of the roots, be it named there by another link."""
     left = list(reversed(PurePath(path).parts[1:]))
     reached, links = "/", 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -41,6 +42,9 @@ wrong command line, else 1.
 
 COLUMN: Final = 12
 """Where the text of a line begins, behind its name."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+KILLED: Final = 128
+"""The shell's way to say it: this and the number of the signal."""
 
 
 class _Switch(NamedTuple):
@@ -91,6 +95,8 @@ def run_doctor(arguments: Sequence[str]) -> int:
     if overrides is None:
         print(USAGE, end="")
         return 0
+    # A signal that comes while we begin is kept until somebody is there to clean up.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     _line("parley", __version__)
     _line("python", f"{platform.python_version()}, {sys.executable}")
     _line("sqlite", _sqlite())
@@ -99,7 +105,11 @@ def run_doctor(arguments: Sequence[str]) -> int:
     if settings is not None:
         _look_at_model(settings)
     print()
-    confined = asyncio.run(_look_at_sandbox(settings))
+    ended_by: list[int] = []
+    try:
+        confined = asyncio.run(_look_unless_ended(settings, ended_by))
+    except asyncio.CancelledError:
+        return KILLED + ended_by[0]
     return 0 if confined and settings is not None else 1
 
 
@@ -179,6 +189,23 @@ def _shown_address(url: str | None) -> str:
 
 
 # --- the sandbox -------------------------------------------------------------------------
+
+
+async def _look_unless_ended(settings: Settings | None, ended_by: list[int]) -> bool:
+    """Look, and clean up also when a signal says that this is enough, which is then noted."""
+    loop, work = asyncio.get_running_loop(), asyncio.ensure_future(_look_at_sandbox(settings))
+
+    def end(number: int) -> None:
+        ended_by.append(number)
+        work.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    try:
+        return await work
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # what comes now comes too late
 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -58,10 +59,14 @@ NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
 KILLED: Final = 128
 """The shell's way to say it: this and the number of the signal."""
+WAKE_BYTES: Final = 4096
+"""One for each signal that came; nobody reads which."""
 
 
 def run_sandbox(arguments: Sequence[str]) -> int:
     """Run it, and return the exit code that the usage tells of."""
+    # A signal that comes while we start is kept until somebody is there to end in order.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         asked = _asked(arguments)
         if asked is None:
@@ -71,8 +76,6 @@ def run_sandbox(arguments: Sequence[str]) -> int:
     except (BadLine, ConfigError) as error:
         print(f"parley sandbox: {error}", file=sys.stderr)
         return NOT_CONFINED
-    # A signal that comes while we start is kept until somebody is there to end in order.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return asyncio.run(_run(settings, asked.command))
 
 
@@ -144,6 +147,12 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     running = asyncio.ensure_future(run_confined(settings, command, output=spout.pass_on))
     loop = asyncio.get_running_loop()
     spout.on_end = lambda: loop.call_soon_threadsafe(running.cancel)
+    # Or a signal that comes while the loop is about to wait would be heard when it wakes by itself.
+    woken, wake = socket.socketpair()
+    for end in (woken, wake):
+        end.setblocking(False)
+    loop.add_reader(woken, woken.recv, WAKE_BYTES)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
             signal.signal(number, spout.end)
@@ -160,6 +169,11 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     except CommandNotStarted as error:
         print(f"parley sandbox: it cannot be started: {error}", file=sys.stderr)
         return NOT_STARTED
+    finally:
+        signal.set_wakeup_fd(-1)
+        loop.remove_reader(woken)
+        woken.close()
+        wake.close()
     if ended.exit_code is None:
         return KILLED + (ended.signal or signal.SIGKILL)
     return ended.exit_code

@@ -15,6 +15,7 @@ from uuid import uuid4
 from msgspec import UNSET
 
 from parley.agent.attachments import read_content
+from parley.agent.bounds import Roots
 from parley.agent.compaction import Meter
 from parley.agent.notify import run_notify_program
 from parley.agent.turn import run_turn
@@ -100,7 +101,7 @@ class Conversation:
         open_model: OpenModel,
         tools: Tools,
         commands: Commands,
-        environ: Mapping[str, str],
+        roots: Roots,
         closing: asyncio.Event,
     ) -> None:
         self.id = conversation_id
@@ -117,7 +118,7 @@ class Conversation:
         self.tool_servers = ToolServers(tools, self.append)
         self._ledger = Ledger()
         self.questions = Questions(self._ledger, append=self._append, interrupt=self.interrupt, clock=clock)
-        self._permits = Permits(self.questions, commands, environ)
+        self._permits = Permits(self.questions, commands, roots)
         self._turn: Turn | None = None
         self._over: asyncio.Task[None] | None = None
         self._taking = asyncio.Lock()
@@ -372,6 +373,8 @@ class Conversations:
         """`commands` and `environ` are those with which the tools run commands."""
         self._clock, self._open_model, self._tools = clock, open_model, tools
         self._commands, self._environ = commands, environ
+        self._granted: set[str] = set()
+        """Every directory that some conversation was allowed to write to."""
         self._by_id: dict[ConversationId, Conversation] = {}
         self._closing = asyncio.Event()
 
@@ -386,7 +389,7 @@ class Conversations:
             open_model=self._open_model,
             tools=self._tools,
             commands=self._commands,
-            environ=self._environ,
+            roots=Roots(self._environ, self._granted),
             closing=self._closing,
         )
         self._by_id[conversation.id] = conversation

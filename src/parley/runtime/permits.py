@@ -7,7 +7,6 @@ Knows what was allowed for as long as the conversation is loaded. Does not know 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -41,9 +40,8 @@ class _Allowed(NamedTuple):
 class Permits:
     """What one conversation may do."""
 
-    def __init__(self, questions: Questions, commands: Commands, environ: Mapping[str, str]) -> None:
-        self._questions, self._commands = questions, commands
-        self._roots = Roots(environ)
+    def __init__(self, questions: Questions, commands: Commands, roots: Roots) -> None:
+        self._questions, self._commands, self._roots = questions, commands, roots
         self._allowed: set[_Allowed] = set()
 
     def for_turn(self, settings: Settings) -> Permit:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec import Struct
 
 __all__ = [
     "MISSING",
+    "Aside",
     "Budget",
     "CannotPutBack",
     "File",
@@ -25,6 +28,7 @@ __all__ = [
     "Other",
     "is_same",
     "is_whole",
+    "opened_up",
     "put_back",
     "take",
     "unused_name",
@@ -33,11 +37,15 @@ __all__ = [
 _DEEPEST: Final = 16
 """Directories within each other: deeper than any that git or an agent makes."""
 
+_LONGEST_NAME: Final = 255
+"""Bytes; file systems take no more."""
+
 _SETTLED_NANOSECONDS: Final = 2_000_000_000
 """The coarsest times that file systems keep are those of whole seconds, or two."""
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN_FOLDER: Final = _OPEN | os.O_DIRECTORY
+_REACH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -48,7 +56,7 @@ class Missing(Struct, frozen=True):
 class File(Struct, frozen=True, kw_only=True):
     mode: int
     content: bytes | None
-    """None: too much to be kept."""
+    """None: it cannot be read, or is too much to be kept."""
     identity: tuple[int, ...]
     """What the system changes with the content, whatever the command does about it."""
     is_settled: bool
@@ -101,7 +109,26 @@ class Budget:
 
 
 class CannotPutBack(Exception):
-    """It is not as it was, and stays so."""
+    """It is not as it was, and cannot be made so."""
+
+
+class Aside:
+    """A directory to which things are moved that are in the place of others, under names that nobody looks for.
+
+    Nothing is deleted: removing a directory could take for ever, and it may be somebody's work.
+    """
+
+    def __init__(self, folder: int) -> None:
+        self.folder = folder
+        self.names: list[str] = []
+        """What was moved there."""
+
+    def move(self, name: str, folder: int) -> None:
+        """Move something there out of the directory of a descriptor."""
+        unused = unused_name(name)
+        with _reached(name, folder) as descriptor, opened_up(descriptor):
+            os.rename(name, unused, src_dir_fd=folder, dst_dir_fd=self.folder)
+        self.names.append(unused)
 
 
 # --- looking -----------------------------------------------------------------------------
@@ -113,7 +140,7 @@ def take(
     """What is there under a name, in the directory of a descriptor.
 
     What has not changed since it was `known` is not read again. With `opens`, directories that
-    were shut are opened first.
+    were shut are opened for as long as that takes.
     """
     try:
         found = os.lstat(name, dir_fd=folder)
@@ -122,9 +149,10 @@ def take(
         if stat.S_ISLNK(found.st_mode):
             return Link(os.readlink(name, dir_fd=folder))
         if stat.S_ISDIR(found.st_mode):
-            if opens:
-                _open_up(name, found, folder)
-            return _folder(name, found, folder, budget, known, opens, level)
+            if not opens:
+                return _folder(name, found, folder, budget, known, opens, level)
+            with _reached(name, folder) as descriptor, opened_up(descriptor):
+                return _folder(name, found, folder, budget, known, opens, level)
     except (FileNotFoundError, NotADirectoryError):
         return MISSING
     return Other(stat.S_IFMT(found.st_mode))
@@ -191,17 +219,35 @@ def _folder(
     return Folder(mode=mode, entries=inside, is_whole=is_whole)
 
 
-def _open_up(name: str, found: os.stat_result, folder: int) -> None:
-    """Let ourselves into a directory that was shut. What it was like before is put back afterwards."""
-    if found.st_mode & stat.S_IRWXU == stat.S_IRWXU:
-        return
-    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+@contextmanager
+def _reached(name: str, folder: int) -> Iterator[int]:
+    """A descriptor of whatever is there, which need not be open to us."""
+    descriptor = os.open(name, _REACH, dir_fd=folder)
     try:
-        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | stat.S_IRWXU)
-    except PermissionError:
-        pass  # it is somebody else's
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def opened_up(descriptor: int) -> Iterator[None]:
+    """Be let into a directory that may be shut, and that is as it was afterwards."""
+    found = os.fstat(descriptor)
+    is_shut = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IRWXU != stat.S_IRWXU
+    if not is_shut or found.st_uid != os.geteuid():
+        yield
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    _change_mode(descriptor, mode | stat.S_IRWXU)
+    try:
+        yield
+    finally:
+        _change_mode(descriptor, mode)
+
+
+def _change_mode(descriptor: int, mode: int) -> None:
+    """Also of what was not opened to be read."""
+    os.chmod(f"/proc/self/fd/{descriptor}", mode)
 
 
 # --- comparing and putting back ----------------------------------------------------------
@@ -223,15 +269,20 @@ def is_same(before: Item, now: Item) -> bool:
 
 
 def is_whole(item: Item) -> bool:
-    """Whether all of it was looked at."""
-    return not isinstance(item, Folder) or (item.is_whole and all(map(is_whole, item.entries.values())))
+    """Whether all of it was looked at, and can be made again."""
+    match item:
+        case File(content=content):
+            return content is not None
+        case Folder(entries=inside, is_whole=whole):
+            return whole and all(map(is_whole, inside.values()))
+        case _:
+            return True
 
 
-def put_back(name: str, before: Item, now: Item, *, folder: int, aside: int) -> list[str]:
+def put_back(name: str, before: Item, now: Item, *, folder: int, aside: Aside) -> list[str]:
     """Make what is there under a name what it was before; returns what had been changed, by its path from here.
 
-    Directories that were not there before are moved into the directory `aside`, under a name that nobody
-    looks for: removing them could take for ever.
+    Files and directories that were not there before are moved aside, whether that can be done or not.
 
     Raises:
         OSError, CannotPutBack: something stays changed.
@@ -240,36 +291,36 @@ def put_back(name: str, before: Item, now: Item, *, folder: int, aside: int) -> 
         return []
     if isinstance(before, Folder) and isinstance(now, Folder) and (now.is_whole or not before.is_whole):
         return _put_back_inside(name, before, now, folder=folder, aside=aside)
-    if isinstance(before, Other) or (isinstance(before, File) and before.content is None):
-        raise CannotPutBack(name)
-    if isinstance(now, Folder):
-        os.rename(name, unused_name(name), src_dir_fd=folder, dst_dir_fd=aside)
+    if isinstance(before, File) and isinstance(now, File) and before.content == now.content:
+        with _reached(name, folder) as descriptor:
+            _change_mode(descriptor, before.mode)
+        return [name]
+    if isinstance(now, Folder | File):
+        aside.move(name, folder)
     elif not isinstance(now, Missing):
         os.unlink(name, dir_fd=folder)
     _make(name, before, folder=folder)
     return [name]
 
 
-def _put_back_inside(name: str, before: Folder, now: Folder, *, folder: int, aside: int) -> list[str]:
+def _put_back_inside(name: str, before: Folder, now: Folder, *, folder: int, aside: Aside) -> list[str]:
     changed: list[str] = []
     failed: OSError | CannotPutBack | None = None
-    descriptor = os.open(name, _OPEN_FOLDER, dir_fd=folder)
-    try:
+    with _reached(name, folder) as descriptor:
+        with opened_up(descriptor):
+            # Of a directory that was too large, what was not looked at is nobody's business.
+            names = before.entries.keys() | (now.entries.keys() if before.is_whole else ())
+            for each in sorted(names):
+                was, is_now = before.entries.get(each, MISSING), now.entries.get(each, MISSING)
+                try:
+                    inside = put_back(each, was, is_now, folder=descriptor, aside=aside)
+                except (OSError, CannotPutBack) as error:
+                    failed = CannotPutBack(f"{name}/{each}") if isinstance(error, CannotPutBack) else error
+                else:
+                    changed += [f"{name}/{path}" for path in inside]
         if before.mode != now.mode:
-            os.fchmod(descriptor, before.mode)
+            _change_mode(descriptor, before.mode)
             changed.append(name)
-        # Of a directory that was too large, what was not looked at is nobody's business.
-        names = before.entries.keys() | (now.entries.keys() if before.is_whole else ())
-        for each in sorted(names):
-            was, is_now = before.entries.get(each, MISSING), now.entries.get(each, MISSING)
-            try:
-                inside = put_back(each, was, is_now, folder=descriptor, aside=aside)
-            except (OSError, CannotPutBack) as error:
-                failed = CannotPutBack(f"{name}/{each}") if isinstance(error, CannotPutBack) else error
-            else:
-                changed += [f"{name}/{path}" for path in inside]
-    finally:
-        os.close(descriptor)
     if failed is not None:
         raise failed
     return changed
@@ -307,4 +358,4 @@ def _make(name: str, item: Item, *, folder: int) -> None:
 
 def unused_name(name: str) -> str:
     """What something is called that was moved aside."""
-    return f".refused-{os.urandom(4).hex()}-{name}"[:255]
+    return os.fsdecode(os.fsencode(f".refused-{os.urandom(4).hex()}-{name}")[:_LONGEST_NAME])

@@ -38,6 +38,8 @@ class Found(Struct, frozen=True, kw_only=True):
     fault: str | None = None
     """Why not, as a part of a sentence."""
     facts: tuple[tuple[str, str], ...] = ()
+    is_known: bool = True
+    """Whether it will be the same the next time."""
 
 
 async def find(name: Name, starter: Starter) -> Found:
@@ -59,7 +61,7 @@ async def find(name: Name, starter: Starter) -> Found:
 
 def not_tried(name: Name, why: str) -> Found:
     """One of which nothing could be found out."""
-    return Found(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}")
+    return Found(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
 
 
 async def _bubblewrap(starter: Starter) -> Found:

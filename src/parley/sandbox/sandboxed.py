@@ -107,13 +107,15 @@ class Sandboxed:
         return [name for name in known if bounds.mechanism in ("auto", name)]
 
     async def _chosen(self, bounds: Bounds) -> Confining | str:
-        """The first that works, or why there is none."""
+        """The first that works, or why there is none: not a lesser one because nothing is known of a better."""
         tried: list[Found] = []
         for name in self._choice(bounds):
             found = await self._find(name)
             if found.mechanism is not None:
                 return found.mechanism
             tried.append(found)
+            if not found.is_known:
+                break
         return self._complaint(bounds, tried)
 
     async def _find(self, name: Name) -> Found:

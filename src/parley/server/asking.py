@@ -87,7 +87,12 @@ class Asking:
     def _settle(self, questions: Questions, approval_id: ApprovalId, answer: Message) -> None:
         """What is settled was taken back, and what is taken back is not answered: so this question is open."""
         decision, reason = read_answer(answer)
-        questions.settle(approval_id, decision, by="client", reason=harmless(reason or ""))
+        try:
+            questions.settle(approval_id, decision, by="client", reason=harmless(reason or ""))
+        except Exception:  # a bug of ours; the question stays open, and the client can be asked it again
+            self._open.pop(approval_id, None)
+            questions.forgotten_by(self)
+            raise
 
     # --- what becomes of it ------------------------------------------------------------
 

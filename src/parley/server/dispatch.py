@@ -19,18 +19,19 @@ from msgspec import UNSET, Raw, UnsetType
 from parley.ports.outbox import Outbox
 from parley.server.faults import RequestRefused
 from parley.server.requests import Requests
-from parley.wire.framing import PREFIX_BYTES, Overlong
+from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, Overlong
 from parley.wire.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Message,
     NestedTooDeeply,
+    Outline,
     RequestId,
     decode_lenient,
     decode_message,
     error_response,
-    read_beginning,
+    read_outline,
     response,
 )
 from parley.wire.mcp import Cancelled
@@ -115,15 +116,18 @@ class Dispatch:
     def take(self, frame: bytes | Overlong) -> None:
         """One frame of the client. Whatever it holds, the next one is taken as well."""
         if isinstance(frame, Overlong):
-            self._skip(frame.prefix, "message is longer than 64 MB")
+            self._skip(read_outline(frame.prefix, frame.suffix), "message is longer than 64 MB")
             return
         try:
             message = decode_message(frame)
         except NestedTooDeeply:
-            self._skip(frame[:PREFIX_BYTES], "message is nested too deeply")
+            self._skip(_outline(frame), "message is nested too deeply")
             return
         except msgspec.DecodeError as error:
             log.warning("a line is no message and was ignored: %s", error)
+            outline = _outline(frame)
+            if outline.id is not None and outline.is_answer:
+                self._refuse(outline.id)
             return
         if not isinstance(message.method, str):
             self._in_turn(self._own.take, message)
@@ -132,16 +136,20 @@ class Dispatch:
         else:
             self._request(message.id, message.method, message.params)
 
-    def _skip(self, prefix: bytes, why: str) -> None:
-        """A message that cannot be taken; whoever waits for it is told, if its beginning says who that is."""
+    def _skip(self, outline: Outline, why: str) -> None:
+        """A message that cannot be taken; whoever waits for it is told, if its outline says who that is."""
         log.warning("%s: it was skipped", why)
-        request_id, is_answer = read_beginning(prefix)
+        request_id, is_answer = outline
         if request_id is None:
             return
         if is_answer or (is_answer is None and request_id in self._own):
-            self._in_turn(self._own.take, Message(id=request_id, error=Raw(b"{}")))
+            self._refuse(request_id)
         else:
             self.out.send(error_response(request_id, INVALID_REQUEST, why))
+
+    def _refuse(self, request_id: RequestId) -> None:
+        """An answer that cannot be read is a failure, for whoever waits for it."""
+        self._in_turn(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_turn(self, do: Callable[[Message], None], message: Message) -> None:
         """Behind the requests that came before: their tasks begin with the next turn of the loop, in order."""
@@ -213,3 +221,7 @@ class Dispatch:
             return
         if (call := self._calls.get(cancelled.request_id)) is not None:
             call.cancel()
+
+
+def _outline(frame: bytes) -> Outline:
+    return read_outline(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:])

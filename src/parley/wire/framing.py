@@ -8,19 +8,23 @@ from msgspec import Struct
 
 from parley.errors import StreamDisconnected
 
-__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "LineFramer", "Overlong", "SseFramer"]
+__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The longest message, and the longest event of a stream, that is taken."""
 
 PREFIX_BYTES: Final = 4096
-"""How much of a message that is too long is kept, to find out who asked."""
+"""How much of the beginning of a message that is too long is kept, to find out who asked."""
+
+SUFFIX_BYTES: Final = 4096
+"""How much of its end: many write the id last."""
 
 
 class Overlong(Struct, frozen=True):
     """A line that was longer than the limit, as far as it was kept."""
 
     prefix: bytes
+    suffix: bytes = b""
 
 
 class LineFramer:
@@ -30,7 +34,7 @@ class LineFramer:
         self._limit = limit
         self._parts: list[bytes] = []
         self._held = 0
-        self._prefix: bytes | None = None
+        self._overlong: Overlong | None = None
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
         """The lines that `data` completes, without their line ends."""
@@ -40,7 +44,7 @@ class LineFramer:
         first, *rest = data.split(b"\n")
         frames: list[bytes | Overlong] = [self._finish(first)]
         tail = rest.pop()
-        frames += [line if len(line) <= self._limit else Overlong(line[:PREFIX_BYTES]) for line in rest]
+        frames += [line if len(line) <= self._limit else _overlong(line) for line in rest]
         self._hold(tail)
         return frames
 
@@ -52,19 +56,24 @@ class LineFramer:
         if not data:
             return
         self._held += len(data)
-        if self._prefix is not None:
+        if (kept := self._overlong) is not None:
+            self._overlong = Overlong(kept.prefix, (kept.suffix + data[-SUFFIX_BYTES:])[-SUFFIX_BYTES:])
             return
         self._parts.append(data)
         if self._held > self._limit:
-            self._prefix = b"".join(self._parts)[:PREFIX_BYTES]
+            self._overlong = _overlong(b"".join(self._parts))
             self._parts.clear()
 
     def _finish(self, last: bytes) -> bytes | Overlong:
         self._hold(last)
-        frame: bytes | Overlong = b"".join(self._parts) if self._prefix is None else Overlong(self._prefix)
+        frame = b"".join(self._parts) if self._overlong is None else self._overlong
         self._parts.clear()
-        self._held, self._prefix = 0, None
+        self._held, self._overlong = 0, None
         return frame
+
+
+def _overlong(line: bytes) -> Overlong:
+    return Overlong(line[:PREFIX_BYTES], line[-SUFFIX_BYTES:])
 
 
 class SseFramer:

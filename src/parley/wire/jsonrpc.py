@@ -18,19 +18,18 @@ __all__ = [
     "INVALID_PARAMS",
     "INVALID_REQUEST",
     "METHOD_NOT_FOUND",
-    "Beginning",
     "ErrorObject",
     "Message",
     "NestedTooDeeply",
+    "Outline",
     "RequestId",
     "decode_lenient",
     "decode_message",
     "encode",
     "error_of",
     "error_response",
-    "id_in_prefix",
     "notification",
-    "read_beginning",
+    "read_outline",
     "request",
     "response",
 ]
@@ -81,6 +80,7 @@ class Message(Struct, frozen=True):
 
 _decoder: Final = msgspec.json.Decoder(Message)
 _error_decoder: Final = msgspec.json.Decoder(ErrorObject)
+_id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
 _LONE_SURROGATE: Final = re.compile(
     rb"""(?<!\\)((?:\\\\)*)             # an escape begins behind an even number of backslashes
@@ -154,31 +154,36 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Beginning(NamedTuple):
-    """What the beginning of a message says of the whole."""
+_ID_AT_THE_END: Final = re.compile(
+    rb"""[,{]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*  # not in a string: its quotes would be escaped
+         (?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?
+         \}\s*\Z                                       # closes the message, so this is a member of it""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Outline(NamedTuple):
+    """What the beginning and the end of a message say of the whole."""
 
     id: RequestId | None
     is_answer: bool | None
-    """None: it does not say."""
+    """None: they do not say."""
 
 
-def read_beginning(prefix: bytes) -> Beginning:
-    """Whose message this is, of which only the beginning was kept."""
+def read_outline(prefix: bytes, suffix: bytes) -> Outline:
+    """Whose message this is, of which only the beginning and the end were kept, or can be read."""
     request_id: RequestId | None = None
     names = set()
     for name, value in _members(prefix):
-        if value != b"null":
+        if value != b"null" and (name != b'"method"' or value[:1] in b'"'):
             names.add(name)
         if name == b'"id"':
             request_id = _read_id(value)
+    if request_id is None and prefix.lstrip()[:1] == b"{" and (last := _ID_AT_THE_END.search(suffix)) is not None:
+        request_id = _read_id(last[1])
     if names & {b'"method"', b'"params"'}:
-        return Beginning(request_id, is_answer=False)
-    return Beginning(request_id, is_answer=True if names & {b'"result"', b'"error"'} else None)
-
-
-def id_in_prefix(prefix: bytes) -> RequestId | None:
-    """The id of a message of which only the beginning was kept, if it stands there."""
-    return read_beginning(prefix).id
+        return Outline(request_id, is_answer=False)
+    return Outline(request_id, is_answer=True if names & {b'"result"', b'"error"'} else None)
 
 
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -208,6 +213,6 @@ def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _read_id(token: bytes) -> RequestId | None:
     try:
-        return msgspec.json.decode(token, type=int | str)
+        return decode_lenient(_id_decoder, token)
     except msgspec.DecodeError:
         return None

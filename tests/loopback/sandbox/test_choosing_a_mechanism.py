@@ -131,24 +131,39 @@ async def test_a_mechanism_is_tried_out_once_by_however_many_it_is_needed() -> N
     assert len(starter.started) == tried <= 3
 
 
+class Busy:
+    """Has no process left at first."""
+
+    def __init__(self) -> None:
+        self.executor: Starter | None = None
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        if self.executor is None:
+            self.executor = Executor()
+            raise CommandNotStarted("Resource temporarily unavailable (os error 11)")
+        return await self.executor.start(start, output=output)
+
+    async def close(self) -> None:
+        if self.executor is not None:
+            await self.executor.close()
+
+
+@BUBBLEWRAP
+@LANDLOCK
+async def test_a_lesser_mechanism_is_not_used_because_nothing_is_known_of_a_better_one() -> None:
+    sandboxed = Sandboxed(Busy)
+    try:
+        why = await sandboxed.why_unconfined(bounds())
+        report = await sandboxed.report(bounds())
+    finally:
+        await sandboxed.close()
+
+    assert why == "bubblewrap: it cannot be tried out: Resource temporarily unavailable (os error 11)"
+    assert report.used == "bubblewrap"
+
+
 @LANDLOCK
 async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
-    class Busy:
-        """Has no process left at first."""
-
-        def __init__(self) -> None:
-            self.executor: Starter | None = None
-
-        async def start(self, start: Start, *, output: Output) -> Ended:
-            if self.executor is None:
-                self.executor = Executor()
-                raise CommandNotStarted("Resource temporarily unavailable (os error 11)")
-            return await self.executor.start(start, output=output)
-
-        async def close(self) -> None:
-            if self.executor is not None:
-                await self.executor.close()
-
     sandboxed = Sandboxed(Busy)
     try:
         pinned = bounds(mechanism="landlock")

@@ -81,6 +81,26 @@ def test_a_link_that_no_command_can_change_is_followed(ground: Path) -> None:
     )
 
 
+def test_a_name_is_not_followed_where_a_command_of_another_conversation_could_have_made_a_link_of_it(
+    ground: Path,
+) -> None:
+    granted = set[str]()
+    Roots({}, granted).of(writing(ground / "wide"))
+    (ground / "wide" / "build").symlink_to(ground / "outside")
+
+    assert Roots({}, granted).of(writing(ground / "project", ground / "wide" / "build")) == (
+        root(ground / "project"),
+    )
+
+
+def test_what_was_missing_is_not_followed_through_any_link_later(ground: Path) -> None:
+    roots, chosen = Roots({}), writing(ground / "project", ground / "wide" / "build")
+    roots.of(chosen)
+    (ground / "wide" / "build").symlink_to(ground / "outside")
+
+    assert roots.of(chosen) == (root(ground / "project"),)
+
+
 def test_a_directory_that_is_made_later_is_written_to_from_then_on(ground: Path) -> None:
     roots, chosen = Roots({}), writing(ground / "project", ground / "wide" / "build")
     before = roots.of(chosen)

@@ -12,6 +12,7 @@ import pytest
 
 from kit.questions import command_question
 from kit.room import NoCommands, StandingClock
+from parley.agent.bounds import Roots
 from parley.config.load import Loader
 from parley.config.types import Approvals, Settings, Wanted
 from parley.conversation.log import Happened
@@ -81,7 +82,7 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
     tmp_path: Path, action: Action, escalated: bool, has_failed: bool
 ) -> None:
     notebook = Notebook()
-    permit = Permits(notebook.questions, NoCommands(), {}).for_turn(settings_in(tmp_path))
+    permit = Permits(notebook.questions, NoCommands(), Roots({})).for_turn(settings_in(tmp_path))
     verdict = asyncio.create_task(permit(action))
     await until(lambda: notebook.questions.open is not None)
     question = notebook.questions.open

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.room import NoCommands, StandingClock
+from parley.agent.bounds import Roots
 from parley.config.load import Loader
 from parley.config.types import Wanted
 from parley.conversation.log import Happened
@@ -30,7 +31,7 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
     wanted = Wanted(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
     questions = Questions(Ledger(), append=nobody_is_asked, interrupt=lambda: None, clock=StandingClock())
-    permit = Permits(questions, NoCommands(), {}).for_turn(loader.choose(wanted).settings)
+    permit = Permits(questions, NoCommands(), Roots({})).for_turn(loader.choose(wanted).settings)
 
     verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -13,15 +15,17 @@ from typing import Any
 
 import pytest
 
-from kit.attacks.nobody import NOBODY
+from kit.attacks.nobody import NOBODY, as_nobody
 from kit.bounds import bounds
 from kit.running import open_descriptors
 from kit.trees import Tree, tree
 from parley.errors import CannotConfine
-from parley.ports.commands import Bounds
+from parley.ports.commands import Bounds, Ended, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import Places, find
 from parley.sandbox.vacancies import Vacancy
+
+PATIENCE_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -57,7 +61,18 @@ def command(bounds: Bounds, told: list[str], guard: Guard | None = None) -> Iter
     watches: list[Watch] = []
     enter(guard, find(bounds), watches)
     yield
-    told += guard.leave(watches)
+    told += map(as_told, guard.leave(watches))
+
+
+def as_told(sentence: str) -> str:
+    """What is told, with one name for all that was moved aside."""
+    return re.sub(r"\.refused-[0-9a-f]{8}-", ".refused-X-", sentence)
+
+
+def put_back(place: Path, what: str, *, kept: str | None = None) -> list[str]:
+    """What is told of something that was put back, and of where that is now which was found in its place."""
+    found = [f"{place} is protected: what was found there is now {kept}"] if kept else []
+    return [f"{place} is protected: what was done to {what} while the command ran was put back", *found]
 
 
 def without_refused(found: Tree) -> Tree:
@@ -115,7 +130,40 @@ def test_what_git_runs_and_obeys_is_put_back(project: Path, name: str, how: str)
             (place / "below").mkdir(parents=True)
 
     assert without_refused(tree(project)) == before
-    assert told == [f"{project}/.git is protected: what the command did to {CHANGES[name]} was put back"]
+    what = CHANGES[name]
+    is_kept = how in ("written", "folder") or what != name
+    kept = f"{project}/.git/.refused-X-{os.path.basename(what)}" if is_kept else None
+    assert told == put_back(project / ".git", what, kept=kept)
+
+
+def test_a_file_that_is_replaced_or_not_wanted_is_kept_beside_it(project: Path) -> None:
+    long = "\N{EURO SIGN}" * 85
+    with command(bounds(project), []):
+        (project / ".git/config").write_text("[user] name = me")
+        (project / ".git/hooks" / long).write_text("mine")
+
+    kept = {path.read_text() for path in (project / ".git").iterdir() if path.name.startswith(".refused-")}
+    assert kept == {"[user] name = me", "mine"}
+
+
+@pytest.mark.parametrize("head", ["ref: refs/heads/other\n", f"{'0a' * 20}\n", "0a" * 32])
+def test_a_branch_or_a_commit_that_was_switched_to_stays(project: Path, head: str) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        for place in (".git", ".git/worktrees/tree", ".git/modules/a/b"):
+            (project / place / "HEAD").write_text(head)
+
+    assert ((project / ".git/HEAD").read_text(), told) == (head, [])
+
+
+@pytest.mark.parametrize("head", ["ref: refs/../../evil\n", "ref: evil\n", f"{'0a' * 20}\nmore\n", ""])
+def test_a_branch_that_is_none_is_put_back(project: Path, head: str) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/HEAD").write_text(head)
+
+    assert (project / ".git/HEAD").read_text() == "HEAD\n"
+    assert told == put_back(project / ".git", "HEAD", kept=f"{project}/.git/.refused-X-HEAD")
 
 
 def test_modes_are_put_back(project: Path) -> None:
@@ -127,7 +175,7 @@ def test_modes_are_put_back(project: Path) -> None:
         (project / ".git/info").chmod(0o777)
 
     assert tree(project) == before
-    assert told == [f"{project}/.git is protected: what the command did to config, hooks/update, info was put back"]
+    assert told == put_back(project / ".git", "config, hooks/update, info")
 
 
 @pytest.mark.parametrize("shut", [".git/hooks", ".git/hooks/sub", ".git", ".", ".git/config"])
@@ -139,9 +187,22 @@ def test_shutting_a_directory_keeps_nobody_from_putting_back_what_is_in_it(proje
         (project / ".git/hooks/sub/y").write_text("evil")
         (project / shut).chmod(0)
 
-    assert tree(project) == before
+    for kept in (project / ".git").glob(".refused-*"):
+        kept.chmod(0o600)
+    assert without_refused(tree(project)) == before
     assert stat.S_IMODE(project.stat().st_mode) == 0o755
-    assert len(told) == 1
+    assert len(told) == 2
+
+
+def test_a_directory_that_was_shut_before_stays_so(project: Path) -> None:
+    for folder in ("hooks", "objects/info"):
+        (project / ".git" / folder).chmod(0o555)
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        pass
+
+    assert (tree(project), told) == (before, [])
 
 
 def test_a_file_that_was_changed_and_looks_as_before_is_put_back(project: Path) -> None:
@@ -157,7 +218,7 @@ def test_a_file_that_was_changed_and_looks_as_before_is_put_back(project: Path) 
 
     assert config.stat().st_size == as_it_was.st_size
     assert config.read_text() == "config\n"
-    assert told == [f"{project}/.git is protected: what the command did to config was put back"]
+    assert told == put_back(project / ".git", "config", kept=f"{project}/.git/.refused-X-config")
 
 
 def test_what_was_removed_is_made_anew(project: Path) -> None:
@@ -169,7 +230,7 @@ def test_what_was_removed_is_made_anew(project: Path) -> None:
         (project / ".git/config").unlink()
 
     assert tree(project) == before
-    assert told == [f"{project}/.git is protected: what the command did to config, hooks/sub was put back"]
+    assert told == put_back(project / ".git", "config, hooks/sub")
 
 
 def test_a_directory_of_hooks_without_end_is_replaced_as_a_whole(project: Path) -> None:
@@ -180,30 +241,52 @@ def test_a_directory_of_hooks_without_end_is_replaced_as_a_whole(project: Path) 
             (project / f".git/hooks/{number}").touch()
 
     assert without_refused(tree(project)) == before
-    assert told == [f"{project}/.git is protected: what the command did to hooks was put back"]
+    assert told == put_back(project / ".git", "hooks", kept=f"{project}/.git/.refused-X-hooks")
 
 
 def test_a_file_without_end_is_not_read(project: Path) -> None:
-    before = tree(project)
     told: list[str] = []
     with command(bounds(project), told), open(project / ".git/config", "wb") as file:
         os.truncate(file.fileno(), 1 << 40)
 
-    assert tree(project) == before
-    assert told == [f"{project}/.git is protected: what the command did to config was put back"]
+    assert (project / ".git/config").read_text() == "config\n"
+    assert told == put_back(project / ".git", "config", kept=f"{project}/.git/.refused-X-config")
 
 
-def test_a_file_that_was_too_large_to_be_kept_is_reported(project: Path) -> None:
+def test_a_large_hook_is_put_back(project: Path) -> None:
     hook = project / ".git/hooks/large"
     with open(hook, "wb") as file:
-        os.truncate(file.fileno(), 17 << 20)
+        os.truncate(file.fileno(), 5 << 20)
     told: list[str] = []
     with command(bounds(project), told):
-        pass
-    with command(bounds(project), told), open(hook, "r+b") as file:
-        file.write(b"evil")
+        hook.write_text("evil")
 
-    assert told == [f"{project}/.git is protected: what the command did to hooks was left as it is"]
+    assert hook.stat().st_size == 5 << 20
+    assert told == put_back(project / ".git", "hooks/large", kept=f"{project}/.git/.refused-X-large")
+
+
+def test_a_file_that_is_too_large_to_be_kept_is_refused(project: Path) -> None:
+    with open(project / ".git/hooks/large", "wb") as file:
+        os.truncate(file.fileno(), (32 << 20) + 1)
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail == f"{project}/.git/hooks cannot be watched: it cannot be read, or holds too much"
+
+
+def test_what_takes_the_place_of_a_pipe_is_moved_aside(project: Path) -> None:
+    os.mkfifo(project / ".git/hooks/pipe")
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/hooks/pipe").unlink()
+        (project / ".git/hooks/pipe").write_text("evil")
+
+    assert not (project / ".git/hooks/pipe").exists()
+    assert told == [
+        f"{project}/.git is protected: what was done to hooks while the command ran was left as it is",
+        f"{project}/.git is protected: what was found there is now {project}/.git/.refused-X-pipe",
+    ]
 
 
 def test_packed_branches_are_told_of_and_left(project: Path) -> None:
@@ -212,21 +295,161 @@ def test_packed_branches_are_told_of_and_left(project: Path) -> None:
         (project / ".git/packed-refs").write_text("packed\n")
 
     assert (project / ".git/packed-refs").read_text() == "packed\n"
-    assert told == [f"{project}/.git is protected: what the command did to packed-refs was left as it is"]
+    assert told == [
+        f"{project}/.git is protected: what was done to packed-refs while the command ran was left as it is"
+    ]
 
 
-def test_a_directory_of_objects_that_became_a_link_is_not_followed(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "outside/info").mkdir(parents=True)
-    (project / ".git/objects/info/alternates").write_text("/shared\n")
+WITHIN = (
+    "objects",
+    "objects/info",
+    "modules",
+    "modules/a",
+    "modules/a/b",
+    "modules/a/b/modules/c",
+    "worktrees/tree",
+)
+
+
+@pytest.mark.parametrize("usurper", ["folder", "link", "file", "nothing"])
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_directory_within_that_was_moved_away_is_brought_back(
+    project: Path, tmp_path: Path, name: str, usurper: str
+) -> None:
+    outside, place = tmp_path / "outside", project / ".git" / name
+    outside.mkdir()
+    before = tree(project)
     told: list[str] = []
     with command(bounds(project), told):
-        (project / ".git/objects").rename(project / "own")
+        place.rename(project / "own")
+        if usurper == "folder":
+            shutil.copytree(project / "own", place)
+        elif usurper == "link":
+            place.symlink_to(outside)
+        elif usurper == "file":
+            place.write_text("")
+
+    kept = None if usurper == "nothing" else f"{project}/.git/.refused-X-{place.name}"
+    assert (without_refused(tree(project)), tree(outside)) == (before, {})
+    assert told == put_back(project / ".git", name, kept=kept)
+
+
+def test_what_takes_the_place_of_a_directory_within_that_was_deleted_is_moved_aside(project: Path) -> None:
+    before = without_parts(tree(project))
+    told: list[str] = []
+    with command(bounds(project), told):
+        shutil.rmtree(project / ".git/modules")
+        (project / ".git/modules/a/b").mkdir(parents=True)
+        (project / ".git/modules/a/b/config").write_text("evil")
+
+    assert without_refused(tree(project)) == before
+    git = project / ".git"
+    assert told == [
+        f"{git} is protected: what was done to modules (it was deleted) while the command ran was left as it is",
+        f"{git} is protected: what was found there is now {git}/.refused-X-modules",
+    ]
+
+
+def without_parts(found: Tree) -> Tree:
+    return {path: item for path, item in found.items() if not path.startswith(".git/modules")}
+
+
+def test_a_link_on_a_way_that_was_not_there_is_moved_aside(project: Path, tmp_path: Path) -> None:
+    shutil.rmtree(project / ".git/objects")
+    (tmp_path / "outside/info").mkdir(parents=True)
+    (tmp_path / "outside/info/alternates").write_text("evil")
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
         (project / ".git/objects").symlink_to(tmp_path / "outside")
 
-    assert tree(tmp_path / "outside") == {"info": ("drwxr-xr-x", b"")}
-    assert told == [
-        f"{project}/.git is protected: what the command did to objects/info/alternates was left as it is"
-    ]
+    assert without_refused(tree(project)) == before
+    assert (tmp_path / "outside/info/alternates").read_text() == "evil"
+    assert told == put_back(project / ".git", "objects/info", kept=f"{project}/.git/.refused-X-objects")
+
+
+@pytest.mark.parametrize("name", ["objects", "modules"])
+@pytest.mark.parametrize("usurper", ["same", "link", "folder"])
+def test_a_link_that_was_there_on_a_way_is_watched_itself(
+    project: Path, tmp_path: Path, usurper: str, name: str
+) -> None:
+    place = project / ".git" / name
+    shutil.move(place, tmp_path / "shared")
+    place.symlink_to(tmp_path / "shared")
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        if usurper != "same":
+            place.unlink()
+        if usurper == "link":
+            place.symlink_to("evil")
+        elif usurper == "folder":
+            place.mkdir()
+
+    kept = f"{project}/.git/.refused-X-{name}" if usurper == "folder" else None
+    assert without_refused(tree(project)) == before
+    assert told == ([] if usurper == "same" else put_back(project / ".git", name, kept=kept))
+
+
+def test_a_directory_within_that_was_deleted_and_held_nothing_is_nobodys_business(project: Path) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        shutil.rmtree(project / ".git/objects")
+
+    assert told == []
+
+
+AS_NOBODY = """
+import os, shutil, tempfile
+from pathlib import Path
+from kit.bounds import bounds
+from parley.sandbox.guard import Guard
+from parley.sandbox.places import find
+
+def moved_into_what_is_shut(git, own):
+    git.rename(own / "git")
+    shutil.copytree(own / "git", git)
+    (git / "config").write_text("evil")
+    own.chmod(0)
+
+def within_what_is_shut(git, own):
+    for name in ("modules/part/config", "objects/info/alternates"):
+        (git / name).write_text("evil")
+        (git / name).parent.chmod(0o311)
+
+def within_what_is_new_and_shut(git, own):
+    (git / "modules/part/objects/info").mkdir(parents=True)
+    (git / "modules/part/objects/info/alternates").write_text("evil")
+    (git / "modules/part/objects/info").chmod(0o100)
+
+def usurped_by_what_is_shut(git, own):
+    (git / "modules/part").rename(own / "part")
+    (git / "modules/part").mkdir(mode=0)
+
+for attempt in (moved_into_what_is_shut, within_what_is_shut, within_what_is_new_and_shut, usurped_by_what_is_shut):
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder).resolve()
+        git, own = project / ".git", project / "own"
+        for each in (git / "modules/part", git / "objects/info", own):
+            each.mkdir(parents=True)
+        for each in (git, git / "modules/part"):
+            (each / "config").write_text("good")
+        guard, watches = Guard(), []
+        places = find(bounds(project))
+        guard.enter(places, places.git_folders, watches)
+        attempt(git, own)
+        told = guard.leave(watches)
+        found = [(git / name).read_text() for name in ("config", "modules/part/config")]
+        planted = [each for each in git.rglob("alternates")]
+        print(found, planted, len(told), oct(own.stat().st_mode & 0o777))
+        for each in project.rglob("*"):
+            each.is_symlink() or each.chmod(0o700)
+"""
+
+
+def test_directories_that_were_shut_keep_an_ordinary_user_from_nothing() -> None:
+    kept = "['good', 'good'] [] 2"
+    assert as_nobody("-c", AS_NOBODY) == f"{kept} 0o0\n" + f"{kept} 0o755\n" * 3
 
 
 # --- in its place ------------------------------------------------------------------------
@@ -248,7 +471,7 @@ def test_what_was_moved_away_is_brought_back(project: Path, tmp_path: Path, move
             place.write_text("gitdir: evil")
 
     assert without_refused(tree(tmp_path)) == before
-    assert f"{project}/.git is protected: what the command did to it was put back" in told
+    assert f"{project}/.git is protected: what was done to it while the command ran was put back" in told
 
 
 @contextmanager
@@ -286,7 +509,7 @@ def test_a_link_that_appears_on_the_way_to_what_was_moved_away_is_not_followed(
 
     assert tree(project / ".git") == before
     assert tree(tmp_path / "home") == {".ssh": ("drwxr-xr-x", b""), ".ssh/id": ("-rw-r--r--", b"secret")}
-    assert told == [f"{project}/.git is protected: what the command did to it was put back"]
+    assert told == put_back(project / ".git", "it")
 
 
 def test_what_takes_the_name_of_what_was_moved_away_stays_where_it_is(project: Path) -> None:
@@ -329,13 +552,37 @@ def test_what_was_deleted_is_reported(project: Path) -> None:
     assert told == [f"{project}/other/.git is protected: it was replaced and cannot be put back: it was deleted"]
 
 
+@pytest.mark.parametrize("usurper", ["folder", "link", "file"])
+@pytest.mark.parametrize("deleted", [".git", "project"])
+def test_what_takes_the_place_of_what_was_deleted_is_moved_aside(
+    project: Path, tmp_path: Path, deleted: str, usurper: str
+) -> None:
+    place = {".git": project / ".git", "project": project}[deleted]
+    told: list[str] = []
+    with command(bounds(project, project.parent), told):
+        shutil.copytree(place, project.parent / "own")
+        shutil.rmtree(place)
+        if usurper == "folder":
+            shutil.copytree(project.parent / "own", place)
+        elif usurper == "link":
+            place.symlink_to(project.parent / "own")
+        else:
+            place.write_text("gitdir: ../own")
+
+    assert not os.path.lexists(place)
+    assert told == [
+        f"{project}/.git is protected: it was replaced and cannot be put back: it was deleted",
+        f"{project}/.git is protected: what was found there is now {place.parent}/.refused-X-{place.name}",
+    ]
+
+
 def test_a_directory_that_was_shut_is_opened_again(project: Path) -> None:
     told: list[str] = []
     with command(bounds(project), told):
         (project / ".git").chmod(0)
 
     assert stat.S_IMODE((project / ".git").stat().st_mode) == 0o755
-    assert told == [f"{project}/.git is protected: what the command did to it was put back"]
+    assert told == put_back(project / ".git", "it")
 
 
 @pytest.mark.parametrize("how", ["folder", "link", "file"])
@@ -351,8 +598,8 @@ def test_a_git_that_was_not_there_is_not_there(tmp_path: Path, how: str) -> None
             (tmp_path / ".git").write_text("gitdir: elsewhere")
 
     assert without_refused(tree(tmp_path)) == {}
-    assert len(os.listdir(tmp_path)) == (how == "folder")
-    assert told == [f"{tmp_path}/.git is protected: what the command did to it was put back"]
+    kept = None if how == "link" else f"{tmp_path}/.refused-X-.git"
+    assert told == put_back(tmp_path / ".git", "it", kept=kept)
 
 
 def test_the_mount_point_of_another_server_is_left_to_it(tmp_path: Path) -> None:
@@ -412,7 +659,8 @@ def test_a_link_to_settings_of_agents_is_put_back(project: Path, usurper: str) -
             (project / ".claude").symlink_to("elsewhere")
 
     assert without_refused(tree(project)) == before
-    assert told == [f"{project}/.claude is protected: what the command did to it was put back"]
+    kept = f"{project}/.refused-X-.claude" if usurper == "folder" else None
+    assert told == put_back(project / ".claude", "it", kept=kept)
 
 
 @pytest.mark.parametrize("target", ["tools/hooks", ".git/own"])
@@ -425,8 +673,9 @@ def test_hooks_behind_a_link_are_put_back(project: Path, target: str) -> None:
     with command(bounds(project), told):
         (project / target / "pre-commit").write_text("evil")
 
-    assert tree(project) == before
-    assert told == [f"{project}/{target} is protected: what the command did to it was put back"]
+    kept = (project / target).with_name(".refused-X-pre-commit")
+    assert without_refused(tree(project)) == before
+    assert told == put_back(project / target, "it", kept=str(kept))
 
 
 def test_settings_of_agents_are_put_back(project: Path) -> None:
@@ -439,7 +688,8 @@ def test_settings_of_agents_are_put_back(project: Path) -> None:
         (project / ".claude/skills/evil").mkdir()
 
     assert tree(project / ".claude") == before
-    assert told == [f"{project}/.claude is protected: what the command did to it was put back"]
+    kept = f"{project}/.refused-X-settings.json, {project}/.refused-X-evil"
+    assert told == put_back(project / ".claude", "it", kept=kept)
 
 
 # --- several at the same time ------------------------------------------------------------
@@ -456,8 +706,97 @@ def test_commands_at_the_same_time_are_measured_by_what_was_before_the_first(pro
         (project / ".git/config").write_text("evil again")
 
     assert (project / ".git/config").read_text() == "config\n"
-    assert second == [f"{project}/.git is protected: what the command did to config, hooks/pre-commit was put back"]
-    assert first == [f"{project}/.git is protected: what the command did to config was put back"]
+    kept = f"{project}/.git/.refused-X-config"
+    both = f"{kept}, {project}/.git/.refused-X-pre-commit"
+    assert second == put_back(project / ".git", "config, hooks/pre-commit", kept=both)
+    assert first == put_back(project / ".git", "config", kept=kept)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_command_of_wider_roots_is_watched_all_the_way_whoever_else_runs(project: Path, is_first: bool) -> None:
+    guard = Guard()
+    told: list[str] = []
+    narrow, wide = bounds(project), bounds(project, project.parent)
+    before = tree(project)
+    with command(narrow if is_first else wide, told, guard), command(wide if is_first else narrow, told, guard):
+        project.rename(project.parent / "own")
+        shutil.copytree(project.parent / "own", project, symlinks=True)
+        (project / ".git/config").write_text("evil")
+
+    assert tree(project) == before
+    assert told == put_back(project / ".git", "it", kept=f"{project.parent}/.refused-X-project")
+
+
+@pytest.mark.parametrize("name", [".git", ".git/modules/a/b", ".git/config"])
+def test_who_comes_later_from_other_roots_is_measured_by_what_was_before_the_first(
+    project: Path, name: str
+) -> None:
+    guard = Guard()
+    told: list[str] = []
+    first: list[Watch] = []
+    before, inode = tree(project), (project / ".git/modules/a/b").stat().st_ino
+    enter(guard, find(bounds(project)), first)
+    if name.endswith("config"):
+        (project / name).write_text("evil")
+    else:
+        (project / name).rename(project / "own")
+        shutil.copytree(project / "own", project / name, symlinks=True)
+    with command(bounds(project, project.parent), told, guard):
+        told_first = guard.leave(first)
+
+    assert (without_refused(tree(project)), (project / ".git/modules/a/b").stat().st_ino) == (before, inode)
+    assert (len(told_first), told) == (2, [])
+
+
+def test_a_git_that_another_command_has_made_is_not_taken_for_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "wide/project").mkdir(parents=True)
+    guard = Guard()
+    told: list[str] = []
+    within = bounds(tmp_path / "wide/project")
+    with command(within, told, guard):
+        (tmp_path / "wide/project/.git/hooks").mkdir(parents=True)
+        with command(bounds(tmp_path / "wide/project", tmp_path / "wide"), told, guard):
+            pass
+
+    assert without_refused(tree(tmp_path / "wide/project")) == {}
+    place = tmp_path / "wide/project"
+    assert told == put_back(place / ".git", "it", kept=f"{place}/.refused-X-.git")
+
+
+class Interrupted(Starter):
+    """Runs nothing: something is planted, and whoever waits is interrupted before that is looked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        self.place.write_text("evil")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return Ended(exit_code=0, seconds=0.0)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_what_an_interrupt_keeps_from_being_told_is_logged(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = Guard()
+
+    def prepare(watches: list[Watch]) -> Start:
+        enter(guard, find(bounds(project)), watches)
+        return Start(argv=("true",), cwd=str(project), env={}, timeout_seconds=1.0)
+
+    starter = Interrupted(project / ".git/config")
+    running = asyncio.create_task(guard.run(starter, prepare, output=lambda stream, data: None))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.wait([running])
+
+    assert running.cancelled()
+    kept = f"{project}/.git/.refused-X-config"
+    assert [as_told(each) for each in caplog.messages] == put_back(project / ".git", "config", kept=kept)
 
 
 def test_what_somebody_changes_between_commands_stays(project: Path) -> None:

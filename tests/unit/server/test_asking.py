@@ -9,7 +9,8 @@ import pytest
 
 from kit.questions import approval_id
 from kit.room import Guest, Room
-from parley.wire.framing import Overlong
+from parley.wire.framing import PREFIX_BYTES, Overlong
+from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
 
 NO = {"decision": "denied"}
@@ -274,10 +275,15 @@ async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late
 
 @pytest.mark.promises("framing.too-long", "approvals.answers")
 @pytest.mark.parametrize(
-    "beginning",
-    [b'{"id":0,"result":{"decision":"approved","reason":"aaa', b'{"id":0,"error":{', b'{"id":0,"more":"aaa'],
+    "answer",
+    [
+        Overlong(b'{"id":0,"result":{"decision":"approved","reason":"aaa'),
+        Overlong(b'{"id":0,"error":{'),
+        Overlong(b'{"id":0,"more":"aaa'),
+        Overlong(b'{"result":{"decision":"approved","reason":"aaa', b'aaa"},"jsonrpc":"2.0","id":0}'),
+    ],
 )
-async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, beginning: bytes) -> None:
+async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, answer: Overlong) -> None:
     async with Room(home) as room:
         conversation = room.create()
         guest = await room.guest()
@@ -287,12 +293,65 @@ async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: st
 
         guest.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
         guest.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
-        guest.send_frame(Overlong(beginning))
+        guest.send_frame(answer)
         await guest.hears("task_complete")
 
         assert room.told == [(1, "denied")]
         refused = {"code": -32600, "message": "message is longer than 64 MB"}
         assert [one for one in guest.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
+
+
+@pytest.mark.promises("framing.bad-lines", "approvals.answers")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"id":0,"result":{"decision":"approved","more":NaN}}',
+        b'{"id":0,"result":{"decision":"approved"},"method":5}',
+        b'{"id":0,"result":{"decision":"approved"}',
+        b'{"result":{"decision":"approved","more":%b},"more":NaN,"id":0}' % encode("a" * PREFIX_BYTES),
+    ],
+    ids=["a number that is none", "a method that is none", "no end", "id last"],
+)
+async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_is_nothing(
+    home: str, answer: bytes
+) -> None:
+    async with Room(home) as room:
+        conversation = room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+
+        for line in (b'{"id":0,"method":"ping","params":{"more":NaN}}', b'{"id":0,"method":5}', b'{"id":0'):
+            guest.send_frame(line)
+        await room.settle_down()
+        told_before = list(room.told)
+        guest.send_frame(answer)
+        await guest.hears("task_complete")
+
+        assert (told_before, room.told) == ([], [(1, "denied")])
+        assert [one for one in guest.messages if "error" in one] == []
+
+
+async def test_whoever_answered_in_vain_is_asked_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Room(home) as room:
+        conversation = room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+
+        with monkeypatch.context() as broken:
+            broken.setattr(conversation.questions, "settle", lambda *_, **__: 1 / 0)
+            guest.answer(0, YES)
+            await room.settle_down()
+        await guest.stream(conversation.id)
+        again = await guest.question(2)
+        guest.answer(again["id"], NO)
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied")]
+        assert guest.taken_back == []
 
 
 async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:

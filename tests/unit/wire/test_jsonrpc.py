@@ -22,9 +22,8 @@ from parley.wire.jsonrpc import (
     encode,
     error_of,
     error_response,
-    id_in_prefix,
     notification,
-    read_beginning,
+    read_outline,
     request,
     response,
 )
@@ -225,6 +224,7 @@ def test_nesting_beyond_reason_is_refused_like_any_bad_line(opening: bytes, clos
         (b'{"id":9223372036854775807,"par', 2**63 - 1),
         (b'{"id":"abc","params":{', "abc"),
         (b'{"id":"","params":{', ""),
+        (rb'{"id":"half \ud83d","params":{', "half \N{REPLACEMENT CHARACTER}"),
         (rb'{"id":"a\"b,c}\\","params":{', 'a"b,c}\\'),
         (b' {\n "method" : "x" ,\t"id" : 7 , "params" : {', 7),
         (b'{"params":{"a":[1,{"b":2}]},"id":7,"result":"aaa', 7),
@@ -232,7 +232,7 @@ def test_nesting_beyond_reason_is_refused_like_any_bad_line(opening: bytes, clos
     ids=repr,
 )
 def test_the_id_is_found_at_the_top_of_a_cut_off_message(prefix: bytes, found: RequestId) -> None:
-    assert id_in_prefix(prefix) == found
+    assert read_outline(prefix, b"").id == found
 
 
 @pytest.mark.parametrize(
@@ -250,12 +250,13 @@ def test_the_id_is_found_at_the_top_of_a_cut_off_message(prefix: bytes, found: R
         b'{"id":null,"params":{',
         b'{"id":1.5,"params":{',
         b'{"id":{"a":1},"params":{',
+        b'{"id":"\xff","params":{',
         b'[1,"id",7,{',
     ],
     ids=repr,
 )
 def test_no_id_is_made_up_where_none_stands(prefix: bytes) -> None:
-    assert id_in_prefix(prefix) is None
+    assert read_outline(prefix, b"").id is None
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ def test_an_id_that_the_cut_goes_through_is_not_guessed(request_id: RequestId) -
     whole = b'{"id":' + encode(request_id)
 
     for cut in range(len(whole) + 1):
-        assert id_in_prefix(whole[:cut]) is None, whole[:cut]
+        assert read_outline(whole[:cut], b"").id is None, whole[:cut]
 
 
 @pytest.mark.parametrize(
@@ -284,13 +285,54 @@ def test_an_id_that_the_cut_goes_through_is_not_guessed(request_id: RequestId) -
         (b'{"id":7,"resu', None),
         (b'{"id":7,"more":{"result":1,"method":"aaa', None),
         (rb'{"id":7,"more":",\"method\":\"ping\"', None),
+        (b'{"id":7,"result":{"more":NaN},"method":5}', True),
+        (b'{"id":7,"method":5}', None),
     ],
     ids=repr,
 )
 def test_a_beginning_says_whether_it_is_an_answer_by_the_members_at_its_top(
     prefix: bytes, is_answer: bool | None
 ) -> None:
-    assert read_beginning(prefix) == (7, is_answer)
+    assert read_outline(prefix, b"") == (7, is_answer)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "outline"),
+    [
+        (b'{"result":{"more":"aaa', b'aaa"},"jsonrpc":"2.0","id":7}', (7, True)),
+        (b'{"result":{"more":"aaa', b'aaa"} , "id" : "a\\"b" ,\t"jsonrpc" : "2.0" }\r', ('a"b', True)),
+        (b'{"method":"ping","params":{"more":"aaa', b'aaa"},"id":-7}', (-7, False)),
+        (b'{"id":7,"result":"aaa', b'aaa","id":8}', (7, True)),
+        (b' {"more":"aaa', b'aaa","id":""}', ("", None)),
+    ],
+    ids=repr,
+)
+def test_an_id_is_found_at_the_end_where_the_beginning_has_none(
+    prefix: bytes, suffix: bytes, outline: tuple[RequestId, bool | None]
+) -> None:
+    assert read_outline(prefix, suffix) == outline
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix"),
+    [
+        (b'{"result":"aaa', b'aaa"}'),
+        (b'{"result":{"more":"aaa', b'aaa","id":7}}'),
+        (b'{"result":"aaa', rb'aaa,\"id\":7}"}'),
+        (b'{"result":"aaa', rb"aaa,\"id\":7}"),
+        (b'{"result":"aaa', b'aaa","id":7,"more":1}'),
+        (b'{"result":"aaa', b'aaa","id":7.5}'),
+        (b'{"result":"aaa', b'aaa","id":null}'),
+        (b'{"result":"aaa', b'aaa","id":7'),
+        (b'{"result":"aaa', b'"id":7}'),
+        (b'[{"result":"aaa', b'aaa","id":7}'),
+        (b"aaa", b'aaa,"id":7}'),
+        (b"", b""),
+    ],
+    ids=repr,
+)
+def test_no_id_is_made_up_at_the_end(prefix: bytes, suffix: bytes) -> None:
+    assert read_outline(prefix, suffix).id is None
 
 
 def test_a_method_that_is_null_is_not_there() -> None:

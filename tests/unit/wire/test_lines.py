@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from parley.wire.framing import MAX_LINE_BYTES, PREFIX_BYTES, LineFramer, Overlong, SseFramer
+from parley.wire.framing import MAX_LINE_BYTES, PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong, SseFramer
 
 LIMIT = PREFIX_BYTES
 
@@ -50,22 +50,27 @@ def test_a_line_may_be_exactly_as_long_as_the_limit(cut: int) -> None:
     data = line + b"\n" + longer + b"\n" + line + b"\n"
     frames = framer.feed(data[:cut]) + framer.feed(data[cut:])
 
-    assert frames == [line, Overlong(b"b" * PREFIX_BYTES), line]
+    assert frames == [line, Overlong(b"b" * PREFIX_BYTES, b"b" * SUFFIX_BYTES), line]
 
 
 def test_a_line_that_is_too_long_is_told_of_when_it_ends_and_the_next_one_is_read() -> None:
     framer = LineFramer(LIMIT)
 
-    assert framer.feed(b'{"id":7,' + b"a" * LIMIT) == []
-    assert framer.feed(b"a" * LIMIT) == []
-    assert framer.feed(b"a\nnext\n") == [Overlong((b'{"id":7,' + b"a" * LIMIT)[:PREFIX_BYTES]), b"next"]
+    head, tail = b'{"id":7,' + b"a" * LIMIT, b"a" * LIMIT + b',"id":8}'
+    kept = Overlong(head[:PREFIX_BYTES], tail[-SUFFIX_BYTES:])
+
+    assert framer.feed(head) == []
+    assert framer.feed(tail[:-4]) == []
+    assert framer.feed(tail[-4:-1]) == []
+    assert framer.feed(tail[-1:] + b"\nnext\n") == [kept, b"next"]
+    assert framer.feed(b"\n%b%b\n" % (head, tail)) == [b"", kept]
 
 
 def test_a_line_that_is_too_long_may_be_the_last_and_unfinished() -> None:
     framer = LineFramer(LIMIT)
     framer.feed(b"a" * (LIMIT + 1))
 
-    assert framer.end() == [Overlong(b"a" * PREFIX_BYTES)]
+    assert framer.end() == [Overlong(b"a" * PREFIX_BYTES, b"a" * SUFFIX_BYTES)]
     assert framer.feed(b"b\n") == [b"b"]
 
 

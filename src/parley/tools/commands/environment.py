@@ -254,7 +254,11 @@ def command_environment(
 
 
 def with_tame_git(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a command that runs unasked: what a repository has set up does not make Git run it."""
+    """The variables of a command that runs unasked.
+
+    They keep Git from running hooks, pagers, monitors and signature checkers; filters and drivers are left to the
+    sandbox.
+    """
     return {**env, **_TAME_GIT}
 
 

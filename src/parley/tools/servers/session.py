@@ -54,8 +54,8 @@ from parley.tools.servers.failures import (
 from parley.tools.servers.offers import Offers
 from parley.tools.servers.program import PIPE_SECONDS, Program
 from parley.version import __version__
-from parley.wire.framing import PREFIX_BYTES, LineFramer, Overlong
-from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient, id_in_prefix
+from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
+from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient, read_outline
 
 __all__ = [
     "OnProgress",
@@ -260,18 +260,18 @@ def _value(frame: bytes) -> Any:
 def _message(frame: bytes | Overlong) -> SessionMessage | None:
     """What a line says. For an answer that cannot be read: that, so that nobody waits for it."""
     if isinstance(frame, Overlong):
-        prefix, why = frame.prefix, TOO_LONG
+        prefix, suffix, why = frame.prefix, frame.suffix, TOO_LONG
     elif not frame.strip():
         return None
     else:
         try:
             message = jsonrpc_message_adapter.validate_python(_value(frame), by_name=False)
         except (msgspec.DecodeError, ValueError):
-            prefix, why = frame[:PREFIX_BYTES], UNREADABLE
+            prefix, suffix, why = frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], UNREADABLE
         else:
             return SessionMessage(message)
     log.info("skipped what a tool server said: %s", one_line(prefix.decode("utf-8", "backslashreplace")))
-    request_id = id_in_prefix(prefix)
+    request_id = read_outline(prefix, suffix).id
     if request_id is None:
         return None
     error = ErrorData(code=PARSE_ERROR, message=why)
