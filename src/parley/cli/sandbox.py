@@ -65,8 +65,6 @@ WAKE_BYTES: Final = 4096
 
 def run_sandbox(arguments: Sequence[str]) -> int:
     """Run it, and return the exit code that the usage tells of."""
-    # A signal that comes while we start is kept until somebody is there to end in order.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         asked = _asked(arguments)
         if asked is None:
@@ -76,6 +74,8 @@ def run_sandbox(arguments: Sequence[str]) -> int:
     except (BadLine, ConfigError) as error:
         print(f"parley sandbox: {error}", file=sys.stderr)
         return NOT_CONFINED
+    # A signal that comes while we start is kept until somebody is there to end in order.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return asyncio.run(_run(settings, asked.command))
 
 
