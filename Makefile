@@ -52,10 +52,10 @@ check: setup  ## Format, lint and types
 	$(BIN)/mypy
 
 test: check with-bubblewrap  ## All that CI runs, in under five minutes
-	$(BIN)/pytest -n 2 -m "not long" $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not long" $(PYTEST_ARGS)
 
 test-long: setup with-bubblewrap  ## The sweeps and soaks that do not fit
-	$(BIN)/pytest -n 2 -m long --timeout 3600 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m long --timeout 3600 $(PYTEST_ARGS)
 
 bench: setup with-bubblewrap  ## Measure, side by side in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)
