@@ -266,8 +266,7 @@ async def test_of_fork_servers_that_gave_way_none_is_left(executor: Executor, tm
     several = fork_servers()
     await waiting.exit_code()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        # Nobody tells us when one ends that is not needed.
-        while len(fork_servers()) > 1 or open_descriptors() > before:  # noqa: ASYNC110
+        while len(fork_servers()) > 1 or open_descriptors() > before:  # noqa: ASYNC110 - nobody tells us of that end
             await asyncio.sleep(0.005)
 
     assert (len(several) >= 2, open_descriptors()) == (True, before)
