@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import msgspec
 import pytest
 
 from parley.cli import demo, doctor, main, mcp, sandbox
-from parley.config.schema import SETTINGS, Named, Table
 from parley.models.demonstration import DEMONSTRATION
 from parley.server.host import Host
 from parley.server.methods import methods
@@ -133,20 +132,6 @@ def test_every_method_on_the_wire_has_an_entry() -> None:
     }
 
     assert declared - names_in("docs/protocol.md") == set()
-
-
-def test_every_setting_has_a_heading() -> None:
-    def settings(check: Any, at: tuple[str, ...]) -> Iterator[str]:
-        match check:
-            case Table() if at != ("profiles", "NAME"):
-                for key, field in check.fields.items():
-                    yield from settings(field, (*at, key))
-            case Named(entry=Table() as entry):
-                yield from settings(entry, (*at, "NAME"))
-            case _:
-                yield ".".join(at)
-
-    assert set(settings(SETTINGS, ())) - set(named_headings("docs/config.md")) == set()
 
 
 def test_every_command_and_flag_has_an_entry() -> None:

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from kit.running import executor
+from kit.running import executor, marker
 
-__all__ = ["executor"]
+__all__ = ["executor", "marker"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
 from typing import Final
 from uuid import uuid4
 
@@ -29,14 +28,6 @@ signal.pause()
 
 SLEEPER: Final = "sh -c 'sleep 1000; :'"
 """Something for a script to run that does not end by itself, and that has a child."""
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    """In the environment of everything that a command starts; all of it must be gone in the end."""
-    marker = uuid4().hex
-    yield marker
-    assert marked(marker) == []
 
 
 def in_background(marker: str) -> str:

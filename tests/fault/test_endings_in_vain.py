@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from kit.hands import NoCommands
-from parley.app import SystemClock
+from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http

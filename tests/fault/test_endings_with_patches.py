@@ -19,7 +19,7 @@ from parley.testing.home import Home
 WRITES_WHEN_TOLD: Final = """
 import asyncio, os, sys
 from pathlib import Path
-from parley.app import serve_stdio
+from parley.app.serving import serve_stdio
 from parley.tools.patch.threads import written_in_thread
 
 async def main():

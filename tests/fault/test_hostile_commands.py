@@ -9,18 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import pytest
 
 from kit.running import (
+    DAEMON,
     PATH,
     PATIENCE_SECONDS,
     PYTHON,
     Ran,
+    cancelled_after,
     marked,
     open_descriptors,
     out_of_time,
@@ -35,24 +35,6 @@ MEGABYTE: Final = 1024 * 1024
 
 FORK_SERVER: Final = "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
 """In a script of the shell: the process above the one above it."""
-
-DAEMON: Final = """
-import os, signal, sys
-def leave():
-    if os.fork(): os._exit(0)
-    os.setsid()
-    if os.fork(): os._exit(0)
-for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
-"""
-"""A program that knows how to get away from whoever started it."""
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    """Stands among the arguments of everything that a test starts; all of it must be gone in the end."""
-    marker = uuid4().hex
-    yield marker
-    assert marked(marker) == []
 
 
 async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> Ran:
@@ -288,12 +270,8 @@ async def test_cancelling_at_any_moment_leaves_nothing(executor: Executor, marke
         await ran(executor, "true")
     before = open_descriptors()
     for ticks in range(30):
-        task = asyncio.create_task(shell(executor, f"setsid {sleeper(marker)} & {sleeper(marker)}", marker))
-        for _ in range(ticks):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        script = f"setsid {sleeper(marker)} & {sleeper(marker)}"
+        await cancelled_after(ticks, shell(executor, script, marker))
         assert marked(marker) == []
         if not warm:
             await executor.close()

@@ -8,10 +8,8 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import pytest
 
@@ -31,14 +29,6 @@ FORK_SERVER: Final = "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
 
 IN_PYTHON: Final = "import os, resource; fork_server = int(open(f'/proc/{os.getppid()}/stat').read().split()[3])\n"
 """The same for a program in Python."""
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    """Stands among the arguments of everything that a test starts; all of it must be gone in the end."""
-    marker = uuid4().hex
-    yield marker
-    assert marked(marker) == []
 
 
 def ignored(stream: OutputStream, data: bytes) -> None:

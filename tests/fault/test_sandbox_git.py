@@ -99,7 +99,7 @@ def linked(repository: Repository) -> None:
 
 
 def furnish(git: Path) -> None:
-    for folder in ("hooks", "info", "objects/info", "refs/heads", "modules/part/hooks"):
+    for folder in ("hooks", "info", "logs", "objects/info", "refs/heads", "modules/part/hooks"):
         (git / folder).mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
@@ -141,6 +141,8 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     ),
     "all parts": (plain, "mv .git/modules own; ln -s ../own .git/modules"),
     "a branch that is none": (plain, "echo 'ref: evil' > .git/HEAD"),
+    "a link for what git writes": (plain, "ln -s config .git/COMMIT_EDITMSG"),
+    "a link for what git writes further down": (plain, "ln -s ../config .git/logs/HEAD"),
     "attributes": (plain, "echo '* filter=evil' > .git/info/attributes"),
     "objects of somebody else": (plain, "echo /evil > .git/objects/info/alternates"),
     "moved and replaced": (plain, 'mv .git own; mkdir -p .git/hooks; printf "$HOOK" > .git/hooks/pre-commit'),
@@ -270,6 +272,20 @@ def test_a_repository_that_is_deleted_is_there_or_reported_and_no_other_is_there
     assert exit_code != 0
     is_reported = str(repository.project / ".git") in complaint
     assert repository.state() == before or (repository.state() == {} and is_reported)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_settings_have_no_second_name_by_which_they_could_be_written_later(
+    confined: Confined, repository: Repository, mechanism: Mechanism
+) -> None:
+    plain(repository)
+    before = repository.state()
+
+    exit_code, complaint = repository.run(confined, "touch own; ln -f .git/config own", mechanism, wide=False)
+    (repository.project / "own").write_text("[core] fsmonitor = evil")
+
+    assert repository.state() == before
+    assert (exit_code == 0, complaint == "") == (False, False)
 
 
 def test_under_landlock_a_branch_that_is_switched_to_stays(confined: Confined, repository: Repository) -> None:

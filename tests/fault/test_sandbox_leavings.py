@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
 from kit.needs import MECHANISMS
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, resident_bytes
+from kit.running import (
+    DAEMON,
+    PATH,
+    PATIENCE_SECONDS,
+    PYTHON,
+    Ran,
+    cancelled_after,
+    kept,
+    marked,
+    open_descriptors,
+    resident_bytes,
+    timed_out,
+)
 from parley.config.types import Mechanism
 from parley.ports.commands import Bounds, Command
 from parley.sandbox import Sandboxed
@@ -21,16 +32,6 @@ from parley.wire.events import OutputStream
 MEGABYTE: Final = 1024 * 1024
 
 pytestmark = [pytest.mark.parametrize("mechanism", MECHANISMS), pytest.mark.asyncio(loop_scope="module")]
-
-DAEMON: Final = """
-import os, signal, sys
-def leave():
-    if os.fork(): os._exit(0)
-    os.setsid()
-    if os.fork(): os._exit(0)
-for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
-"""
-"""A program that knows how to get away from whoever started it."""
 
 LIVES: Final = {
     "waits": "signal.pause()",
@@ -51,14 +52,6 @@ async def commands() -> AsyncIterator[Sandboxed]:
         await commands.close()
 
 
-@pytest.fixture
-def marker() -> Iterator[str]:
-    """Stands among the arguments of everything that a test starts; all of it must be gone in the end."""
-    marker = uuid4().hex
-    yield marker
-    assert marked(marker) == []
-
-
 def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> Command:
     return Command(
         argv=argv,
@@ -70,20 +63,14 @@ def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = PATIENCE_
 
 
 async def ran(commands: Sandboxed, command: Command) -> Ran:
-    said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
-    async with asyncio.timeout(2 * PATIENCE_SECONDS):
-        ended = await commands.run(command, output=lambda stream, data: said[stream].append(data))
-    return Ran(ended.exit_code, b"".join(said["stdout"]), b"".join(said["stderr"]), ended.signal, ended.timed_out)
+    return await kept(lambda output: commands.run(command, output=output))
 
 
 async def out_of_time(commands: Sandboxed, mechanism: Mechanism, *argv: str, says: bytes) -> Ran:
-    """Run a command that says this and then goes on; where it did not come so far, with more time."""
-    result = Ran()
-    for seconds in (0.4, 4.0, PATIENCE_SECONDS):
-        result = await ran(commands, command(mechanism, *argv, timeout_seconds=seconds))
-        if result.stdout == says:
-            break
-    return result
+    """Run a command that says this and then goes on until its time is over."""
+    return await timed_out(
+        lambda seconds: ran(commands, command(mechanism, *argv, timeout_seconds=seconds)), says=says
+    )
 
 
 async def cancelled(commands: Sandboxed, command: Command) -> None:
@@ -161,14 +148,8 @@ async def test_cancelling_at_any_moment_leaves_nothing(
     await ran(commands, command(mechanism, "true"))
     before = open_descriptors()
     for ticks in range(12):
-        task = asyncio.create_task(
-            ran(commands, command(mechanism, "sh", "-c", "setsid sleep 1000 & wait", marker))
-        )
-        for _ in range(ticks):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        script = "setsid sleep 1000 & wait"
+        await cancelled_after(ticks, ran(commands, command(mechanism, "sh", "-c", script, marker)))
         assert marked(marker) == []
 
     assert open_descriptors() == before

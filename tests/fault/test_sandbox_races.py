@@ -3,75 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
-from kit.attacks.confined import root
-from kit.needs import LANDLOCK
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON
+from kit.attacks.nobody import as_nobody
+from kit.attacks.swaps import ENOUGH, PATTERNS, WITHOUT_PAUSE, Pattern, Swapping, Ways, escapes, survey
+from kit.needs import BUBBLEWRAP, LANDLOCK
+from kit.running import PATIENCE_SECONDS
 from parley.errors import CannotConfine
-from parley.ports.commands import Bounds, Command, Ended, Output, Start
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
 
-class Ways(NamedTuple):
-    """A project in a directory that others may write to, with a link there that leads outside."""
-
-    wide: Path
-    outside: Path
-
-    @property
-    def project(self) -> Path:
-        return self.wide / "between/project"
-
-    def victim(self) -> Command:
-        """A command that may write to the project, and tries it outside."""
-        return Command(
-            argv=("sh", "-c", 'echo written > "$0/project/new"', str(self.outside)),
-            cwd="/",
-            env={"PATH": PATH},
-            timeout_seconds=PATIENCE_SECONDS,
-            bounds=Bounds(writable=(root(str(self.project)),), mechanism="landlock"),
-        )
-
-    def swap(self) -> None:
-        (self.wide / "between").rename(self.wide / "away")
-        (self.wide / "link").rename(self.wide / "between")
-
-
-class Swapping:
-    """Starts commands, one of them at the very moment when the link takes the place of the directory."""
-
-    def __init__(self, ways: Ways) -> None:
-        self._executor, self._ways = Executor(), ways
-        self.swaps_next = False
-
-    async def start(self, start: Start, *, output: Output) -> Ended:
-        if self.swaps_next:
-            self.swaps_next = False
-            self._ways.swap()
-        return await self._executor.start(start, output=output)
-
-    async def close(self) -> None:
-        await self._executor.close()
-
-
 @pytest.fixture
 def ways(tmp_path: Path) -> Ways:
-    ways = Ways(tmp_path / "wide", tmp_path / "outside")
-    for folder in (ways.project / ".git/hooks", ways.outside / "project/.git/hooks"):
-        folder.mkdir(parents=True)
-    (ways.wide / "link").symlink_to("../outside")
-    return ways
+    return Ways.within(tmp_path)
 
 
 @LANDLOCK
 async def test_a_link_that_comes_between_the_look_and_the_start_opens_nothing(ways: Ways) -> None:
-    starter, victim = Swapping(ways), ways.victim()
+    starter, victim = Swapping(ways), ways.victim("landlock")
     commands = Sandboxed(lambda: starter)
     async with asyncio.timeout(3 * PATIENCE_SECONDS):
         before = await commands.run(victim, output=lambda stream, data: None)
@@ -85,45 +40,94 @@ async def test_a_link_that_comes_between_the_look_and_the_start_opens_nothing(wa
     assert os.listdir(ways.outside / "project") == [".git"]
 
 
+@BUBBLEWRAP
+async def test_a_link_that_comes_between_the_look_and_the_mounts_lets_nothing_run(ways: Ways) -> None:
+    starter, victim = Swapping(ways), ways.victim("bubblewrap")
+    commands = Sandboxed(lambda: starter)
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+        before = await commands.run(victim, output=lambda stream, data: None)
+        starter.swaps_next = True
+        with pytest.raises(CannotConfine) as refused:
+            await commands.run(victim, output=lambda stream, data: None)
+        found = os.listdir(ways.outside / "project")
+        control = await starter.start_last_without_a_look()
+        await commands.close()
+
+    assert (before.exit_code == 0, found) == (False, [".git"])
+    assert refused.value.detail == f"{ways.project} is not what it was any more: another has taken its place"
+    assert (control.exit_code, ways.escaped.exists()) == (0, True)
+
+
+@BUBBLEWRAP
+async def test_links_that_come_and_go_while_mounts_are_made_open_nothing(ways: Ways) -> None:
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+        control = await survey(ways, WITHOUT_PAUSE, looks=False, starts=ENOUGH)
+        found = await survey(ways, WITHOUT_PAUSE, looks=True, starts=20)
+
+    assert (control["escaped"], found["escaped"]) == (1, 0)
+
+
+@pytest.mark.long
+@BUBBLEWRAP
+async def test_links_that_come_and_go_in_any_way_open_nothing() -> None:
+    assert await escapes(250) == dict.fromkeys(PATTERNS, (1, 0))
+
+
+@pytest.mark.long
+@BUBBLEWRAP
+def test_links_that_come_and_go_open_nothing_to_an_ordinary_user() -> None:
+    assert json.loads(as_nobody("-m", "kit.attacks.swaps", "150")) == {name: [1, 0] for name in PATTERNS}
+
+
+UNSEEN: Final = """
+import asyncio, json
+from parley.ports.commands import Bounds
+from parley.sandbox import Sandboxed
+from parley.tools.commands.executor import Executor
+
+async def main():
+    commands = Sandboxed(Executor)
+    report = await commands.report(Bounds())
+    await commands.close()
+    print(json.dumps([report.used, report.tried[0].fault]))
+
+asyncio.run(main())
+"""
+
+
+@BUBBLEWRAP
+@LANDLOCK
+def test_bubblewrap_is_not_used_where_nobody_may_look_at_its_mounts(tmp_path: Path) -> None:
+    launcher = tmp_path / "bwrap"
+    prepared = f"""
+        cp /usr/bin/bwrap {launcher}; chmod 4755 {launcher}; mount --bind {launcher} /usr/bin/bwrap
+        mount -t proc -o hidepid=2 proc /proc
+    """
+
+    used, fault = json.loads(as_nobody("-c", UNSEEN, prepared=prepared))
+
+    assert (used, fault) == ("landlock", "looking at its mounts failed: No such file or directory (os error 2)")
+
+
 STARTS: Final = 60
 """At least, and until one was started and one refused, so that both were come upon. Where links are followed,
 one in ten reaches outside."""
-
-SWAP: Final = """
-import ctypes, os, sys, time
-rename = ctypes.CDLL(None).renameat2
-one, other = (os.fsencode(path) for path in sys.argv[1:])
-print("begun", flush=True)
-while True:
-    rename(-100, one, -100, other, 2)
-    time.sleep(0.002)
-"""
-"""Exchanges two names for ever. The pause lets the other command come upon each of both."""
 
 
 @pytest.mark.long
 @LANDLOCK
 async def test_a_link_that_comes_and_goes_while_a_command_starts_opens_nothing(ways: Ways) -> None:
-    swapper = Command(
-        argv=(*PYTHON, SWAP, str(ways.wide / "between"), str(ways.wide / "link")),
-        cwd="/",
-        env={},
-        timeout_seconds=4 * PATIENCE_SECONDS,
-        bounds=Bounds(writable=(root(str(ways.wide)),), mechanism="landlock"),
-    )
-    victim = ways.victim()
-    commands, begun, outcomes = Sandboxed(Executor), asyncio.Event(), list[str]()
-    swapping = asyncio.create_task(commands.run(swapper, output=lambda stream, data: begun.set()))
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
-        await begun.wait()
-        while len(outcomes) < STARTS or len(set(outcomes)) < 2:
-            try:
-                await commands.run(victim, output=lambda stream, data: None)
-                outcomes.append("started")
-            except CannotConfine:
-                outcomes.append("refused")
-        swapping.cancel()
-        await asyncio.wait((swapping,))
-        await commands.close()
+    victim = ways.victim("landlock")
+    commands, outcomes = Sandboxed(Executor), list[str]()
+    # The pause lets the command come upon each of both.
+    with ways.swapped(Pattern(1, 0.002)):
+        async with asyncio.timeout(3 * PATIENCE_SECONDS):
+            while len(outcomes) < STARTS or len(set(outcomes)) < 2:
+                try:
+                    await commands.run(victim, output=lambda stream, data: None)
+                    outcomes.append("started")
+                except CannotConfine:
+                    outcomes.append("refused")
+            await commands.close()
 
     assert os.listdir(ways.outside / "project") == [".git"]

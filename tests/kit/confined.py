@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 
-from kit.running import PATH, PATIENCE_SECONDS, Ran
+from kit.running import PATH, PATIENCE_SECONDS, Ran, kept
 from parley.ports.commands import Bounds, Command, Commands
-from parley.wire.events import OutputStream
 
 __all__ = ["confined"]
 
@@ -16,12 +15,11 @@ async def confined(
     bounds: Bounds | None,
     *argv: str,
     cwd: object = "/",
-    env: dict[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
     files: tuple[bytes, ...] = (),
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
     """Run a command and keep all that it says."""
-    said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     command = Command(
         argv=argv,
         cwd=str(cwd),
@@ -30,12 +28,4 @@ async def confined(
         bounds=bounds,
         files=files,
     )
-    async with asyncio.timeout(2 * PATIENCE_SECONDS):
-        ended = await commands.run(command, output=lambda stream, data: said[stream].append(data))
-    return Ran(
-        exit_code=ended.exit_code,
-        stdout=b"".join(said["stdout"]),
-        stderr=b"".join(said["stderr"]),
-        signal=ended.signal,
-        timed_out=ended.timed_out,
-    )
+    return await kept(lambda output: commands.run(command, output=output))

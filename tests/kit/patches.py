@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from kit.calls import CallSent, events_in, shown
@@ -30,11 +31,21 @@ from parley.wire.events import (
 from parley.wire.ids import CallId
 
 __all__ = [
+    "BETA_BLOB",
+    "BETA_HUNK",
+    "BOTH_BLOB",
+    "BOTH_HUNK",
     "CALL_ID",
     "NO_BLOB",
+    "OLD",
+    "OLD_BLOB",
+    "OUTSIDE_TOO",
     "added",
     "applied",
+    "at",
     "calls_for",
+    "diff_of",
+    "diff_of_new_a",
     "not_written",
     "outputs",
     "sent",
@@ -50,6 +61,17 @@ __all__ = [
 
 CALL_ID: Final = "c1"
 NO_BLOB: Final = "0" * 40
+
+OLD: Final = "alpha\nbeta\ngamma\n"
+"""A file; below, what git says of it when one line is in capitals, and when two are."""
+OLD_BLOB: Final = "85c30401ce288f253613cb07ee32e62128089caa"
+BETA_BLOB: Final = "e50310a98706747e5f83d131572570985b069064"
+BETA_HUNK: Final = "@@ -1,3 +1,3 @@\n alpha\n-beta\n+BETA\n gamma\n"
+BOTH_BLOB: Final = "6d603e28ad29b2415fd065a92df6c2f14a100d3f"
+BOTH_HUNK: Final = "@@ -1,3 +1,3 @@\n alpha\n-beta\n-gamma\n+BETA\n+GAMMA\n"
+
+OUTSIDE_TOO: Final = {"approval-policy": "on-failure"}
+"""Outside of a sandbox, patches may then be outside of the project as well."""
 
 _SECONDS: Final = re.compile(r'"duration_seconds":\d+\.\d\}\}$')
 
@@ -146,6 +168,28 @@ def turn(api: Api, *happened: EventMsg) -> tuple[EventMsg, ...]:
 def turn_diffs(messages: Sequence[Any]) -> list[str]:
     """All diffs that a call was shown."""
     return [one["unified_diff"] for one in events_in(messages) if one["type"] == "turn_diff"]
+
+
+def diff_of(path: str, blob: str, hunks: str, *, before: str = OLD_BLOB, new_path: str | None = None) -> str:
+    """A changed file, as git shows it."""
+    names = path, new_path or path
+    return (
+        f"diff --git a/{names[0]} b/{names[1]}\nindex {before}..{blob}\n--- a/{names[0]}\n+++ b/{names[1]}\n{hunks}"
+    )
+
+
+def diff_of_new_a(work: Path) -> str:
+    """A new `a.txt` with the line `a`."""
+    return (
+        f"diff --git a/{work}/a.txt b/{work}/a.txt\nnew file mode 100644\n"
+        f"index {NO_BLOB}..78981922613b2afb6025042ff6bd878ac1994e85\n"
+        f"--- /dev/null\n+++ b/{work}/a.txt\n@@ -0,0 +1 @@\n+a\n"
+    )
+
+
+def at(work: Path, value: Any) -> Any:
+    """The same with the directory in place of `WORK`."""
+    return json.loads(json.dumps(value).replace("WORK", str(work)))
 
 
 # --- what the model is told ----------------------------------------------------------------

@@ -1,10 +1,43 @@
-"""Requests to write by hand, and the plain answer to one."""
+"""Requests to write by hand, and what a server says to them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["initialize", "request", "result", "tool"]
+from parley.testing import RawParley, check_message
+
+__all__ = [
+    "EXIT_SECONDS",
+    "STOPPED",
+    "TOOL_NAMES",
+    "codex_pair",
+    "initialize",
+    "ping",
+    "pong",
+    "request",
+    "result",
+    "the_rest",
+    "tool",
+]
+
+EXIT_SECONDS: Final = 10.0
+"""Two are promised; the rest is for a computer that has other things to do."""
+
+STOPPED: Final = "Turn interrupted: the server was stopped"
+
+TOOL_NAMES: Final = [
+    "codex",
+    "codex-reply",
+    "conversationCreate",
+    "conversationSendMessage",
+    "conversationStream",
+    "conversationsList",
+    "conversationRead",
+    "conversationInterrupt",
+    "conversationStatus",
+    "approvalsList",
+    "approvalAnswer",
+]
 
 
 def request(request_id: object, method: str, params: object = None) -> dict[str, Any]:
@@ -24,3 +57,28 @@ def initialize(request_id: object = 0, *, version: object = "2025-06-18") -> dic
 
 def result(request_id: object, value: object) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "result": value}
+
+
+def ping(request_id: object) -> dict[str, Any]:
+    return request(request_id, "ping")
+
+
+def pong(request_id: object) -> dict[str, Any]:
+    return result(request_id, {})
+
+
+def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
+    params = {"_meta": {"requestId": request_id}, "id": str(request_id), "msg": event}
+    return [{"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", event["type"])]
+
+
+async def the_rest(raw: RawParley) -> list[Any]:
+    """All that the server still says until it ends, each message checked."""
+    messages: list[Any] = []
+    try:
+        while True:
+            messages.append(await raw.read_message())
+    except EOFError:
+        for frame in raw.frames:
+            check_message(frame, version="2025-06-18")
+        return messages

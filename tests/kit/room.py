@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from kit.hands import NoCommands
 from kit.questions import CWD, command_question
 from kit.records import call, message
 from kit.requests import request
@@ -23,7 +24,6 @@ from parley.config.types import Settings, Wanted
 from parley.conversation.history import UserItem
 from parley.conversation.questions import Shown
 from parley.conversation.records import CallItem, QuestionAsked
-from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
 from parley.ports.tools import Desk, Hands
 from parley.runtime.conversations import Conversation, Conversations
@@ -39,7 +39,7 @@ from parley.wire.items import InputItem, text_of
 from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import FULL_VERSION
 
-__all__ = ["Door", "Guest", "NoCommands", "Room", "StandingClock"]
+__all__ = ["Door", "Guest", "Room", "StandingClock"]
 
 # --- the agent -------------------------------------------------------------------------------
 
@@ -92,19 +92,6 @@ class _Tools:
 
     async def close(self) -> None:
         return
-
-
-class NoCommands:
-    """Runs nothing, and confines nobody."""
-
-    async def run(self, command: Command, *, output: Output) -> Ended:
-        raise AssertionError(f"{command} must not run")
-
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
-        raise AssertionError("nobody is to be confined")
-
-    def confine_thread(self, bounds: Bounds) -> bool:
-        raise AssertionError("nobody is to be confined")
 
 
 class StandingClock:

@@ -6,34 +6,49 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import pytest
 
-from parley.ports.commands import Restriction, Start, Starter
+from parley.ports.commands import Ended, Output, Restriction, Start, Starter
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
 
 __all__ = [
+    "DAEMON",
     "PATH",
     "PATIENCE_SECONDS",
     "PYTHON",
     "Ran",
+    "cancelled_after",
     "executor",
+    "kept",
     "marked",
+    "marker",
     "open_descriptors",
     "out_of_time",
     "ran",
     "resident_bytes",
     "start_of",
+    "timed_out",
 ]
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 PATIENCE_SECONDS: Final = 20.0
 """For whatever takes no time worth mentioning on a computer that has nothing else to do."""
 PYTHON: Final = (sys.executable, "-I", "-S", "-c")
+DAEMON: Final = """
+import os, signal, sys
+def leave():
+    if os.fork(): os._exit(0)
+    os.setsid()
+    if os.fork(): os._exit(0)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+"""
+"""How a program begins that knows how to get away from whoever started it."""
 
 
 @pytest.fixture
@@ -43,6 +58,15 @@ async def executor() -> AsyncIterator[Executor]:
     yield executor
     async with asyncio.timeout(PATIENCE_SECONDS):
         await executor.close()
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """Stands in the arguments or in the environment of everything that a test starts; all of it must be gone in
+    the end."""
+    marker = uuid4().hex
+    yield marker
+    assert marked(marker) == []
 
 
 class Ran(NamedTuple):
@@ -71,7 +95,6 @@ async def ran(
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
     """Run a command and keep all that it says."""
-    said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     start = Start(
         argv=argv,
         cwd=cwd,
@@ -81,8 +104,14 @@ async def ran(
         restriction=restriction,
         timeout_seconds=timeout_seconds,
     )
+    return await kept(lambda output: starter.start(start, output=output))
+
+
+async def kept(run: Callable[[Output], Awaitable[Ended]]) -> Ran:
+    """All that a command says, which is to be run with the given output, and how it ends."""
+    said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     async with asyncio.timeout(2 * PATIENCE_SECONDS):
-        ended = await starter.start(start, output=lambda stream, data: said[stream].append(data))
+        ended = await run(lambda stream, data: said[stream].append(data))
     return Ran(
         exit_code=ended.exit_code,
         stdout=b"".join(said["stdout"]),
@@ -93,16 +122,33 @@ async def ran(
 
 
 async def out_of_time(starter: Starter, *argv: str, says: bytes, restriction: Restriction | None = None) -> Ran:
-    """Run a command that says this and then goes on until its time is over.
+    """Run a command that says this and then goes on until its time is over."""
+    return await timed_out(
+        lambda seconds: ran(starter, *argv, restriction=restriction, timeout_seconds=seconds), says=says
+    )
 
-    It has little time; only where it did not come so far, as on a busy computer, it is run with more.
+
+async def timed_out(run: Callable[[float], Awaitable[Ran]], *, says: bytes) -> Ran:
+    """What becomes of a command that says this and then goes on; it is to be run for the given seconds.
+
+    These are few; only where it did not come so far, as on a busy computer, it is run for longer.
     """
-    result = await ran(starter, *argv, restriction=restriction, timeout_seconds=0.4)
+    result = await run(0.4)
     for seconds in (4.0, PATIENCE_SECONDS):
         if result.stdout == says:
             break
-        result = await ran(starter, *argv, restriction=restriction, timeout_seconds=seconds)
+        result = await run(seconds)
     return result
+
+
+async def cancelled_after(ticks: int, run: Coroutine[Any, Any, object]) -> None:
+    """Let the loop go round so often, then cancel it and wait until it has ended."""
+    task = asyncio.create_task(run)
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def marked(marker: str) -> list[int]:

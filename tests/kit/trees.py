@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["Tree", "patch", "plant", "tree"]
+__all__ = ["Tree", "patch", "plant", "plant_tree", "regular", "tree"]
 
 Tree = dict[str, tuple[str, bytes]]
 """By relative path: type and permissions as `ls` shows them, and the content or where a link leads."""
@@ -31,6 +31,19 @@ def plant(root: Path, **files: bytes | str) -> None:
     for name, content in files.items():
         path = root / name.replace("__", ".")
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def regular(content: str | bytes, *, mode: str = "-rw-r--r--") -> tuple[str, bytes]:
+    """A file, as it is in a tree."""
+    return mode, content.encode() if isinstance(content, str) else content
+
+
+def plant_tree(root: Path, files: Tree) -> None:
+    """These files, and `root` itself where it is not there."""
+    root.mkdir(parents=True, exist_ok=True)
+    for name, (mode, content) in files.items():
+        (root / name).write_bytes(content)
+        (root / name).chmod(0o751 if "x" in mode else 0o644)
 
 
 def patch(*lines: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
 from kit.messages import APIS, TASK_STARTED, agent_message, answered, remains, task_complete, user_message
+from kit.requests import TOOL_NAMES
 from kit.shell import shell
 from kit.speaking import Speaker, speaking
 from parley.testing import HOLD, ScriptedModel
@@ -23,20 +24,6 @@ both_apis = pytest.mark.parametrize("api", APIS)
 all_versions = pytest.mark.parametrize("version", [FULL_VERSION, *OLDER])
 
 MESSAGE: Final = "0d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
-
-TOOLS: Final = [
-    "codex",
-    "codex-reply",
-    "conversationCreate",
-    "conversationSendMessage",
-    "conversationStream",
-    "conversationsList",
-    "conversationRead",
-    "conversationInterrupt",
-    "conversationStatus",
-    "approvalsList",
-    "approvalAnswer",
-]
 
 
 async def tools_of(client: Speaker) -> list[Any]:
@@ -76,7 +63,7 @@ async def test_only_the_newest_revision_has_instructions_annotations_and_output_
         }
         assert bool(instructions) == full
         more = {"outputSchema", "annotations"} if full else set()
-        assert [tool["name"] for tool in tools] == TOOLS
+        assert [tool["name"] for tool in tools] == TOOL_NAMES
         assert [set(tool) for tool in tools] == [{"name", "title", "description", "inputSchema"} | more] * len(
             tools
         )
@@ -182,7 +169,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             *[{"status": "error", "message": "Conversation does not exist"}] * 4,
             {"status": "error", "message": "Question is settled: denied"},
         ]
-        assert set(checked) == set(TOOLS)
+        assert set(checked) == set(TOOL_NAMES)
 
 
 @pytest.mark.promises("versions.plain", "versions.full", "codex.result")

@@ -71,6 +71,7 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
         ("model", "gpt-5, by openai (responses at https://api.openai.com/v1)"),
         ("key", "is set"),
         ("policy", "approval_policy on-request, sandbox_mode read-only"),
+        ("limits", found.text("limits")[0]),
         ("hidden", f"{tmp_path}/.ssh"),
         (
             "not there",
@@ -81,6 +82,14 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
         ),
         ("sandbox", f"{used}, the first that works"),
     ]
+
+
+@pytest.mark.promises("sandbox.doctor")
+async def test_it_says_what_limits_all_commands_together_or_why_nothing_does(tmp_path: Path) -> None:
+    found = await doctor(tmp_path)
+    pattern = r"(\d+\.\d GiB of memory and \d+ processes|none) for all commands together(, by systemd|: .+)"
+
+    assert [re.fullmatch(pattern, text) is not None for text in found.text("limits")] == [True]
 
 
 @BUBBLEWRAP

@@ -40,9 +40,13 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-async def start(project: Path, *arguments: str, stdin: int = DEVNULL, without: Iterable[Lack] = ()) -> Process:
+async def start(
+    project: Path, *arguments: str, stdin: int = DEVNULL, without: Iterable[Lack] = (), through: str = ""
+) -> Process:
+    """`parley sandbox` with these arguments; `through` is a script of bash that is given all of it to run."""
     home = str(project.parent / "home")
     return await asyncio.create_subprocess_exec(
+        *(("bash", "-c", through, "bash") if through else ()),
         *on_kernel(without, (sys.executable, "-m", "parley", "sandbox", *arguments)),
         env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "OPENAI_API_KEY": "sk-never-told"},
         cwd=project,
@@ -124,15 +128,7 @@ async def test_a_command_runs_where_it_is_told_to(project: Path) -> None:
 @BUBBLEWRAP
 async def test_no_more_processes_are_allowed_than_the_user_may_have(project: Path) -> None:
     command = (*confined_by("bubblewrap"), "--", "bash", "-c", "ulimit -u")
-    process = await asyncio.create_subprocess_exec(
-        *("bash", "-c", 'ulimit -u 500; exec "$@"', "bash"),
-        *(sys.executable, "-m", "parley", "sandbox", *command),
-        env={"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")},
-        cwd=project,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
+    process = await start(project, *command, through='ulimit -u 500; exec "$@"')
 
     assert await outcome(process) == Outcome("500\n", "", 0)
 
@@ -196,15 +192,7 @@ async def test_a_signal_also_ends_one_whose_output_nobody_reads(project: Path) -
 
 @SANDBOX
 async def test_a_command_ends_when_whoever_read_its_output_has_gone(project: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *("bash", "-c", '"$@" | head -n 1; echo "${PIPESTATUS[0]}"', "bash"),
-        *(sys.executable, "-m", "parley", "sandbox", "--", "yes"),
-        env={"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")},
-        cwd=project,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
+    process = await start(project, "--", "yes", through='"$@" | head -n 1; echo "${PIPESTATUS[0]}"')
 
     assert await outcome(process) == Outcome("y\n141\n", "", 0)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from kit.requests import ping, pong, tool
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.testing.home import Home
 from parley.wire.framing import MAX_LINE_BYTES
@@ -80,19 +81,6 @@ TAKEN: Final[list[tuple[bytes, object]]] = [
     (b'{"jsonrpc":"2.0","id":"half \\ud83d","method":"ping"}', "half \N{REPLACEMENT CHARACTER}"),
     (b'{"jsonrpc":"2.0","id":"' + b"i" * 100_000 + b'","method":"ping"}', "i" * 100_000),
 ]
-
-
-def pong(request_id: object) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "result": {}}
-
-
-def ping(request_id: object) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "method": "ping"}
-
-
-def tool(request_id: object, name: str, arguments: object) -> dict[str, Any]:
-    params = {"name": name, "arguments": arguments}
-    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
 
 
 async def answers(raw: RawParley, wanted: set[object]) -> dict[object, Any]:

@@ -7,30 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from kit.requests import initialize, request, result, tool
+from kit.requests import EXIT_SECONDS, STOPPED, TOOL_NAMES, codex_pair, initialize, request, result, the_rest, tool
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.version import __version__
 from parley.wire.jsonrpc import encode
 
-EXIT_SECONDS: Final = 10.0
-"""Two are promised; the rest is for a computer that has other things to do."""
-
 UNKNOWN: Final = "00000000-0000-4000-8000-000000000000"
-STOPPED: Final = "Turn interrupted: the server was stopped"
-
-TOOL_NAMES: Final = [
-    "codex",
-    "codex-reply",
-    "conversationCreate",
-    "conversationSendMessage",
-    "conversationStream",
-    "conversationsList",
-    "conversationRead",
-    "conversationInterrupt",
-    "conversationStatus",
-    "approvalsList",
-    "approvalAnswer",
-]
 
 
 def refusal(request_id: object, code: int, message: str) -> dict[str, Any]:
@@ -45,11 +27,6 @@ def live(event: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": event["type"], "params": {"msg": event}}
 
 
-def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
-    params = {"_meta": {"requestId": request_id}, "id": str(request_id), "msg": event}
-    return [{"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", event["type"])]
-
-
 def disconnected(conversation: str) -> dict[str, Any]:
     params = {"_meta": {"conversationId": conversation}, "reason": "Server is shutting down"}
     return {"jsonrpc": "2.0", "method": "notifications/stream_disconnected", "params": params}
@@ -61,18 +38,6 @@ async def create(raw: RawParley, request_id: object) -> str:
     conversation = created["result"]["structuredContent"]["conversation_id"]
     assert isinstance(conversation, str)
     return conversation
-
-
-async def the_rest(raw: RawParley) -> list[Any]:
-    """All that the server still says until it ends, each message checked."""
-    messages: list[Any] = []
-    try:
-        while True:
-            messages.append(await raw.read_message())
-    except EOFError:
-        for frame in raw.frames:
-            check_message(frame, version="2025-06-18")
-        return messages
 
 
 # --- the beginning -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -29,12 +29,21 @@ from kit.calls import (
 from kit.json import as_json
 from kit.needs import MECHANISMS
 from kit.patches import (
+    BETA_BLOB,
+    BETA_HUNK,
+    BOTH_BLOB,
+    BOTH_HUNK,
     CALL_ID,
     NO_BLOB,
+    OLD,
+    OLD_BLOB,
+    OUTSIDE_TOO,
     added,
     applied,
+    at,
     calls_for,
-    not_written,
+    diff_of,
+    diff_of_new_a,
     outputs,
     sent,
     shell_call,
@@ -46,9 +55,8 @@ from kit.patches import (
     untimed_requests,
     updated,
 )
-from kit.traces import SPENT
-from kit.trees import Tree, patch, tree
-from parley.testing import HOLD, Call, Data, Says, ScriptedModel
+from kit.trees import Tree, patch, plant_tree, regular, tree
+from parley.testing import HOLD, Data, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.events import FileChange, PatchApplyBegin
 from parley.wire.ids import CallId
@@ -63,37 +71,6 @@ def usual_permissions() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
-
-
-def _file(content: str | bytes, *, mode: str = "-rw-r--r--") -> tuple[str, bytes]:
-    return mode, content.encode() if isinstance(content, str) else content
-
-
-# --- diffs ---------------------------------------------------------------------------------
-
-OLD = "alpha\nbeta\ngamma\n"
-OLD_BLOB = "85c30401ce288f253613cb07ee32e62128089caa"
-BETA_BLOB = "e50310a98706747e5f83d131572570985b069064"
-BETA_HUNK = "@@ -1,3 +1,3 @@\n alpha\n-beta\n+BETA\n gamma\n"
-BOTH_BLOB = "6d603e28ad29b2415fd065a92df6c2f14a100d3f"
-BOTH_HUNK = "@@ -1,3 +1,3 @@\n alpha\n-beta\n-gamma\n+BETA\n+GAMMA\n"
-
-
-def _changed(path: str, blob: str, hunks: str, *, before: str = OLD_BLOB, new_path: str | None = None) -> str:
-    """A changed file, as git shows it."""
-    names = path, new_path or path
-    return (
-        f"diff --git a/{names[0]} b/{names[1]}\nindex {before}..{blob}\n--- a/{names[0]}\n+++ b/{names[1]}\n{hunks}"
-    )
-
-
-def _new_a(work: Path) -> str:
-    """A new `a.txt` with the line `a`."""
-    return (
-        f"diff --git a/{work}/a.txt b/{work}/a.txt\nnew file mode 100644\n"
-        f"index {NO_BLOB}..78981922613b2afb6025042ff6bd878ac1994e85\n"
-        f"--- /dev/null\n+++ b/{work}/a.txt\n@@ -0,0 +1 @@\n+a\n"
-    )
 
 
 # --- spellings -----------------------------------------------------------------------------
@@ -111,14 +88,14 @@ async def test_a_patch_is_applied_however_it_is_spelt(scripted_model: ScriptedMo
             wire.codex(number, "go", cwd=str(work))
             messages = await wire.answer(number)
 
-            events = applied({f"{work}/a.txt": added("a\n")}, output, _new_a(work))
+            events = applied({f"{work}/a.txt": added("a\n")}, output, diff_of_new_a(work))
             session = wire.sessions[-1]
             assert messages == [
                 *configured(number, session),
                 *pairs(number, str(number), *turn(api, *events)),
                 answered(number, "Done"),
             ], name
-            assert tree(work) == {"a.txt": _file("a\n")}
+            assert tree(work) == {"a.txt": regular("a\n")}
             assert untimed_requests(scripted_model)[-2:] == [
                 body(api, GO, cwd=work, session=session),
                 body(api, GO, *sent(call), Output(CALL_ID, told(output)), cwd=work, session=session),
@@ -141,11 +118,11 @@ class Case(NamedTuple):
 INDENTED = "  alpha\n\tbeta\n"
 TYPESET = "“alpha” — beta\n"
 BEFORE: Tree = {
-    "gone.txt": _file("x\n"),
-    "indented.txt": _file(INDENTED),
-    "old.txt": _file(OLD),
-    "run": _file("true\n", mode="-rwxr-x--x"),
-    "typeset.txt": _file(TYPESET),
+    "gone.txt": regular("x\n"),
+    "indented.txt": regular(INDENTED),
+    "old.txt": regular(OLD),
+    "run": regular("true\n", mode="-rwxr-x--x"),
+    "typeset.txt": regular(TYPESET),
 }
 
 
@@ -158,8 +135,8 @@ CASES = {
         lines=("*** Add File: a.txt", "+a"),
         changes={"WORK/a.txt": added("a\n")},
         said=("A a.txt",),
-        diff=_new_a(Path("WORK")),
-        after={**BEFORE, "a.txt": _file("a\n")},
+        diff=diff_of_new_a(Path("WORK")),
+        after={**BEFORE, "a.txt": regular("a\n")},
     ),
     "add-an-empty-file": Case(
         lines=("*** Add File: empty",),
@@ -167,7 +144,7 @@ CASES = {
         said=("A empty",),
         diff="diff --git a/WORK/empty b/WORK/empty\nnew file mode 100644\n"
         f"index {NO_BLOB}..e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\n",
-        after={**BEFORE, "empty": _file("")},
+        after={**BEFORE, "empty": regular("")},
     ),
     "add-in-new-folders": Case(
         lines=("*** Add File: one/two/a.txt", "+a"),
@@ -180,22 +157,22 @@ CASES = {
             **BEFORE,
             "one": ("drwxr-xr-x", b""),
             "one/two": ("drwxr-xr-x", b""),
-            "one/two/a.txt": _file("a\n"),
+            "one/two/a.txt": regular("a\n"),
         },
     ),
     "update": Case(
         lines=("*** Update File: old.txt", "@@", " alpha", "-beta", "+BETA", " gamma"),
         changes={"WORK/old.txt": updated(BETA_HUNK)},
         said=("M old.txt",),
-        diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK),
-        after={**BEFORE, "old.txt": _file("alpha\nBETA\ngamma\n")},
+        diff=diff_of("WORK/old.txt", BETA_BLOB, BETA_HUNK),
+        after={**BEFORE, "old.txt": regular("alpha\nBETA\ngamma\n")},
     ),
     "update-by-an-absolute-path": Case(
         lines=("*** Update File: WORK/old.txt", "-beta", "+BETA"),
         changes={"WORK/old.txt": updated(BETA_HUNK)},
         said=("M WORK/old.txt",),
-        diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK),
-        after={**BEFORE, "old.txt": _file("alpha\nBETA\ngamma\n")},
+        diff=diff_of("WORK/old.txt", BETA_BLOB, BETA_HUNK),
+        after={**BEFORE, "old.txt": regular("alpha\nBETA\ngamma\n")},
     ),
     "update-twice": Case(
         lines=(
@@ -204,32 +181,32 @@ CASES = {
         ),
         changes={"WORK/old.txt": updated(BOTH_HUNK)},
         said=("M old.txt",),
-        diff=_changed("WORK/old.txt", BOTH_BLOB, BOTH_HUNK),
-        after={**BEFORE, "old.txt": _file("alpha\nBETA\nGAMMA\n")},
+        diff=diff_of("WORK/old.txt", BOTH_BLOB, BOTH_HUNK),
+        after={**BEFORE, "old.txt": regular("alpha\nBETA\nGAMMA\n")},
     ),
     "update-though-the-blanks-differ": Case(
         lines=("*** Update File: indented.txt", " alpha", "-    beta", "+BETA"),
         changes={"WORK/indented.txt": updated("@@ -1,2 +1,2 @@\n   alpha\n-\tbeta\n+BETA\n")},
         said=("M indented.txt",),
-        diff=_changed(
+        diff=diff_of(
             "WORK/indented.txt",
             "f1e34d4962be262cd06024825cb28ac1add399c2",
             "@@ -1,2 +1,2 @@\n   alpha\n-\tbeta\n+BETA\n",
             before="0dcc6d16993fafb14f166ba1a7cffee929bc34b6",
         ),
-        after={**BEFORE, "indented.txt": _file("  alpha\nBETA\n")},
+        after={**BEFORE, "indented.txt": regular("  alpha\nBETA\n")},
     ),
     "update-though-quotes-and-dashes-differ": Case(
         lines=("*** Update File: typeset.txt", '-"alpha" - beta', "+ALPHA"),
         changes={"WORK/typeset.txt": updated(f"@@ -1 +1 @@\n-{TYPESET}+ALPHA\n")},
         said=("M typeset.txt",),
-        diff=_changed(
+        diff=diff_of(
             "WORK/typeset.txt",
             "43581617a67b3cbef4bf71458d418efa59ac2de6",
             f"@@ -1 +1 @@\n-{TYPESET}+ALPHA\n",
             before="6eeb718a9fbb447852c0ae33660c5e3001cde955",
         ),
-        after={**BEFORE, "typeset.txt": _file("ALPHA\n")},
+        after={**BEFORE, "typeset.txt": regular("ALPHA\n")},
     ),
     "delete": Case(
         lines=("*** Delete File: gone.txt",),
@@ -246,8 +223,8 @@ CASES = {
             "WORK/old.txt": updated(BETA_HUNK, move_path="WORK/moved.txt"),
         },
         said=("M moved.txt",),
-        diff=_changed("WORK/old.txt", BETA_BLOB, BETA_HUNK, new_path="WORK/moved.txt"),
-        after={**_all_but("old.txt"), "moved.txt": _file("alpha\nBETA\ngamma\n")},
+        diff=diff_of("WORK/old.txt", BETA_BLOB, BETA_HUNK, new_path="WORK/moved.txt"),
+        after={**_all_but("old.txt"), "moved.txt": regular("alpha\nBETA\ngamma\n")},
     ),
     "move-as-it-is": Case(
         lines=("*** Update File: run", "*** Move to: bin/run"),
@@ -277,21 +254,9 @@ CASES = {
         "diff --git a/WORK/old.txt b/WORK/old.txt\n"
         f"index {OLD_BLOB}..3d4991afce663be0b9ba863757ac43e040c2a804\n"
         "--- a/WORK/old.txt\n+++ b/WORK/old.txt\n@@ -1,3 +1,3 @@\n-alpha\n+ALPHA\n beta\n gamma\n",
-        after={**_all_but("gone.txt"), "a.txt": _file("a\n"), "old.txt": _file("ALPHA\nbeta\ngamma\n")},
+        after={**_all_but("gone.txt"), "a.txt": regular("a\n"), "old.txt": regular("ALPHA\nbeta\ngamma\n")},
     ),
 }
-
-
-def _plant(work: Path, files: Tree) -> None:
-    work.mkdir(parents=True, exist_ok=True)
-    for name, (mode, content) in files.items():
-        (work / name).write_bytes(content)
-        (work / name).chmod(0o751 if "x" in mode else 0o644)
-
-
-def _at(work: Path, value: Any) -> Any:
-    """The same with the directory in place of `WORK`."""
-    return json.loads(json.dumps(value).replace("WORK", str(work)))
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -301,16 +266,16 @@ async def test_a_patch_is_shown_while_it_is_applied_and_the_model_is_told_what_i
     async with speaking(scripted_model, api=api) as wire:
         for number, (name, case) in enumerate(CASES.items(), start=1):
             work = wire.work / name
-            _plant(work, BEFORE)
-            text = patch(*_at(work, case.lines))
+            plant_tree(work, BEFORE)
+            text = patch(*at(work, case.lines))
             [call] = calls_for(text)
             scripted_model.says(call)
             wire.codex(number, "go", cwd=str(work))
             messages = await wire.answer(number)
 
-            output, session = success(*_at(work, case.said)), wire.sessions[-1]
+            output, session = success(*at(work, case.said)), wire.sessions[-1]
             events = pairs(number, str(number), *turn(api, *applied(case.changes, output, case.diff)))
-            assert messages == [*configured(number, session), *_at(work, events), answered(number, "Done")], name
+            assert messages == [*configured(number, session), *at(work, events), answered(number, "Done")], name
             assert tree(work) == case.after, name
             heard = Output(CALL_ID, told(output))
             assert untimed_requests(scripted_model)[-2:] == [
@@ -325,7 +290,7 @@ async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_c
     text = patch("*** Add File: a.txt", "+a", "*** Update File: ../old.txt", "-beta", "+BETA")
     scripted_model.says(shell_call("apply_patch", text, workdir="sub"))
     async with speaking(scripted_model) as wire:
-        _plant(wire.work, {"old.txt": _file(OLD)})
+        plant_tree(wire.work, {"old.txt": regular(OLD)})
         (wire.work / "sub").mkdir()
         wire.codex(1, "go")
         begin, *_ = [one for one in events_in(await wire.answer(1)) if one["type"] == "patch_apply_begin"]
@@ -342,9 +307,9 @@ async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_c
             )
         )
         assert tree(work) == {
-            "old.txt": _file("alpha\nBETA\ngamma\n"),
+            "old.txt": regular("alpha\nBETA\ngamma\n"),
             "sub": ("drwxr-xr-x", b""),
-            "sub/a.txt": _file("a\n"),
+            "sub/a.txt": regular("a\n"),
         }
     assert outputs(scripted_model) == [(CALL_ID, told(success("A a.txt", "M ../old.txt")))]
 
@@ -353,7 +318,7 @@ async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(scripte
     async with speaking(scripted_model) as wire:
         work, elsewhere = wire.work / "work", wire.work / "elsewhere"
         for folder in (work / "sub", elsewhere / "sub", elsewhere / "inner"):
-            _plant(folder, {"old.txt": _file(OLD)})
+            plant_tree(folder, {"old.txt": regular(OLD)})
         (work / "link").symlink_to(elsewhere / "inner")
         text = patch(f"*** Update File: {work}/sub/old.txt", "-beta", "+BETA")
         scripted_model.says(shell_call("apply_patch", text, workdir="link/../sub"))
@@ -363,7 +328,7 @@ async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(scripte
         assert (work / "sub/old.txt").read_text() == "alpha\nBETA\ngamma\n"
         assert tree(elsewhere) == {
             **dict.fromkeys(("inner", "sub"), ("drwxr-xr-x", b"")),
-            **{f"{name}/old.txt": _file(OLD) for name in ("inner", "sub")},
+            **{f"{name}/old.txt": regular(OLD) for name in ("inner", "sub")},
         }
     assert outputs(scripted_model) == [(CALL_ID, told(success(f"M {work}/sub/old.txt")))]
 
@@ -374,14 +339,14 @@ async def test_a_file_that_has_a_second_name_elsewhere_stays_as_it_was_there(
     scripted_model.says(*calls_for(patch("*** Update File: old.txt", "-beta", "+BETA")))
     async with speaking(scripted_model) as wire:
         work, outside = wire.work / "work", wire.work / "outside"
-        _plant(outside, {"old.txt": _file(OLD)})
+        plant_tree(outside, {"old.txt": regular(OLD)})
         work.mkdir()
         (work / "old.txt").hardlink_to(outside / "old.txt")
         wire.codex(1, "go", cwd=str(work))
         await wire.answer(1)
 
-        assert tree(work) == {"old.txt": _file("alpha\nBETA\ngamma\n")}
-        assert tree(outside) == {"old.txt": _file(OLD)}
+        assert tree(work) == {"old.txt": regular("alpha\nBETA\ngamma\n")}
+        assert tree(outside) == {"old.txt": regular(OLD)}
     assert outputs(scripted_model) == [(CALL_ID, told(success("M old.txt")))]
 
 
@@ -404,7 +369,7 @@ async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
 ) -> None:
     async with speaking(scripted_model) as wire:
         real, link = wire.work / "real", wire.work / "link"
-        _plant(real, {"old.txt": _file(OLD)})
+        plant_tree(real, {"old.txt": regular(OLD)})
         link.symlink_to(real)
         text = patch("*** Add File: a.txt", "+a", f"*** Update File: {link}/old.txt", "-beta", "+BETA")
         scripted_model.says(*calls_for(text))
@@ -413,13 +378,13 @@ async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
 
         output = success("A a.txt", f"M {link}/old.txt")
         changes = {f"{real}/a.txt": added("a\n"), f"{real}/old.txt": updated(BETA_HUNK)}
-        diff = _new_a(real) + _changed(f"{real}/old.txt", BETA_BLOB, BETA_HUNK)
+        diff = diff_of_new_a(real) + diff_of(f"{real}/old.txt", BETA_BLOB, BETA_HUNK)
         assert messages == [
             *configured(1, wire.sessions[0]),
             *pairs(1, "1", *turn("chat", *applied(changes, output, diff))),
             answered(1, "Done"),
         ]
-        assert tree(real) == {"a.txt": _file("a\n"), "old.txt": _file("alpha\nBETA\ngamma\n")}
+        assert tree(real) == {"a.txt": regular("a\n"), "old.txt": regular("alpha\nBETA\ngamma\n")}
     assert outputs(scripted_model) == [(CALL_ID, told(output))]
 
 
@@ -438,13 +403,13 @@ async def test_the_shell_that_some_models_were_taught_takes_patches_too(scripted
         work = wire.work
 
         session, output = wire.sessions[0], success("A a.txt")
-        events = applied({f"{work}/a.txt": added("a\n")}, output, _new_a(work))
+        events = applied({f"{work}/a.txt": added("a\n")}, output, diff_of_new_a(work))
         assert messages == [
             *configured(1, session),
             *pairs(1, "1", *turn("responses", *events)),
             answered(1, "Done"),
         ]
-        assert tree(work) == {"a.txt": _file("a\n")}
+        assert tree(work) == {"a.txt": regular("a\n")}
         expected = body("responses", GO, Output(CALL_ID, told(output)), cwd=work, session=session)
         expected["input"].insert(2, item)
         assert untimed_requests(scripted_model)[-1] == expected
@@ -471,232 +436,7 @@ async def test_every_other_spelling_is_a_command_like_any_other(scripted_model: 
         assert tree(wire.work) == {}
 
 
-# --- patches that do not fit ---------------------------------------------------------------
-
-HEADERS = "'*** Add File: {path}', '*** Delete File: {path}', '*** Update File: {path}'"
-NOT_FOUND = "No such file or directory (os error 2)"
-
-MISFITS = {
-    "": "error: invalid patch: The first line of the patch must be '*** Begin Patch'",
-    "*** Update File: old.txt\n@@\n-alpha\n+b\n*** End Patch": (
-        "error: invalid patch: The first line of the patch must be '*** Begin Patch'"
-    ),
-    "*** Begin Patch\n*** Add File: a.txt\n+a": (
-        "error: invalid patch: The last line of the patch must be '*** End Patch'"
-    ),
-    patch("*** Rename File: old.txt"): (
-        f"error: invalid hunk at line 2, '*** Rename File: old.txt' is not a valid hunk header. "
-        f"Valid hunk headers: {HEADERS}"
-    ),
-    patch("*** Add File: a.txt", "+a", "b"): (
-        f"error: invalid hunk at line 4, 'b' is not a valid hunk header. Valid hunk headers: {HEADERS}"
-    ),
-    patch(): "patch rejected: empty patch",
-    patch("*** Update File: old.txt", "@@", "-nothing like this", "+x"): (
-        'error: Failed to find expected lines ["nothing like this"] in WORK/old.txt'
-    ),
-    patch("*** Update File: old.txt", " beta", "-alpha", "+x"): (
-        'error: Failed to find expected lines ["beta", "alpha"] in WORK/old.txt'
-    ),
-    patch("*** Update File: old.txt", "@@ no such context", "-alpha", "+b"): (
-        "error: Failed to find context 'no such context' in WORK/old.txt"
-    ),
-    patch("*** Update File: missing.txt", "-a", "+b"): (
-        f"error: Failed to read file to update WORK/missing.txt: {NOT_FOUND}"
-    ),
-    patch("*** Delete File: missing.txt"): f"error: Failed to delete file WORK/missing.txt: {NOT_FOUND}",
-    # What would fit is left alone as well.
-    patch("*** Add File: a.txt", "+a", "*** Delete File: gone.txt", "*** Update File: old.txt", "-x", "+y"): (
-        'error: Failed to find expected lines ["x"] in WORK/old.txt'
-    ),
-    # What must not be touched.
-    patch("*** Add File: old.txt", "+a"): "error: File already exists: WORK/old.txt",
-    patch("*** Add File: folder", "+a"): "error: File already exists: WORK/folder",
-    patch("*** Update File: gone.txt", "*** Move to: old.txt", "-x", "+y"): (
-        "error: File already exists: WORK/old.txt"
-    ),
-    patch("*** Delete File: folder"): "error: WORK/folder is not a regular file",
-    patch("*** Delete File: pipe"): "error: WORK/pipe is not a regular file",
-    patch("*** Update File: locked.txt", "-x", "+y"): "error: WORK/locked.txt is read-only",
-    patch("*** Add File: way/a.txt", "+a"): (
-        "error: Failed to write file WORK/way/a.txt: WORK/way is a symbolic link"
-    ),
-    patch("*** Update File: way/there.txt", "-x", "+y"): (
-        "error: Failed to read file to update WORK/way/there.txt: WORK/way is a symbolic link"
-    ),
-    patch("*** Delete File: way/there.txt"): (
-        "error: Failed to delete file WORK/way/there.txt: WORK/way is a symbolic link"
-    ),
-    patch("*** Update File: gone.txt", "*** Move to: way/gone.txt", "-x", "+y"): (
-        "error: Failed to write file WORK/way/gone.txt: WORK/way is a symbolic link"
-    ),
-    patch("*** Update File: link.txt", "-alpha", "+ALPHA"): (
-        "error: Failed to read file to update WORK/link.txt: WORK/link.txt is a symbolic link"
-    ),
-    patch("*** Add File: nowhere.txt", "+a"): (
-        "error: Failed to write file WORK/nowhere.txt: WORK/nowhere.txt is a symbolic link"
-    ),
-    **{
-        patch(f"*** Add File: {path}", "+a"): f"error: WORK/{path} must not be changed: .git is protected"
-        for path in (
-            ".git/hooks/post-commit",
-            "folder/.git/config",
-            "folder/../.git/config",
-            "./.git/config",
-            ".GIT/config",
-            ".Git",
-            "GIT~1/config",
-            "git~2/config",
-            ".git./config",
-            ".git /config",
-            ".g\u200cit/config",
-            ".git::$INDEX_ALLOCATION/config",
-            "folder\\.git\\config",
-        )
-    },
-    patch("*** Add File: WORK/.git/config", "+a"): "error: WORK/.git/config must not be changed: .git is protected",
-    patch("*** Update File: gone.txt", "*** Move to: .git/hooks/post-commit", "-x", "+y"): (
-        "error: WORK/.git/hooks/post-commit must not be changed: .git is protected"
-    ),
-    patch("*** Update File: .git/HEAD", "-ref", "+x"): (
-        "error: WORK/.git/HEAD must not be changed: .git is protected"
-    ),
-    patch("*** Delete File: .git/HEAD"): "error: WORK/.git/HEAD must not be changed: .git is protected",
-    **{
-        patch(f"*** Add File: {path}", "+a"): f"error: WORK/{path} must not be changed: {name} is protected"
-        for path, name in (
-            (".parley/config.toml", ".parley"),
-            ("folder/.parley", ".parley"),
-            (".PARLEY./config.toml", ".parley"),
-            (".codex/config.toml", ".codex"),
-            ("codex~1/config.toml", ".codex"),
-            (".claude/settings.json", ".claude"),
-            (".cursor/mcp.json", ".cursor"),
-        )
-    },
-    # Behind a link, `..` leads elsewhere than it seems to.
-    patch("*** Update File: way/../old.txt", "-beta", "+BETA"): (
-        "error: invalid path 'way/../old.txt': WORK/way is a symbolic link"
-    ),
-    patch("*** Update File: missing/../old.txt", "-beta", "+BETA"): (
-        f"error: invalid path 'missing/../old.txt': WORK/missing: {NOT_FOUND}"
-    ),
-}
-"""What the model is told of each patch; `WORK` stands for the working directory."""
-
-
-def _plant_obstacles(work: Path) -> None:
-    _plant(work, BEFORE)
-    (work / "folder").mkdir()
-    os.mkfifo(work / "pipe")
-    (work / "locked.txt").write_text("x\n")
-    (work / "locked.txt").chmod(0o444)
-    elsewhere = work.with_name("elsewhere")
-    _plant(elsewhere, {"there.txt": _file("x\n")})
-    (work / "way").symlink_to(elsewhere)
-    (work / "link.txt").symlink_to("old.txt")
-    (work / "nowhere.txt").symlink_to("not-there.txt")
-    (work / ".git").mkdir()
-    (work / ".git/HEAD").write_text("ref\n")
-
-
-@pytest.mark.promises("patch.verified", "patch.protected")
-@pytest.mark.parametrize("api", APIS)
-async def test_the_model_is_told_why_a_patch_cannot_be_and_nothing_happens(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as wire:
-        work = wire.work / "work"
-        _plant_obstacles(work)
-        before = tree(wire.work)
-        calls = calls_for(*(_at(work, text) for text in MISFITS))
-        scripted_model.says(*calls)
-        wire.codex(1, "go", cwd=str(work))
-        messages = await wire.answer(1)
-
-        session = wire.sessions[0]
-        assert messages == [*configured(1, session), *pairs(1, "1", *turn(api)), answered(1, "Done")]
-        assert tree(wire.work) == before
-        whys = [Output(f"c{number}", why) for number, why in enumerate(_at(work, [*MISFITS.values()]), start=1)]
-        history = [item for pair in zip(sent(*calls), whys, strict=True) for item in pair]
-        assert scripted_model.requests[1].body == body(api, GO, *history, cwd=work, session=session)
-
-
-async def test_a_patch_that_does_not_fit_is_told_the_same_however_it_is_spelt(
-    scripted_model: ScriptedModel,
-) -> None:
-    calls = spellings(patch("*** Update File: missing.txt", "-a", "+b"))
-    scripted_model.says(*calls.values())
-    async with speaking(scripted_model) as wire:
-        wire.codex(1, "go")
-        messages = await wire.answer(1)
-
-        assert messages == [
-            *configured(1, wire.sessions[0]),
-            *pairs(1, "1", *turn("chat")),
-            answered(1, "Done"),
-        ]
-        why = f"error: Failed to read file to update {wire.work}/missing.txt: {NOT_FOUND}"
-    assert outputs(scripted_model) == [(CALL_ID, why)] * len(calls)
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_function_call_without_a_patch_is_explained(scripted_model: ScriptedModel, api: Api) -> None:
-    details = {
-        "{}": "missing field `input`",
-        '{"input": 7}': "invalid type: integer `7`, expected a string (input)",
-        "[]": "invalid type: sequence, expected a map (arguments)",
-    }
-    calls = [Call("apply_patch", arguments, f"c{number}") for number, arguments in enumerate(details)]
-    scripted_model.says(*calls)
-    async with speaking(scripted_model, api=api) as wire:
-        wire.codex(1, "go")
-        messages = await wire.answer(1)
-
-    assert messages == [
-        *configured(1, wire.sessions[0]),
-        *pairs(1, "1", *turn(api)),
-        answered(1, "Done"),
-    ]
-    assert outputs(scripted_model) == [
-        (f"c{number}", f"failed to parse function arguments: {detail}")
-        for number, detail in enumerate(details.values())
-    ]
-
-
-# --- patches that may not be, and such that cannot be written ------------------------------
-
-
-OUTSIDE = "patch rejected: writing outside of the project; rejected by user approval settings"
-
-REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"sandbox": "read-only"}, "a.txt"),
-    ({"sandbox": "workspace-write"}, "../a.txt"),
-    ({}, "../a.txt"),
-)
-"""Under the policy `never`: the sandbox, and a file that is outside of what may be written to."""
-
-
-@pytest.mark.promises("decide.patches")
-@pytest.mark.parametrize("api", APIS)
-async def test_a_patch_outside_of_the_project_is_refused_where_nobody_is_asked(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as wire:
-        for number, (arguments, name) in enumerate(REFUSED, start=1):
-            calls = spellings(patch(f"*** Add File: {name}", "+a")).values()
-            scripted_model.says(*calls)
-            wire.codex(number, "go", **arguments)
-            messages = await wire.answer(number)
-
-            assert messages == [
-                *configured(number, wire.sessions[-1]),
-                *pairs(number, str(number), *turn(api)),
-                answered(number, "Done"),
-            ], arguments
-            assert outputs(scripted_model) == [(CALL_ID, OUTSIDE)] * len(calls), arguments
-        assert tree(wire.work) == {}
-        assert not (wire.work.parent / "a.txt").exists()
+# --- in the sandbox ------------------------------------------------------------------------
 
 
 @pytest.mark.promises("decide.patches")
@@ -710,20 +450,20 @@ async def test_a_patch_inside_the_project_is_written_in_the_sandbox(
         for number, policy in enumerate(("never", "on-request", "on-failure"), start=1):
             work = wire.work / policy
             work.mkdir()
-            _plant(work, BEFORE)
+            plant_tree(work, BEFORE)
             scripted_model.says(call)
             wire.codex(number, "go", sandbox="workspace-write", cwd=str(work), **{"approval-policy": policy})
             messages = await wire.answer(number)
 
             changes = {f"{work}/a.txt": added("a\n"), f"{work}/old.txt": updated(BETA_HUNK)}
-            diff = _new_a(work) + _changed(f"{work}/old.txt", BETA_BLOB, BETA_HUNK)
+            diff = diff_of_new_a(work) + diff_of(f"{work}/old.txt", BETA_BLOB, BETA_HUNK)
             assert messages == [
                 *configured(number, wire.sessions[-1]),
                 *pairs(number, str(number), *turn("chat", *applied(changes, output, diff))),
                 answered(number, "Done"),
             ], policy
             assert outputs(scripted_model) == [(CALL_ID, told(output))]
-            assert tree(work) == {**BEFORE, "a.txt": _file("a\n"), "old.txt": _file("alpha\nBETA\ngamma\n")}
+            assert tree(work) == {**BEFORE, "a.txt": regular("a\n"), "old.txt": regular("alpha\nBETA\ngamma\n")}
 
 
 @pytest.mark.promises("sandbox.replaced")
@@ -750,46 +490,6 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
     assert end == {"type": "patch_apply_end", "call_id": CALL_ID, "stdout": "", "stderr": why, "success": False}
 
 
-OUTSIDE_TOO = {"approval-policy": "on-failure"}
-"""Outside of a sandbox, patches may then be outside of the project as well."""
-
-
-def _why_not(path: str) -> str:
-    """What the system says to whoever makes such a file."""
-    with pytest.raises(OSError) as refused, open(path, "x"):
-        pass
-    return f"{refused.value.strerror} (os error {refused.value.errno})"
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    lines = ("*** Add File: sub/a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA")
-    # Files cannot be made there, which shows only when one is.
-    [call] = calls_for(patch(*lines, "*** Add File: /proc/a.txt", "+a"))
-    scripted_model.says(call)
-    async with speaking(scripted_model, api=api) as wire:
-        _plant(wire.work, BEFORE)
-        wire.codex(1, "go", **OUTSIDE_TOO)
-        messages = await wire.answer(1)
-
-        work, session = wire.work, wire.sessions[0]
-        changes = {
-            f"{work}/sub/a.txt": added("a\n"),
-            f"{work}/old.txt": updated(BETA_HUNK),
-            "/proc/a.txt": added("a\n"),
-        }
-        why = f"Failed to write file /proc/a.txt: {_why_not('/proc/a.txt')}\n"
-        assert messages == [
-            *configured(1, session),
-            *pairs(1, "1", *turn(api, *not_written(changes, why))),
-            answered(1, "Done"),
-        ]
-        assert tree(work) == BEFORE
-        assert outputs(scripted_model) == [(CALL_ID, told(why, exit_code=1))]
-
-
 # --- much to say ---------------------------------------------------------------------------
 
 
@@ -803,7 +503,7 @@ async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_
         wire.codex(1, "go")
         seen = events_in(await wire.answer(1))
 
-        assert tree(wire.work) == {name: _file("") for name in names}
+        assert tree(wire.work) == {name: regular("") for name in names}
     output = success(*(f"A {name}" for name in names))
     chunks = [one["chunk"] for one in seen if one["type"] == "exec_command_output_delta"]
     assert b"".join(map(bytes, chunks)) == output.encode()
@@ -814,111 +514,6 @@ async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_
     left_out = f"[... {301 - 256} lines, {sum(map(len, lines[128:-128]))} bytes truncated ...]\n"
     cut = "".join([*lines[:128], left_out, *lines[-128:]])
     assert outputs(scripted_model) == [(CALL_ID, told(cut))]
-
-
-# --- what a turn has changed ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_the_diff_goes_over_all_patches_of_a_turn_and_starts_afresh_in_the_next(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    texts = [
-        patch("*** Update File: old.txt", "@@", " alpha", "-beta", "+BETA", " gamma"),
-        patch("*** Update File: old.txt", "@@", "-gamma", "+GAMMA"),
-        patch("*** Update File: old.txt", "@@", "-GAMMA", "+delta"),
-    ]
-    first, second, third = calls_for(*texts)
-    for reply in ((first,), (second,), ("Done",), (third,), ("Done",)):
-        scripted_model.says(*reply)
-    async with speaking(scripted_model, api=api) as wire:
-        _plant(wire.work, {"old.txt": _file(OLD)})
-        wire.codex(1, "go")
-        one = await wire.answer(1)
-        wire.reply(2, "again")
-        two = await wire.answer(2)
-
-        output, path = success("M old.txt"), f"{wire.work}/old.txt"
-        once = applied({path: updated(BETA_HUNK)}, output, _changed(path, BETA_BLOB, BETA_HUNK))
-        twice = applied(
-            {path: updated("@@ -2,2 +2,2 @@\n BETA\n-gamma\n+GAMMA\n")},
-            output,
-            _changed(path, BOTH_BLOB, BOTH_HUNK),
-            call_id="c2",
-        )
-        anew = applied(
-            {path: updated("@@ -2,2 +2,2 @@\n BETA\n-GAMMA\n+delta\n")},
-            output,
-            _changed(
-                path,
-                "c71c683359a2d2fca6891cb260ecd8933a3d2636",
-                "@@ -1,3 +1,3 @@\n alpha\n BETA\n-GAMMA\n+delta\n",
-                before=BOTH_BLOB,
-            ),
-            call_id="c3",
-        )
-        assert one == [
-            *configured(1, wire.sessions[0]),
-            *pairs(1, "1", *turn(api, *once, SPENT, *twice)),
-            answered(1, "Done"),
-        ]
-        assert two == [*pairs(2, "2", *turn(api, *anew)), answered(2, "Done")]
-
-
-async def test_a_file_moved_from_place_to_place_is_shown_once_with_its_first_and_its_last_name(
-    scripted_model: ScriptedModel,
-) -> None:
-    calls = calls_for(
-        patch("*** Update File: old.txt", "*** Move to: second.txt", "-beta", "+BETA"),
-        patch("*** Update File: second.txt", "*** Move to: sub/third.txt"),
-        patch("*** Update File: sub/third.txt", "-gamma", "+GAMMA"),
-        patch("*** Update File: sub/third.txt", "*** Move to: old.txt"),
-    )
-    async with speaking(scripted_model) as wire:
-        _plant(wire.work, {"old.txt": _file(OLD)})
-        scripted_model.says(*calls)
-        wire.codex(1, "go")
-        diffs = turn_diffs(await wire.answer(1))
-
-        old, second, third = (f"{wire.work}/{name}" for name in ("old.txt", "second.txt", "sub/third.txt"))
-        assert diffs == [
-            _changed(old, BETA_BLOB, BETA_HUNK, new_path=second),
-            _changed(old, BETA_BLOB, BETA_HUNK, new_path=third),
-            _changed(old, BOTH_BLOB, BOTH_HUNK, new_path=third),
-            _changed(old, BOTH_BLOB, BOTH_HUNK),
-        ]
-
-
-async def test_a_turn_that_takes_back_what_it_changed_has_no_diff_any_more(scripted_model: ScriptedModel) -> None:
-    calls = calls_for(
-        patch("*** Add File: a.txt", "+a"),
-        patch("*** Delete File: a.txt", "*** Update File: old.txt", "-beta", "+BETA"),
-        patch("*** Update File: old.txt", "-BETA", "+beta"),
-        patch("*** Add File: a.txt", "+a"),
-    )
-    scripted_model.says(*calls)
-    async with speaking(scripted_model) as wire:
-        _plant(wire.work, BEFORE)
-        wire.codex(1, "go")
-        messages = await wire.answer(1)
-
-        changed = _changed(f"{wire.work}/old.txt", BETA_BLOB, BETA_HUNK)
-        assert turn_diffs(messages) == [_new_a(wire.work), changed, _new_a(wire.work)]
-        ends = [one for one in events_in(messages) if one["type"] == "patch_apply_end"]
-        assert [one["success"] for one in ends] == [True] * 4
-
-
-async def test_a_command_between_two_patches_shows_in_the_diff_where_it_changed_their_files(
-    scripted_model: ScriptedModel,
-) -> None:
-    one, two = calls_for(patch("*** Add File: a.txt", "+x"), patch("*** Update File: old.txt", "-beta", "+BETA"))
-    scripted_model.says(one, shell_call("sh", "-c", "echo a > a.txt; echo b > b.txt", call_id="c9"), two)
-    async with speaking(scripted_model) as wire:
-        _plant(wire.work, BEFORE)
-        wire.codex(1, "go")
-        *_, last = turn_diffs(await wire.answer(1))
-
-        assert last == _new_a(wire.work) + _changed(f"{wire.work}/old.txt", BETA_BLOB, BETA_HUNK)
 
 
 # --- looking on, and being stopped ---------------------------------------------------------
@@ -951,8 +546,8 @@ async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
 
 
 NUMBERS = range(200)
-MANY_BEFORE: Tree = {f"f{number}.txt": _file(f"old {number}\nx\n") for number in NUMBERS}
-MANY_AFTER: Tree = {f"f{number}.txt": _file(f"new {number}\nx\n") for number in NUMBERS}
+MANY_BEFORE: Tree = {f"f{number}.txt": regular(f"old {number}\nx\n") for number in NUMBERS}
+MANY_AFTER: Tree = {f"f{number}.txt": regular(f"new {number}\nx\n") for number in NUMBERS}
 MANY = patch(*(f"*** Update File: f{number}.txt\n-old {number}\n+new {number}" for number in NUMBERS))
 
 
@@ -963,7 +558,7 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_turn_is_interr
     scripted_model.says(*calls_for(MANY))
     scripted_model.default = Says((HOLD,))  # the interrupt may come too late for the patch, not for the turn
     async with speaking(scripted_model) as wire:
-        _plant(wire.work, MANY_BEFORE)
+        plant_tree(wire.work, MANY_BEFORE)
         wire.codex(1, "go")
         await wire.until(is_event("patch_apply_begin"))
         wire.cancel(1)
@@ -987,7 +582,7 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stop
     scripted_model.says(*calls_for(MANY))
     scripted_model.default = Says((HOLD,))
     async with speaking(scripted_model) as wire:
-        _plant(wire.work, MANY_BEFORE)
+        plant_tree(wire.work, MANY_BEFORE)
         wire.codex(1, "go")
         await wire.until(is_event("patch_apply_begin"))
         wire.raw.terminate()

@@ -10,13 +10,10 @@ from typing import Any, Final
 import pytest
 
 from kit.hangups import hangups
-from parley.testing import HOLD, RawParley, ScriptedModel, check_message
-
-EXIT_SECONDS: Final = 10.0
-"""Two are promised; the rest is for a computer that has other things to do."""
+from kit.requests import EXIT_SECONDS, STOPPED, codex_pair, ping, pong, the_rest, tool
+from parley.testing import HOLD, RawParley, ScriptedModel
 
 INTERRUPTED: Final = " Turn interrupted"
-STOPPED: Final = "Turn interrupted: the server was stopped"
 
 
 @pytest.fixture(autouse=True)
@@ -25,27 +22,9 @@ def _a_terminal() -> Iterator[None]:
         yield
 
 
-def tool(request_id: int, name: str, arguments: object) -> dict[str, Any]:
-    params = {"name": name, "arguments": arguments}
-    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
-
-
-def ping(request_id: int) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "method": "ping"}
-
-
-def pong(request_id: int) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "result": {}}
-
-
 def failed(request_id: int, message: str) -> dict[str, Any]:
     result = {"error": message, "content": [{"type": "text", "text": message}], "isError": True}
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
-
-
-def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
-    params = {"_meta": {"requestId": request_id}, "id": str(request_id), "msg": event}
-    return [{"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", event["type"])]
 
 
 async def held_codex(raw: RawParley, request_id: int) -> None:
@@ -53,18 +32,6 @@ async def held_codex(raw: RawParley, request_id: int) -> None:
     raw.model.says("one", HOLD, "two")
     raw.send(tool(request_id, "codex", {"prompt": "go"}))
     await raw.expect(lambda message: message.get("method") == "agent_message_delta")
-
-
-async def the_rest(raw: RawParley) -> list[Any]:
-    """All that the server still says until it ends, each message checked."""
-    messages: list[Any] = []
-    try:
-        while True:
-            messages.append(await raw.read_message())
-    except EOFError:
-        for frame in raw.frames:
-            check_message(frame, version="2025-06-18")
-        return messages
 
 
 async def exit_code_in_time(raw: RawParley) -> int:

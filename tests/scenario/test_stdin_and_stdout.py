@@ -15,14 +15,12 @@ from typing import IO, Any, Final
 import msgspec
 import pytest
 
-from kit.requests import initialize, request, result, tool
+from kit.requests import EXIT_SECONDS, initialize, request, result, tool
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.wire.jsonrpc import encode
 
 PATIENCE_SECONDS: Final = 10.0
-EXIT_SECONDS: Final = 10.0
-"""Two are promised; the rest is for a computer that has other things to do."""
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from kit.calls import Wire, answered, configured, failed, interrupted, is_event,
 from kit.events import agent_message, error, task_complete, task_started
 from kit.hands import offered
 from kit.json import as_json
+from kit.requests import STOPPED
 from kit.running import marked
 from kit.tool_servers import marker, program, running, until
 from parley.config.types import ToolServer
@@ -34,7 +35,6 @@ BAD_NAME: Final = error(
 GONE: Final = error("MCP client for `gone` failed to start: the program ended before it answered (exit code 3)")
 MUTE: Final = error("MCP client for `mute` failed to start: request timed out")
 LOST: Final = "the connection to the tool server was lost"
-STOPPED: Final = "Turn interrupted: the server was stopped"
 
 
 @pytest.fixture

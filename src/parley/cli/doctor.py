@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from parley.cli.overrides import BadLine, overrides_in
+from parley.app.signals import KILLED, SIGNALS
+from parley.cli.overrides import run_with_overrides
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
 from parley.errors import CommandNotStarted, ConfigError
@@ -27,9 +28,9 @@ usage: parley doctor [-c KEY=VALUE]...
 
 Say what Parley finds here: Python and the system, the home and its settings,
 the model and whether its key is set, and what confines commands: which
-mechanisms were tried out, which is used and why, what is hidden from commands,
-and what to do about what is missing. Nothing is changed, and nobody is asked
-over the network.
+mechanisms were tried out, which is used and why, what limits the memory and
+processes of commands, what is hidden from them, and what to do about what is
+missing. Nothing is changed, and nobody is asked over the network.
 
 options:
   -c, --config KEY=VALUE   a setting that wins over config.toml, as for
@@ -42,9 +43,6 @@ wrong command line, else 1.
 
 COLUMN: Final = 12
 """Where the text of a line begins, behind its name."""
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-KILLED: Final = 128
-"""The shell's way to say it: this and the number of the signal."""
 
 
 class _Switch(NamedTuple):
@@ -87,14 +85,10 @@ NOT_BY_A_SWITCH: Final = (
 
 def run_doctor(arguments: Sequence[str]) -> int:
     """Look around, print, and return the exit code that the usage tells of."""
-    try:
-        overrides = overrides_in(arguments, command="doctor")
-    except BadLine as error:
-        print(f"parley doctor: {error}", file=sys.stderr)
-        return 2
-    if overrides is None:
-        print(USAGE, end="")
-        return 0
+    return run_with_overrides(arguments, command="doctor", usage=USAGE, run=_look_around)
+
+
+def _look_around(overrides: Sequence[str]) -> int:
     # A signal that comes while we begin is kept until somebody is there to clean up.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     _line("parley", __version__)
@@ -169,7 +163,7 @@ def _nearest(path: str) -> str:
 
 
 def _look_at_model(settings: Settings) -> None:
-    from parley.app import why_no_key
+    from parley.app.by_hand import why_no_key
 
     provider = settings.provider
     _line("model", f"{settings.model}, by {provider.id} ({provider.wire_api}{_shown_address(provider.base_url)})")
@@ -210,10 +204,10 @@ async def _look_unless_ended(settings: Settings | None, ended_by: list[int]) -> 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:
     """Whether commands can be confined, by the settings or, where these cannot be used, at all."""
-    from parley.app import sandbox_report
+    from parley.app.by_hand import sandbox_report
 
     try:
-        report = await sandbox_report(settings)
+        report, limits = await sandbox_report(settings)
     except CommandNotStarted as error:
         _line("sandbox", f"none: no command can be started: {error}")
         return False
@@ -224,6 +218,7 @@ async def _look_at_sandbox(settings: Settings | None) -> bool:
     for switch in SWITCHES:
         if (value := switch.value()) is not None:
             _line("namespaces", f"{switch.name} is {value}")
+    _line("limits", limits)
     if settings is not None:
         _look_at_hidden(report.hidden, settings.sandbox.hidden_paths)
     chosen = "auto" if settings is None else settings.sandbox.mechanism

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from parley.app.signals import SIGNALS
 from parley.cli.logs import set_up_logging
-from parley.cli.overrides import BadLine, overrides_in
+from parley.cli.overrides import run_with_overrides
 from parley.errors import ConfigError
 
 __all__ = ["run_mcp"]
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 USAGE: Final = """\
 usage: parley mcp [-c KEY=VALUE]...
@@ -36,20 +35,16 @@ options:
 
 def run_mcp(arguments: Sequence[str]) -> int:
     """Serve, and return the exit code: 0 after an orderly end, 2 when it could not begin."""
-    try:
-        overrides = overrides_in(arguments, command="mcp")
-    except BadLine as error:
-        print(f"parley mcp: {error}", file=sys.stderr)
-        return 2
-    if overrides is None:
-        print(USAGE, end="")
-        return 0
+    return run_with_overrides(arguments, command="mcp", usage=USAGE, run=_serve)
+
+
+def _serve(overrides: Sequence[str]) -> int:
     _fill_closed_descriptors()
     # A signal that comes while we start is kept until somebody is there to end in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     import asyncio
 
-    from parley.app import serve_stdio
+    from parley.app.serving import serve_stdio
 
     try:
         set_up_logging(os.environ)

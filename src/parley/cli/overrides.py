@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
-__all__ = ["BadLine", "overrides_in"]
+__all__ = ["BadLine", "run_with_overrides"]
 
 
 class BadLine(Exception):
     """The command line makes no sense. The text says why."""
 
 
-def overrides_in(arguments: Sequence[str], *, command: str) -> list[str] | None:
+def run_with_overrides(
+    arguments: Sequence[str], *, command: str, usage: str, run: Callable[[list[str]], int]
+) -> int:
+    """Run a subcommand that takes settings and nothing else; its exit code, or 2 for a line that makes no sense."""
+    try:
+        overrides = _overrides_in(arguments, command=command)
+    except BadLine as error:
+        print(f"parley {command}: {error}", file=sys.stderr)
+        return 2
+    if overrides is None:
+        print(usage, end="")
+        return 0
+    return run(overrides)
+
+
+def _overrides_in(arguments: Sequence[str], *, command: str) -> list[str] | None:
     """The settings that were given, in order, on a command line that has nothing else; None: somebody wants
     to read the usage.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, NamedTuple
 
+from parley.app.signals import KILLED, SIGNALS
 from parley.cli.overrides import BadLine
 from parley.config.load import Loader
 from parley.config.types import SandboxMode, Settings, Wanted
@@ -53,12 +54,8 @@ closed. Then nothing that it started is left running.
 
 MODES: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
-KILLED: Final = 128
-"""The shell's way to say it: this and the number of the signal."""
 WAKE_BYTES: Final = 4096
 """One for each signal that came; nobody reads which."""
 
@@ -141,7 +138,7 @@ def _settings(asked: _Asked) -> Settings:
 
 
 async def _run(settings: Settings, command: Sequence[str]) -> int:
-    from parley.app import run_confined
+    from parley.app.by_hand import run_confined
 
     spout = _Spout()
     running = asyncio.ensure_future(run_confined(settings, command, output=spout.pass_on))

@@ -20,6 +20,7 @@ __all__ = [
     "Command",
     "Commands",
     "Ended",
+    "Mount",
     "Output",
     "Restriction",
     "Root",
@@ -148,6 +149,15 @@ class Restriction(Struct, frozen=True, kw_only=True):
     """A program of the kernel's packet filter, as `struct sock_filter`s; empty: none."""
 
 
+class Mount(Struct, frozen=True, kw_only=True):
+    """What a launcher lays over a place. Paths are absolute, and have no links in them."""
+
+    place: str
+    source: str | None
+    """What is seen there, with all that is mounted in it; None: a file system of the launcher's own."""
+    writable: bool
+
+
 class Start(Struct, frozen=True, kw_only=True):
     """How a command is started: by its own words, or by those of a launcher around it."""
 
@@ -159,6 +169,10 @@ class Start(Struct, frozen=True, kw_only=True):
     reports: bool = False
     """It is a launcher: in the descriptor behind those it says, in the words of bubblewrap's
     `--json-status-fd`, that it has started the command and with which code that has ended."""
+    mounts: tuple[Mount, ...] = ()
+    """All that such a launcher mounts, outer places first, `/` and `/dev` among them; empty: that is not looked
+    at. Behind these mounts it reads from the next descriptor, as with `--block-fd`, before it starts the
+    command. It finds something there when they have been looked at, and all are what they are to be."""
     restriction: Restriction | None = None
     timeout_seconds: float
 
@@ -171,8 +185,8 @@ class Starter(Protocol):
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
-            CannotConfine: the restriction could not be laid on, or the launcher has ended without
-                having started the command; nothing of it has run.
+            CannotConfine: the restriction could not be laid on, the launcher has mounted something else,
+                or has ended without having started the command; nothing of it has run.
         """
         ...
 

@@ -14,14 +14,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from parley.errors import CommandNotStarted, os_detail
-from parley.ports.commands import MARK, Bounds, Command, Ended, Output, Start, Starter
+from parley.ports.commands import MARK, Bounds, Command, Ended, Mount, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import Places, above, depth, find, refuse_hidden
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
 from parley.sandbox.vacancies import Vacancy, fill, leave_all
 
-__all__ = ["OLDEST", "Bubblewrap", "arguments", "is_trustworthy", "knows_sizes", "launcher", "limiter", "mounts"]
+__all__ = [
+    "OLDEST",
+    "Bubblewrap",
+    "arguments",
+    "is_trustworthy",
+    "knows_sizes",
+    "laid",
+    "launcher",
+    "limiter",
+    "mounts",
+]
 
 OLDEST: Final = (0, 4)
 """Older versions may not tell what became of the command (`--json-status-fd`)."""
@@ -108,6 +118,18 @@ def mounts(places: Places) -> Iterator[tuple[str, ...]]:
         yield words[path]
     for path in places.hidden_folders:
         yield ("--remount-ro", path)
+
+
+def laid(places: Places) -> Iterator[Mount]:
+    """What that comes to, upon what is always there."""
+    words = [each for each in mounts(places) if each[0] != "--remount-ro" and each[-1] != "/"]
+    yield Mount(place="/", source="/", writable="/" in places.roots)
+    yield Mount(place="/dev", source=None, writable=False)
+    if all(place != "/dev" for *_, place in words):
+        yield Mount(place="/dev/shm", source=None, writable=True)
+    yield Mount(place="/proc", source=None, writable=False)
+    for how, *sources, place in words:
+        yield Mount(place=place, source=next(iter(sources), None), writable=how == "--bind")
 
 
 def arguments(
@@ -311,7 +333,8 @@ class Bubblewrap:
             namespaces=True,
         )
         first = _FIRST_DESCRIPTOR + len(command.files)
-        descriptors = ("--args", str(first), "--seccomp", str(first + 1), "--json-status-fd", str(first + 2))
+        options = ("--args", "--seccomp", "--json-status-fd", "--block-fd")
+        descriptors = (word for place, option in enumerate(options, first) for word in (option, str(place)))
         argv = (self._launcher, *descriptors, "--", *self._limits, *command.argv)
         _refuse_too_long(command, words=len(argv) + len(words))
         return Start(
@@ -321,5 +344,6 @@ class Bubblewrap:
             env={"PATH": "/usr/bin:/bin", **mark},
             files=(*command.files, _as_file(words), filtered),
             reports=True,
+            mounts=tuple(laid(places)),
             timeout_seconds=command.timeout_seconds,
         )

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Final
 
 from msgspec import Struct
 
+from parley.sandbox.descriptors import change_mode, entered, opened_up, reached
+
 __all__ = [
     "MISSING",
+    "MOVED_ASIDE",
     "Aside",
     "Budget",
     "CannotPutBack",
@@ -28,11 +31,12 @@ __all__ = [
     "Other",
     "is_same",
     "is_whole",
-    "opened_up",
     "put_back",
     "take",
-    "unused_name",
 ]
+
+MOVED_ASIDE: Final = ".refused-"
+"""How the name of what was moved aside begins. Nobody looks for it."""
 
 _DEEPEST: Final = 16
 """Directories within each other: deeper than any that git or an agent makes."""
@@ -45,7 +49,6 @@ _SETTLED_NANOSECONDS: Final = 2_000_000_000
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN_FOLDER: Final = _OPEN | os.O_DIRECTORY
-_REACH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -59,6 +62,8 @@ class File(Struct, frozen=True, kw_only=True):
     """None: it cannot be read, or is too much to be kept."""
     identity: tuple[int, ...]
     """What the system changes with the content, whatever the command does about it."""
+    names: int
+    """How many it has: whoever writes to one of them writes to all."""
     is_settled: bool
     """Its last change was long enough ago for the next one to show in its identity."""
 
@@ -66,6 +71,9 @@ class File(Struct, frozen=True, kw_only=True):
     def can_be_trusted(self) -> bool:
         """Whether a file of the same identity has the same content, and need not be read."""
         return self.is_settled and self.content is not None
+
+    def has_gained_names(self, before: File) -> bool:
+        return self.names > before.names
 
 
 class Link(Struct, frozen=True):
@@ -125,10 +133,34 @@ class Aside:
 
     def move(self, name: str, folder: int) -> None:
         """Move something there out of the directory of a descriptor."""
-        unused = unused_name(name)
-        with _reached(name, folder) as descriptor, opened_up(descriptor):
-            os.rename(name, unused, src_dir_fd=folder, dst_dir_fd=self.folder)
+        unused = _unused_name(name)
+        _move(name, unused, source=folder, target=self.folder)
         self.names.append(unused)
+
+    def move_contents(self, name: str, entries: Iterable[str], folder: int) -> None:
+        """Move these out of a directory, which itself stays where it is, into a new one there.
+
+        Raises:
+            OSError: one of them cannot be moved; all others were.
+        """
+        unused = _unused_name(name)
+        os.mkdir(unused, dir_fd=self.folder)
+        self.names.append(unused)
+        failed: OSError | None = None
+        with ExitStack() as held_open:
+            source, target = entered(name, held_open, folder), entered(unused, held_open, self.folder)
+            for each in entries:
+                try:
+                    _move(each, each, source=source, target=target)
+                except OSError as error:
+                    failed = error
+        if failed is not None:
+            raise failed
+
+
+def _move(name: str, other: str, *, source: int, target: int) -> None:
+    with reached(name, source) as descriptor, opened_up(descriptor):
+        os.rename(name, other, src_dir_fd=source, dst_dir_fd=target)
 
 
 # --- looking -----------------------------------------------------------------------------
@@ -151,7 +183,7 @@ def take(
         if stat.S_ISDIR(found.st_mode):
             if not opens:
                 return _folder(name, found, folder, budget, known, opens, level)
-            with _reached(name, folder) as descriptor, opened_up(descriptor):
+            with reached(name, folder) as descriptor, opened_up(descriptor):
                 return _folder(name, found, folder, budget, known, opens, level)
     except (FileNotFoundError, NotADirectoryError):
         return MISSING
@@ -180,6 +212,7 @@ def _as_item(found: os.stat_result, content: bytes | None) -> File:
         mode=stat.S_IMODE(found.st_mode),
         content=content,
         identity=_identity(found),
+        names=found.st_nlink,
         is_settled=time.time_ns() - found.st_ctime_ns > _SETTLED_NANOSECONDS,
     )
 
@@ -219,37 +252,6 @@ def _folder(
     return Folder(mode=mode, entries=inside, is_whole=is_whole)
 
 
-@contextmanager
-def _reached(name: str, folder: int) -> Iterator[int]:
-    """A descriptor of whatever is there, which need not be open to us."""
-    descriptor = os.open(name, _REACH, dir_fd=folder)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def opened_up(descriptor: int) -> Iterator[None]:
-    """Be let into a directory that may be shut, and that is as it was afterwards."""
-    found = os.fstat(descriptor)
-    is_shut = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IRWXU != stat.S_IRWXU
-    if not is_shut or found.st_uid != os.geteuid():
-        yield
-        return
-    mode = stat.S_IMODE(found.st_mode)
-    _change_mode(descriptor, mode | stat.S_IRWXU)
-    try:
-        yield
-    finally:
-        _change_mode(descriptor, mode)
-
-
-def _change_mode(descriptor: int, mode: int) -> None:
-    """Also of what was not opened to be read."""
-    os.chmod(f"/proc/self/fd/{descriptor}", mode)
-
-
 # --- comparing and putting back ----------------------------------------------------------
 
 
@@ -258,7 +260,7 @@ def is_same(before: Item, now: Item) -> bool:
     if isinstance(before, File) and isinstance(now, File):
         if before.content is None or now.content is None:
             return before.identity == now.identity
-        return (before.mode, before.content) == (now.mode, now.content)
+        return (before.mode, before.content) == (now.mode, now.content) and not now.has_gained_names(before)
     if isinstance(before, Folder) and isinstance(now, Folder):
         return (before.mode, before.is_whole, before.entries.keys()) == (
             now.mode,
@@ -291,9 +293,9 @@ def put_back(name: str, before: Item, now: Item, *, folder: int, aside: Aside) -
         return []
     if isinstance(before, Folder) and isinstance(now, Folder) and (now.is_whole or not before.is_whole):
         return _put_back_inside(name, before, now, folder=folder, aside=aside)
-    if isinstance(before, File) and isinstance(now, File) and before.content == now.content:
-        with _reached(name, folder) as descriptor:
-            _change_mode(descriptor, before.mode)
+    if isinstance(before, File) and isinstance(now, File) and _differ_in_mode(before, now):
+        with reached(name, folder) as descriptor:
+            change_mode(descriptor, before.mode)
         return [name]
     if isinstance(now, Folder | File):
         aside.move(name, folder)
@@ -303,10 +305,15 @@ def put_back(name: str, before: Item, now: Item, *, folder: int, aside: Aside) -
     return [name]
 
 
+def _differ_in_mode(before: File, now: File) -> bool:
+    """Whether that is all."""
+    return before.content == now.content and not now.has_gained_names(before)
+
+
 def _put_back_inside(name: str, before: Folder, now: Folder, *, folder: int, aside: Aside) -> list[str]:
     changed: list[str] = []
     failed: OSError | CannotPutBack | None = None
-    with _reached(name, folder) as descriptor:
+    with reached(name, folder) as descriptor:
         with opened_up(descriptor):
             # Of a directory that was too large, what was not looked at is nobody's business.
             names = before.entries.keys() | (now.entries.keys() if before.is_whole else ())
@@ -319,7 +326,7 @@ def _put_back_inside(name: str, before: Folder, now: Folder, *, folder: int, asi
                 else:
                     changed += [f"{name}/{path}" for path in inside]
         if before.mode != now.mode:
-            _change_mode(descriptor, before.mode)
+            change_mode(descriptor, before.mode)
             changed.append(name)
     if failed is not None:
         raise failed
@@ -356,6 +363,6 @@ def _make(name: str, item: Item, *, folder: int) -> None:
             raise CannotPutBack(name)
 
 
-def unused_name(name: str) -> str:
+def _unused_name(name: str) -> str:
     """What something is called that was moved aside."""
-    return os.fsdecode(os.fsencode(f".refused-{os.urandom(4).hex()}-{name}")[:_LONGEST_NAME])
+    return os.fsdecode(os.fsencode(f"{MOVED_ASIDE}{os.urandom(4).hex()}-{name}")[:_LONGEST_NAME])

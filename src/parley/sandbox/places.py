@@ -245,10 +245,13 @@ def _led_to(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
     """Where links of a `.git` lead to, as far as that could be written to.
 
     Raises:
-        CannotConfine: a command could put something else there.
+        CannotConfine: a command could put something else there, or has taken it away just now.
     """
     for link in links:
-        real = os.path.realpath(link)
+        try:
+            real = os.path.realpath(link)
+        except OSError as error:
+            raise CannotConfine(f"{sayable(link)} cannot be looked at: {error.strerror}") from None
         if any(is_below(real, root) for root in roots):
             if real in roots or not os.path.lexists(real):
                 raise CannotConfine(f"{sayable(link)} leads to {sayable(real)}, which cannot be protected")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from msgspec import UNSET, Raw
@@ -72,28 +73,16 @@ def _is_given_reasons(shown: Shown, *, full: bool) -> bool:
 
 def _fields(question: Question, *, call: str, full: bool) -> QuestionFields:
     shown = question.shown
-    reason = shown.reason if _is_given_reasons(shown, full=full) else UNSET
-    approval_id = question.approval_id if full else UNSET
+    fields = partial(
+        QuestionFields,
+        codex_mcp_tool_call_id=call,
+        codex_event_id=question.event_id,
+        codex_call_id=shown.call_id,
+        codex_reason=shown.reason if _is_given_reasons(shown, full=full) else UNSET,
+        parley_approval_id=question.approval_id if full else UNSET,
+    )
     match shown:
         case ExecApprovalRequest(command=command, cwd=cwd):
-            return QuestionFields(
-                codex_elicitation="exec-approval",
-                codex_mcp_tool_call_id=call,
-                codex_event_id=question.event_id,
-                codex_call_id=shown.call_id,
-                codex_command=command,
-                codex_cwd=cwd,
-                codex_reason=reason,
-                parley_approval_id=approval_id,
-            )
+            return fields(codex_elicitation="exec-approval", codex_command=command, codex_cwd=cwd)
         case ApplyPatchApprovalRequest(changes=changes, grant_root=grant_root):
-            return QuestionFields(
-                codex_elicitation="patch-approval",
-                codex_mcp_tool_call_id=call,
-                codex_event_id=question.event_id,
-                codex_call_id=shown.call_id,
-                codex_reason=reason,
-                codex_grant_root=grant_root,
-                codex_changes=changes,
-                parley_approval_id=approval_id,
-            )
+            return fields(codex_elicitation="patch-approval", codex_changes=changes, codex_grant_root=grant_root)

@@ -24,7 +24,7 @@ from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Desk, Granted
 from parley.tools.cutting import for_model
 from parley.tools.patch.patience import Wanted
-from parley.tools.patch.threads import in_thread, written_in_thread
+from parley.tools.patch.threads import begun_in_thread, written_in_thread
 from parley.tools.results import (
     BAD_ARGUMENTS,
     denied_by_sandbox,
@@ -250,7 +250,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
         )
 
     try:
-        return await in_thread(verified, name="verify-patch")
+        return await begun_in_thread(verified, name="verify-patch")
     finally:
         wanted.give_up()
 

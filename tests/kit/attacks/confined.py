@@ -14,13 +14,13 @@ from typing import Final, NamedTuple, Self, get_args
 
 from kit.attacks.attempts import KINDS, World
 from kit.attacks.ground import Ground, Outcomes, by_itself
+from kit.confined import confined
 from kit.needs import no_bubblewrap, no_landlock
 from kit.running import PATH, PATIENCE_SECONDS, Ran
 from parley.config.types import Mechanism
 from parley.ports.commands import Bounds, Command, Root
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
-from parley.wire.events import OutputStream
 
 __all__ = ["CELLS", "MODES", "Confined", "Mode", "Survey", "root"]
 
@@ -78,27 +78,8 @@ class Confined:
         timeout_seconds: float = PATIENCE_SECONDS,
     ) -> Ran:
         """Run a command to its end and keep all that it says."""
-        return self._runner.run(self.ran(bounds, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds))
-
-    async def ran(
-        self,
-        bounds: Bounds | None,
-        *argv: str,
-        cwd: str = "/",
-        env: Mapping[str, str] | None = None,
-        timeout_seconds: float = PATIENCE_SECONDS,
-    ) -> Ran:
-        said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
-        environment = {"PATH": PATH} if env is None else env
-        command = Command(argv=argv, cwd=cwd, env=environment, timeout_seconds=timeout_seconds, bounds=bounds)
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
-            ended = await self.commands.run(command, output=lambda stream, data: said[stream].append(data))
-        return Ran(
-            exit_code=ended.exit_code,
-            stdout=b"".join(said["stdout"]),
-            stderr=b"".join(said["stderr"]),
-            signal=ended.signal,
-            timed_out=ended.timed_out,
+        return self._runner.run(
+            confined(self.commands, bounds, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds)
         )
 
     def cancel_when_it_speaks(self, bounds: Bounds, *argv: str, cwd: str) -> None:
@@ -151,14 +132,14 @@ class Survey(NamedTuple):
 
 def survey(kinds: Sequence[str]) -> Survey:
     """In one mode: which user it is makes no difference to the others."""
-    with Ground() as ground, Confined() as confined:
+    with Ground() as ground, Confined() as commands:
         reasons = {"bubblewrap": no_bubblewrap(), "landlock": no_landlock()}
         unconfined = {each: why for each, why in reasons.items() if why}
         return Survey(
             by_itself={kind: ground.attack(kind, by_itself) for kind in kinds},
             unconfined=unconfined,
             confined=[
-                (kind, mechanism, mode.name, confined.attack(ground, kind, mechanism, mode))
+                (kind, mechanism, mode.name, commands.attack(ground, kind, mechanism, mode))
                 for kind, mechanism, mode in CELLS
                 if kind in kinds
                 and mechanism not in unconfined

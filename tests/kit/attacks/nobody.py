@@ -18,14 +18,17 @@ NOBODY: Final = 64_217
 LONGEST_SECONDS: Final = 100
 
 
-def as_nobody(*words: str) -> str:
-    """What our Python prints with these words, as that user. Skips the test where that cannot be tried."""
+def as_nobody(*words: str, prepared: str = "") -> str:
+    """What our Python prints with these words, as that user. Skips the test where that cannot be tried.
+
+    Before, a script of the superuser's may prepare mounts for it, which nobody else sees.
+    """
     if os.getuid():
         pytest.skip("the tests run as an ordinary user anyway")
     python = _python()
     if python is None:
         pytest.skip("no Python that an ordinary user may run can import this checkout")
-    done = _run(python, *words)
+    done = _run(python, *words) if not prepared else _run_prepared(prepared, python, *words)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
@@ -43,11 +46,16 @@ def _python() -> str | None:
     return None
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
+def _run_prepared(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    become = f'exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups "$0" "$@"'
+    return _run("unshare", "--mount", "sh", "-ec", f"{script}\n{become}", *words, user=0)
+
+
+def _run(*words: str, user: int = NOBODY) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         words,
-        user=NOBODY,
-        group=NOBODY,
+        user=user,
+        group=user,
         extra_groups=[],
         cwd="/",
         env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},

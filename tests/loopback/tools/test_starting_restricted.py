@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from kit.needs import LANDLOCK
-from kit.running import PATH, PYTHON, Ran, marked, open_descriptors, out_of_time, ran
+from kit.running import PATH, PYTHON, Ran, cancelled_after, marked, open_descriptors, out_of_time, ran
 from parley.errors import CannotConfine, CommandNotStarted
 from parley.ports.commands import Restriction, Rule
 from parley.tools.commands.executor import Executor
@@ -362,12 +362,7 @@ async def test_cancelling_a_restricted_start_at_any_moment_leaves_nothing(execut
     await ran(executor, "true")
     before = open_descriptors()
     for ticks in range(30):
-        task = asyncio.create_task(ran(executor, "sh", "-c", "sleep 1000; :", marker, restriction=READ_ONLY))
-        for _ in range(ticks):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled_after(ticks, ran(executor, "sh", "-c", "sleep 1000; :", marker, restriction=READ_ONLY))
         assert marked(marker) == []
 
     assert open_descriptors() == before

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from kit.hands import NoCommands
 from kit.questions import command_question
-from kit.room import NoCommands, StandingClock
+from kit.room import StandingClock
 from parley.agent.bounds import Roots
 from parley.config.load import Loader
 from parley.config.types import Approvals, Settings, Wanted

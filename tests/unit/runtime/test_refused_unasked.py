@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.room import NoCommands, StandingClock
+from kit.hands import NoCommands
+from kit.room import StandingClock
 from parley.agent.bounds import Roots
 from parley.config.load import Loader
 from parley.config.types import Wanted

@@ -8,8 +8,8 @@ import pytest
 
 from kit.bounds import bounds
 from parley.errors import CannotConfine, CommandNotStarted
-from parley.ports.commands import MARK, Command, Ended, Output, Start
-from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, mounts
+from parley.ports.commands import MARK, Command, Ended, Mount, Output, Start
+from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts
 from parley.sandbox.places import Places
 from parley.sandbox.seccomp import program
 
@@ -134,6 +134,53 @@ def test_all_can_be_the_root() -> None:
     assert words[words.index("--ro-bind") :][:3] == ("--ro-bind", "/.git", "/.git")
 
 
+def laid_upon(places: Places) -> list[tuple[str, str | None, bool]]:
+    return [(each.place, each.source, each.writable) for each in laid(places)]
+
+
+def test_what_is_mounted_is_told_in_the_order_of_the_words() -> None:
+    places = Places(
+        roots=("/w",), vacant=("/w/.git",), hidden_folders=("/w/keys",), hidden_files=("/home/u/.netrc",)
+    )
+
+    assert laid_upon(places) == [
+        ("/", "/", False),
+        ("/dev", None, False),
+        ("/dev/shm", None, True),
+        ("/proc", None, False),
+        ("/w", "/w", True),
+        ("/w/.git", "/w/.git", False),
+        ("/w/keys", None, False),
+        ("/home/u/.netrc", "/dev/null", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        (
+            Places(roots=("/",)),
+            [("/", "/", True), ("/dev", None, False), ("/dev/shm", None, True), ("/proc", None, False)],
+        ),
+        (
+            Places(roots=("/dev/shm",)),
+            [
+                *(("/", "/", False), ("/dev", None, False), ("/dev/shm", None, True), ("/proc", None, False)),
+                ("/dev/shm", "/dev/shm", True),
+            ],
+        ),
+        (
+            Places(roots=("/dev",)),
+            [("/", "/", False), ("/dev", None, False), ("/proc", None, False), ("/dev", "/dev", True)],
+        ),
+    ],
+)
+def test_of_what_is_always_mounted_that_is_told_which_can_be_seen(
+    places: Places, told: list[tuple[str, str | None, bool]]
+) -> None:
+    assert laid_upon(places) == told
+
+
 @pytest.mark.parametrize(
     ("mode", "folder_mode", "trusted"),
     [
@@ -195,7 +242,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
     )
     assert start == Start(
         argv=(
-            *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--"),
+            *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--block-fd", "8", "--"),
             *("/usr/bin/prlimit", "--nproc=512", "--core=0", "--"),
             *("sh", "-c", "true"),
         ),
@@ -208,6 +255,12 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
             program(os.uname().machine, writable=False, network=False, unix_sockets=False, namespaces=True),
         ),
         reports=True,
+        mounts=(
+            Mount(place="/", source="/", writable=False),
+            Mount(place="/dev", source=None, writable=False),
+            Mount(place="/dev/shm", source=None, writable=True),
+            Mount(place="/proc", source=None, writable=False),
+        ),
         timeout_seconds=3.0,
     )
 

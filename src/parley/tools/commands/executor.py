@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from parley.errors import CannotConfine, CommandNotStarted, os_detail
-from parley.ports.commands import MARK, Ended, Output, Restriction, Start
+from parley.ports.commands import MARK, Ended, Mount, Output, Restriction, Start
 from parley.tools.commands import messages
 from parley.tools.commands.messages import (
     ENDED,
@@ -31,16 +31,19 @@ from parley.tools.commands.messages import (
     GIVES_WAY,
     KILL,
     MESSAGE,
+    MOVED,
     READY,
     START,
     STEPS,
     UNCONFINED,
+    UNSEEN,
     UNSTARTED,
 )
 from parley.tools.commands.sweep import is_stopped, sweep
 from parley.tools.open_files import for_programs
 from parley.tools.to_the_end import to_the_end
 from parley.wire.events import OutputStream
+from parley.wire.text import sayable
 
 __all__ = ["Executor"]
 
@@ -71,7 +74,9 @@ DRAIN_SECONDS: Final = 0.5
 class Executor:
     """Starts commands, by one fork server that the first of them starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, root: str = "/") -> None:
+        """`root` is where it is found out whether systemd can limit what commands use, and where that is asked."""
+        self._root = root
         self._servers: list[_ForkServerLink] = []
         """The last one starts commands. Those before it gave way, and look after what they have started."""
         self._running: set[_Running] = set()
@@ -83,9 +88,9 @@ class Executor:
         request = _request(start, mark).packed()
         entry = f"{MARK}={mark}".encode()
         # Where a fork server was lost or gave way before the command was started, another one is asked.
-        ended = await self._run(start, request, _Running(output, entry))
+        ended = await self._run(start, request, _Running(output, entry, start.mounts))
         if ended is None:
-            ended = await self._run(start, request, running := _Running(output, entry))
+            ended = await self._run(start, request, running := _Running(output, entry, start.mounts))
             if ended is None:
                 raise running.why_not or CommandNotStarted("the process that starts commands has ended")
         return ended
@@ -141,7 +146,7 @@ class Executor:
         self._servers = [server for server in self._servers if not server.lost.done()]
         if not self._servers or self._servers[-1].gives_way:
             try:
-                self._servers.append(_ForkServerLink())
+                self._servers.append(_ForkServerLink(self._root))
             except OSError as error:
                 why = f"the process that starts commands cannot be started: {os_detail(error)}"
                 raise CommandNotStarted(why) from error
@@ -168,6 +173,7 @@ def _request(start: Start, mark: str) -> messages.Request:
         env=dict(_variable(name, value) for name, value in (*others, (MARK, mark))),
         files=start.files,
         reports=start.reports,
+        mounts=tuple(map(_laid, start.mounts)),
         restriction=None if start.restriction is None else _restriction(start.restriction),
     )
 
@@ -185,6 +191,11 @@ def _restriction(its: Restriction) -> messages.Restriction:
         rules=tuple((_as_bytes(rule.path, "a path of a rule"), rule.rights) for rule in its.rules),
         seccomp=its.seccomp,
     )
+
+
+def _laid(its: Mount) -> messages.Laid:
+    what = "a place of a mount"
+    return _as_bytes(its.place, what), None if its.source is None else _as_bytes(its.source, what), its.writable
 
 
 def _as_bytes(text: str, what: str) -> bytes:
@@ -210,6 +221,14 @@ def _ended(status: int | None, *, timed_out: bool, seconds: float) -> Ended:
 def _unconfined(number: int) -> CannotConfine:
     step, error = divmod(number, ERROR_NUMBERS)
     return CannotConfine(f"{STEPS[step]} failed: {os_detail(OSError(error, os.strerror(error)))}")
+
+
+def _moved(mount: Mount) -> CannotConfine:
+    return CannotConfine(f"{sayable(mount.place)} is not what it was any more: another has taken its place")
+
+
+def _unseen(number: int) -> CannotConfine:
+    return CannotConfine(f"looking at its mounts failed: {os_detail(OSError(number, os.strerror(number)))}")
 
 
 def _unstarted(status: int) -> CannotConfine:
@@ -243,10 +262,11 @@ async def _hear(guardian: int | None, *said: asyncio.Future[None], seconds: floa
 class _Running:
     """One command: its pipes, and the control socket on which its supervisor reports."""
 
-    def __init__(self, output: Output, mark: bytes) -> None:
+    def __init__(self, output: Output, mark: bytes, mounts: tuple[Mount, ...]) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
         self._mark = mark
+        self._mounts = mounts
         self._control: socket.socket | None = None
         self._given_away = ExitStack()
         self._to_pass: list[int] = []
@@ -372,6 +392,10 @@ class _Running:
             self.why_not = CommandNotStarted(os_detail(OSError(number, os.strerror(number))))
         elif kind == UNCONFINED:
             self.why_not = _unconfined(number)
+        elif kind == MOVED:
+            self.why_not = _moved(self._mounts[number])
+        elif kind == UNSEEN:
+            self.why_not = _unseen(number)
         elif kind == UNSTARTED:
             self.why_not = _unstarted(number)
         elif kind == ENDED:
@@ -409,7 +433,7 @@ class _Running:
 class _ForkServerLink:
     """The process that forks supervisors; gone when `lost` is done, and to be replaced when it gives way."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._requests = 0
         self._fallen: dict[int, asyncio.Future[None]] = {}
@@ -425,7 +449,7 @@ class _ForkServerLink:
                 self._process = subprocess.Popen(
                     (
                         *(sys.executable, "-I", "-S", "-c", FORK_SERVER, str(Path(__file__).parent.parent)),
-                        *(str(theirs.fileno()), str(for_programs())),
+                        *(str(theirs.fileno()), str(for_programs()), root),
                     ),
                     cwd="/",
                     env={},

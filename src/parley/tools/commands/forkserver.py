@@ -26,6 +26,7 @@ import sys
 from .children import Children
 from .messages import FAILED, FALLEN, GIVES_WAY, KILL, MESSAGE
 from .restrict import prctl
+from .scope import enter
 from .supervisor import WAKERS, send, supervise
 
 TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
@@ -42,14 +43,16 @@ LIMITS: Final = tuple({getattr(resource, name) for name in dir(resource) if name
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the last argument but one, until it is closed.
+    """Serve the socket whose descriptor is the first of the last three arguments, until it is closed.
 
-    The last one is how many files a command may open, unless it asks for more.
+    The second is how many files a command may open, unless it asks for more; the last is where the files of
+    the system are.
     """
-    descriptor, open_files = map(int, sys.argv[-2:])
+    descriptor, open_files = map(int, sys.argv[-3:-1])
     server = socket.socket(fileno=descriptor)
     server.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server, which tells us what it means for us
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody is told how a child ended
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -59,6 +62,7 @@ def main() -> None:
         pass  # by now nobody may open so many
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGCONT)  # if we are stopped then, we see that the socket is closed
+    enter(sys.argv[-1])
     gc.disable()
     gc.freeze()  # no collection writes to pages that are shared with the supervisors
     _ForkServer(server).serve()

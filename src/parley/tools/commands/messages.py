@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final
 
+    Laid = tuple[bytes, bytes | None, bool]
+    """What a launcher mounts, as `ports/commands.py` has it: where, what, and whether it may be written to."""
+
 __all__ = [
     "ENDED",
     "ERROR_NUMBERS",
@@ -22,11 +25,13 @@ __all__ = [
     "GIVES_WAY",
     "KILL",
     "MESSAGE",
+    "MOVED",
     "READY",
     "REQUEST_SIZE",
     "START",
     "STEPS",
     "UNCONFINED",
+    "UNSEEN",
     "UNSTARTED",
     "Request",
     "Restriction",
@@ -53,6 +58,12 @@ UNCONFINED: Final = b"u"
 that of the step in `STEPS` times `ERROR_NUMBERS`, and the error number."""
 UNSTARTED: Final = b"l"
 """From a supervisor: the launcher ended with this wait status, and has not started the command."""
+MOVED: Final = b"m"
+"""From a supervisor: of what the launcher was to mount, the one with this index is not in its place. It has not
+started the command."""
+UNSEEN: Final = b"n"
+"""From a supervisor: what the launcher has mounted cannot be looked at, for this error number. It has not started
+the command."""
 ENDED: Final = b"e"
 """From a supervisor: the command ended with this wait status, and all that it started is dead."""
 
@@ -85,7 +96,7 @@ class Restriction:
 class Request:
     """A command as it travels to its supervisor, over the control socket."""
 
-    __slots__ = ("argv", "cwd", "env", "files", "reports", "restriction")
+    __slots__ = ("argv", "cwd", "env", "files", "mounts", "reports", "restriction")
 
     def __init__(
         self,
@@ -95,10 +106,11 @@ class Request:
         env: Mapping[bytes, bytes],
         files: tuple[bytes, ...],
         reports: bool,
+        mounts: tuple[Laid, ...],
         restriction: Restriction | None,
     ) -> None:
         self.argv, self.cwd, self.env = argv, cwd, env
-        self.files, self.reports, self.restriction = files, reports, restriction
+        self.files, self.reports, self.mounts, self.restriction = files, reports, mounts, restriction
 
     def packed(self) -> bytes:
         """With its size in front."""

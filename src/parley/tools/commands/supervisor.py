@@ -4,8 +4,8 @@ Needs the standard library alone. Whatever the command starts falls to its super
 parent ends. The supervisor tells the executor how the command ended only when all of that is dead,
 and ends everything as soon as the executor closes its end of the control socket.
 
-What it is told about a launcher, by the launcher, it reads only when all is over: nobody who holds that
-pipe can delay it.
+What it is told about a launcher, by the launcher, it reads before the command runs and when all is over:
+nobody who holds that pipe can delay it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .messages import (
     UNSTARTED,
     Request,
 )
+from .mounts import Held
 from .restrict import StepFailed, restricted
 
 TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
@@ -51,6 +52,8 @@ FIRST_FILE: Final = 3
 """The descriptor behind the standard ones."""
 REPORT_BYTES: Final = 64 * 1024
 """All that a pipe holds; a launcher says a few hundred bytes."""
+LOOK_MILLISECONDS: Final = 1
+"""How long a launcher is left alone before its mounts are looked at again. It needs some five for them."""
 
 
 def supervise(fork_server: int, children: Children, control: int, stdout: int, stderr: int) -> None:
@@ -65,7 +68,7 @@ def supervise(fork_server: int, children: Children, control: int, stdout: int, s
         send(executor, READY, os.getpid())
         _raise_oom_score()
         os.chdir(request.cwd)
-        reports, passed = _open_passed(request)
+        reports, held, passed = _open_passed(request)
         places = [(stdout, 1), (stderr, 2), *((each, place) for place, each in enumerate(passed, FIRST_FILE))]
         first = _spawn(request, places)
     except StepFailed as failed:
@@ -76,11 +79,14 @@ def supervise(fork_server: int, children: Children, control: int, stdout: int, s
         return
     for descriptor in (stdout, stderr, *passed):
         os.close(descriptor)
-    status, of_itself = _wait_for_all(first, fork_server, children, executor)
-    if reports is None:
+    status, of_itself = _wait_for_all(first, fork_server, children, executor, held)
+    if held is not None and held.refused is not None:
+        send(executor, *held.refused)
+    elif reports is None:
         send(executor, ENDED, status)
     else:
-        send(executor, *_end_of_launched(_last_words(reports), status, of_itself))
+        words = (b"" if held is None else held.said) + _last_words(reports)
+        send(executor, *_end_of_launched(words, status, of_itself))
 
 
 def send(to: socket.socket, kind: bytes, number: int) -> None:
@@ -128,19 +134,26 @@ def _raise_oom_score() -> None:
         os.close(file)
 
 
-def _open_passed(request: Request) -> tuple[int | None, list[int]]:
-    """Where a launcher's words are read, if it is one; and what is passed to the program, in order.
+def _open_passed(request: Request) -> tuple[int | None, Held | None, list[int]]:
+    """Where a launcher's words are read, if it is one; what holds it, if it is to wait; and what is passed to the
+    program, in order.
 
     All are above the places that they will have there, so that none is overwritten on the way.
     """
     passed = [_file_of(content) for content in request.files]
     reports: int | None = None
+    held: Held | None = None
     if request.reports:
         reports, theirs = os.pipe()
         os.set_blocking(reports, False)
         passed.append(theirs)
+        if request.mounts:
+            # Datagrams, which know no end: where nobody is left who could let it go on, it waits for ever.
+            ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
+            held = Held(reports, ours, request.mounts)
+            passed.append(gate.detach())
     above = FIRST_FILE + len(passed)
-    return reports, [_moved(descriptor, above) for descriptor in passed]
+    return reports, held, [_moved(descriptor, above) for descriptor in passed]
 
 
 def _file_of(content: bytes) -> int:
@@ -213,11 +226,14 @@ def _programs(name: bytes, path: bytes) -> Iterator[bytes]:
 # --- the end -----------------------------------------------------------------------------
 
 
-def _wait_for_all(first: int, fork_server: int, children: Children, executor: socket.socket) -> tuple[int, bool]:
+def _wait_for_all(
+    first: int, fork_server: int, children: Children, executor: socket.socket, held: Held | None
+) -> tuple[int, bool]:
     """The wait status of the command, once it and all that it started are dead; whether it ended of itself.
 
     When the command ends, is to end, or has nobody left to report to, everything is killed; also
-    when the fork server is dead, for then nobody takes over what we would leave. Those
+    when the fork server is dead, for then nobody takes over what we would leave, or when a launcher is
+    refused that was held. Those
     whose parent is killed fall to us before we are told of its death, so that no wake-up is missed.
     """
     poller = select.poll()
@@ -226,7 +242,7 @@ def _wait_for_all(first: int, fork_server: int, children: Children, executor: so
     status: int | None = None
     ending = of_itself = False
     while True:
-        ready = [descriptor for descriptor, _ in poller.poll()]
+        ready = [each for each, _ in poller.poll(LOOK_MILLISECONDS if held is not None and held.waits else None)]
         ending |= children.told_to_end() or os.getppid() != fork_server
         if executor.fileno() in ready:  # nothing is ever sent behind the request: it was closed
             ending = True
@@ -235,6 +251,9 @@ def _wait_for_all(first: int, fork_server: int, children: Children, executor: so
             if pid == first:
                 status, of_itself, ending = its_status, not ending, True
                 kill_group(first)
+        if held is not None and held.waits and not ending:
+            held.look()
+            ending = held.refused is not None
         if ending and not children.kill(known=() if status is not None else (first,)):
             return (signal.SIGKILL, False) if status is None else (status, of_itself)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-__all__ = ["all_written", "in_thread", "written_in_thread"]
+__all__ = ["all_written", "begun_in_thread", "written_in_thread"]
 
 log: Final = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ busy computer, and a file system that does not answer holds up nobody for longer
 _WRITING: Final[set[asyncio.Future[Any]]] = set()
 
 
-def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+def begun_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     """Begin `work` in a new thread; the future has what comes of it.
 
     Cancelling the future does not end the work, and the end of the process does not wait for it.
@@ -53,8 +53,8 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """As `in_thread`, for work that must not be left half done: `all_written` waits for it."""
-    outcome = in_thread(work, name=name)
+    """As `begun_in_thread`, for work that must not be left half done: `all_written` waits for it."""
+    outcome = begun_in_thread(work, name=name)
     _WRITING.add(outcome)
     outcome.add_done_callback(_WRITING.discard)
     return outcome

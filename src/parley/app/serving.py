@@ -1,4 +1,4 @@
-"""Puts the parts together: the only module that knows which adapters there are."""
+"""A server and all that it is made of, from its start to its end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from parley.agent.bounds import Roots, bounds_for, read_only
+from parley.app.commands import sandboxed_commands
+from parley.app.signals import SIGNALS
 from parley.config.load import Loader
-from parley.config.types import Settings
-from parley.errors import BadSetting, CannotConfine, MissingVariable
+from parley.errors import BadSetting
 from parley.models import model_opener
 from parley.models.http import Http
-from parley.ports.commands import Bounds, Command, Ended, Output, Starter
 from parley.runtime.conversations import Conversations
-from parley.sandbox import Report, Sandboxed
 from parley.server.host import Host
 from parley.server.serve import serve
 from parley.tools import AgentTools
@@ -25,15 +23,10 @@ from parley.tools.open_files import allow_many
 from parley.tools.patch.threads import all_written
 from parley.transports.stdio import Stdio
 
-__all__ = ["SystemClock", "run_confined", "sandbox_report", "serve_stdio", "why_no_key"]
+__all__ = ["SystemClock", "serve_stdio"]
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
 """Two Ctrl-C within this time mean the server, not the turn."""
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
-"""Long enough for whoever runs a command by hand, who can end it at any time."""
 
 
 class SystemClock:
@@ -56,7 +49,7 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
     clock = SystemClock()
     loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
     http = Http()
-    commands = _commands()
+    commands = sandboxed_commands()
     tools = AgentTools(environ=os.environ, commands=commands)
     conversations = Conversations(
         clock=clock,
@@ -74,78 +67,18 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
         await tools.close()
         await commands.close()
         await http.close()
-        # The loop gives the signals back when it closes: one that comes late must not turn an
-        # orderly end into a kill.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        _ignore_signals()
 
 
-# --- by hand ---------------------------------------------------------------------------
+def _ignore_signals() -> None:
+    """From here on: one that comes late must not turn an orderly end into a kill.
 
-
-async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> Ended:
-    """Run one command as the agent's are run under these settings, for as long as it takes.
-
-    Raises:
-        CommandNotStarted: there was nothing to run, or the system refused.
-        CannotConfine: it could not be kept within its bounds; nothing of it has run.
+    The loop would give them back when it closes, and there are threads that do not block them.
     """
-    from parley.tools.commands.environment import command_environment
-
-    bounds = bounds_for(settings, Roots(os.environ))
-    if bounds is None:
-        raise CannotConfine(f"{settings.sandbox_mode} has no bounds")
-    command = Command(
-        argv=tuple(argv),
-        cwd=settings.cwd,
-        env=command_environment(
-            os.environ,
-            settings.shell_environment,
-            network=settings.network_access,
-            keys=settings.key_variables,
-        ),
-        timeout_seconds=BY_HAND_SECONDS,
-        bounds=bounds,
-    )
-    commands = _commands()
-    try:
-        return await commands.run(command, output=output)
-    finally:
-        await commands.close()
-
-
-def _commands() -> Sandboxed:
-    """What runs commands and keeps them within bounds; nothing is started before the first of them."""
-
-    def executor() -> Starter:
-        from parley.tools.commands.executor import Executor
-
-        return Executor()
-
-    return Sandboxed(executor)
-
-
-async def sandbox_report(settings: Settings | None) -> Report:
-    """What confines commands here; without settings, whatever the system has.
-
-    Raises:
-        CommandNotStarted: no command can be started at all.
-    """
-    commands = _commands()
-    try:
-        return await commands.report(Bounds() if settings is None else read_only(settings))
-    finally:
-        await commands.close()
-
-
-def why_no_key(settings: Settings) -> str | None:
-    """What is missing to ask the model of these settings; None: nothing. No part of a key is in it."""
-    from parley.models.credentials import credentials
-
-    try:
-        credentials(settings, os.environ)
-    except MissingVariable as missing:
-        return str(missing)
-    return None
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    for number in SIGNALS:
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _server_dir() -> str:

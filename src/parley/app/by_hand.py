@@ -1,0 +1,92 @@
+"""What people do without a server: run a command confined, and ask what there is on this computer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from parley.agent.bounds import Roots, bounds_for, read_only
+from parley.app.commands import sandboxed_commands
+from parley.config.types import Settings
+from parley.errors import CannotConfine, MissingVariable
+from parley.ports.commands import Bounds, Command, Ended, Output
+from parley.sandbox import Report, Sandboxed
+from parley.tools.commands import scope
+from parley.tools.commands.environment import command_environment
+
+__all__ = ["run_confined", "sandbox_report", "why_no_key"]
+
+BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
+"""Long enough for whoever runs a command by hand, who can end it at any time."""
+LOOK_SECONDS: Final = 20.0
+"""For a command that takes no time, on a computer with other work to do."""
+
+
+async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> Ended:
+    """Run one command as the agent's are run under these settings, for as long as it takes.
+
+    Raises:
+        CommandNotStarted: there was nothing to run, or the system refused.
+        CannotConfine: it could not be kept within its bounds; nothing of it has run.
+    """
+    bounds = bounds_for(settings, Roots(os.environ))
+    if bounds is None:
+        raise CannotConfine(f"{settings.sandbox_mode} has no bounds")
+    command = Command(
+        argv=tuple(argv),
+        cwd=settings.cwd,
+        env=command_environment(
+            os.environ,
+            settings.shell_environment,
+            network=settings.network_access,
+            keys=settings.key_variables,
+        ),
+        timeout_seconds=BY_HAND_SECONDS,
+        bounds=bounds,
+    )
+    commands = sandboxed_commands()
+    try:
+        return await commands.run(command, output=output)
+    finally:
+        await commands.close()
+
+
+async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
+    """What confines commands here, and what limits them all together; without settings, whatever the system has.
+
+    Raises:
+        CommandNotStarted: no command can be started at all.
+    """
+    commands = sandboxed_commands()
+    try:
+        report = await commands.report(Bounds() if settings is None else read_only(settings))
+        return report, await _limits(commands)
+    finally:
+        await commands.close()
+
+
+async def _limits(commands: Sandboxed) -> str:
+    """As a command finds them around itself."""
+    why = scope.why_none("/")
+    if why is None:
+        said = bytearray()
+        look = Command(argv=("cat", "/proc/self/cgroup"), cwd="/", env={}, timeout_seconds=LOOK_SECONDS)
+        await commands.run(look, output=lambda _, data: said.extend(data))
+        limits = scope.limits_in(said.decode(errors="replace").strip().removeprefix("0::"))
+        if limits is not None:
+            memory, tasks = limits
+            return f"{memory / 2**30:.1f} GiB of memory and {tasks} processes for all commands together, by systemd"
+        why = "systemd was asked for a scope and has not made it"
+    return f"none for all commands together: {why}"
+
+
+def why_no_key(settings: Settings) -> str | None:
+    """What is missing to ask the model of these settings; None: nothing. No part of a key is in it."""
+    from parley.models.credentials import credentials
+
+    try:
+        credentials(settings, os.environ)
+    except MissingVariable as missing:
+        return str(missing)
+    return None

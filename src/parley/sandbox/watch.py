@@ -1,0 +1,368 @@
+"""One place that is to stay as it is, where it is: looked at before a command, and put back after it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Final, NamedTuple, Self
+
+from parley.errors import CannotConfine, os_detail
+from parley.sandbox.descriptors import entered, found, opened_in, opened_inside
+from parley.sandbox.kept import (
+    MISSING,
+    Aside,
+    Budget,
+    CannotPutBack,
+    File,
+    Folder,
+    Item,
+    is_same,
+    is_whole,
+    put_back,
+    take,
+)
+from parley.sandbox.obeyed import BEGUN, along, git_folders_among, links_in, names_in
+from parley.sandbox.places import Places, is_anothers, is_below, opened
+from parley.sandbox.vacancies import Vacancy
+from parley.wire.text import sayable
+
+__all__ = ["Key", "Kind", "Known", "Watch"]
+
+_TOLD_ONLY: Final = ("packed-refs",)
+"""Putting it back would lose the branches that were packed meanwhile; nothing runs by it."""
+
+_HEAD: Final = re.compile(rb"ref: refs/(?!.*\.\.)[^\0\n]+\n?|[0-9a-f]{40}(?:[0-9a-f]{24})?\n?")
+"""A branch or a commit that was switched to: data, as branches are."""
+
+_MOST_ENTRIES: Final = 4096
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""Of all that is watched at one place. Hooks may be compiled programs; what is unchanged is not read again."""
+_MOST_NAMED: Final = 8
+"""How many changes are told of by their names."""
+
+_ALL_OF_IT: Final = "/"
+"""Among the names of what has changed in a directory: the directory itself."""
+
+
+Known = dict[str, Item]
+"""What is there, by its path from the place that is watched."""
+
+Key = tuple[str, tuple[str, ...]]
+"""A place, and the directories above it that a command may write to, from the nearest on."""
+
+
+class Kind(NamedTuple):
+    """What a place is to be."""
+
+    is_git: bool
+    is_vacant: bool
+
+    @classmethod
+    def of(cls, path: str, places: Places) -> Self:
+        return cls(is_git=path in places.git_folders, is_vacant=path in places.vacant)
+
+
+class _Step(NamedTuple):
+    """A directory on the way to what is watched, or within it, that a command could replace."""
+
+    parent: int
+    name: str
+    folder: int
+    path: str
+    """Of one within it, its path from there."""
+
+
+class Watch:
+    """One place that is to stay as it is, where it is."""
+
+    def __init__(self, path: str, folders: tuple[str, ...], kind: Kind, before: Known) -> None:
+        """Hold a place to what it was `before`."""
+        self.path = path
+        self.key: Key = path, folders
+        self.kind = kind
+        self.users = 0
+        self.roots: set[str] = set()
+        """Of each of them, the one that it lies in."""
+        self.unsaid: list[str] = []
+        """What was found to be changed, and put back, while nobody was there to be told."""
+        self.before = before
+        with ExitStack() as held_open:
+            self._way = _way(folders, held_open)
+            """From the outermost root on, all directories that lead to it."""
+            is_at_its_end = self._way and folders[0] == os.path.dirname(path)
+            self._parent = self._way[-1].folder if is_at_its_end else _held(os.path.dirname(path), held_open)
+            """Where it is."""
+            self._folder = self._parent
+            """What is watched is in it, and what was put in the place of that is moved there, too."""
+            if kind.is_git:
+                self._folder = opened_in(os.path.basename(path), held_open, self._parent)
+                self._way.append(_Step(self._parent, os.path.basename(path), self._folder, path))
+            self._inside = list(_steps_to(before, held_open, self._folder))
+            held = {self._parent, *(each for step in self._steps for each in (step.parent, step.folder))}
+            self._modes = {each: stat.S_IMODE(os.fstat(each).st_mode) for each in held}
+            self._told_only = {name: self._take(name) for name in _TOLD_ONLY} if kind.is_git else {}
+            self._descriptors = held_open.pop_all()
+
+    @classmethod
+    def begun(cls, path: str, folders: tuple[str, ...], kind: Kind, known: Known) -> Self:
+        """Hold a place to what it is now. What is still as it was `known` need not be read again.
+
+        Raises:
+            CannotConfine: that cannot be remembered.
+        """
+        with ExitStack() as held_open:
+            folder = _held(path if kind.is_git else os.path.dirname(path), held_open)
+            try:
+                names = names_in(folder) if kind.is_git else [os.path.basename(path)]
+            except CannotConfine as error:
+                raise CannotConfine(f"{sayable(path)} cannot be watched: {error.detail}") from None
+            if kind.is_vacant:
+                before: Known = dict.fromkeys(names, MISSING)
+            else:
+                budget = _budget()
+                before = {name: _taken(name, folder, known.get(name, MISSING), budget) for name in names}
+        for name, item in before.items():
+            if not is_whole(item):
+                place = os.path.join(path, name) if kind.is_git else path
+                raise CannotConfine(f"{sayable(place)} cannot be watched: it cannot be read, or holds too much")
+        return cls(path, folders, kind, before)
+
+    def close(self) -> None:
+        self._descriptors.close()
+
+    @property
+    def _steps(self) -> list[_Step]:
+        return self._way + self._inside
+
+    def restored(self) -> list[str]:
+        """Put it back, if it has changed; says so."""
+        changed: list[str] = []
+        lost: dict[str, str] = {}
+        kept: list[str] = []
+        if self._was_shut():
+            changed.append(_ALL_OF_IT)
+        for step in self._way:
+            aside = Aside(step.parent)
+            try:
+                if _is_brought_back(step, aside):
+                    changed.append(_ALL_OF_IT)
+            except OSError as error:
+                lost[_ALL_OF_IT] = _why(error)
+            kept += [os.path.join(os.path.dirname(step.path), name) for name in aside.names]
+        if not lost:
+            aside = Aside(self._folder)
+            changed += self._brought_back_inside(aside, lost)
+            changed += self._contents_put_back(aside, lost)
+            around = self.path if self.kind.is_git else os.path.dirname(self.path)
+            kept += [os.path.join(around, name) for name in aside.names]
+        place = sayable(self.path)
+        if _ALL_OF_IT in lost:
+            said = [f"{place} is protected: it was replaced and cannot be put back: {lost[_ALL_OF_IT]}"]
+        else:
+            left = [f"{name} ({why})" if why else name for name, why in lost.items()]
+            said = [*self._told("put back", changed), *self._told("left as it is", left)]
+        return [*said, f"{place} is protected: what was found there is now {_listed(kept)}"] if kept else said
+
+    def _was_shut(self) -> bool:
+        """Open all directories again through which nothing could be looked at otherwise."""
+        shut = [each for each, mode in self._modes.items() if mode & ~os.fstat(each).st_mode & stat.S_IRWXU]
+        for each in shut:
+            os.fchmod(each, self._modes[each])
+        return bool(shut)
+
+    def _brought_back_inside(self, aside: Aside, lost: dict[str, str]) -> Iterator[str]:
+        for step in self._inside:
+            if any(is_below(step.path, folder) for folder in lost):
+                continue
+            moved = len(aside.names)
+            try:
+                if _is_brought_back(step, aside):
+                    yield step.path
+            except OSError as error:
+                was_in_use = any(
+                    item != MISSING and is_below(name, step.path) for name, item in self.before.items()
+                )
+                if was_in_use or len(aside.names) > moved:
+                    lost[step.path] = _why(error)
+
+    def _contents_put_back(self, aside: Aside, lost: dict[str, str]) -> Iterator[str]:
+        gone = list(lost)
+        for name, before in (self._links_found(gone, lost) | self.before).items():
+            if any(is_below(name, folder) for folder in gone):
+                continue
+            try:
+                yield from self._put_back(name, before, aside)
+            except (OSError, CannotPutBack, CannotConfine) as error:
+                lost[name] = os_detail(error) if isinstance(error, OSError) else ""
+        for name, was in self._told_only.items():
+            if not is_same(was, self._take(name, was)):
+                lost[name] = ""
+
+    def _links_found(self, gone: list[str], lost: dict[str, str]) -> Known:
+        """Links that git would write through, none of which was there unless it was seen before."""
+        links: Known = {}
+        for part in git_folders_among(self.before) if self.kind.is_git else ():
+            if not any(is_below(part, folder) for folder in gone):
+                try:
+                    links |= dict.fromkeys(links_in(part, self._folder), MISSING)
+                except CannotConfine as error:
+                    lost[part or "all of it"] = error.detail
+        return links
+
+    def _told(self, what: str, names: list[str]) -> Iterator[str]:
+        if names:
+            which = _listed(sorted(names)) if self.kind.is_git and _ALL_OF_IT not in names else "it"
+            yield f"{sayable(self.path)} is protected: what was done to {which} while the command ran was {what}"
+
+    def _put_back(self, name: str, before: Item, aside: Aside) -> list[str]:
+        way, last = os.path.split(name)
+        with ExitStack() as held_open:
+            moved = len(aside.names)
+            folder = _cleared_way(way, held_open, self._folder, aside)
+            if folder is None:
+                if before != MISSING:
+                    raise CannotPutBack(name)
+                return [way] if len(aside.names) > moved else []
+            if self.kind.is_vacant and _is_anothers(last, folder):
+                return []
+            now = take(last, folder, _budget(), known=before, opens=True)
+            if last == "HEAD" and isinstance(now, File) and _HEAD.fullmatch(now.content or b""):
+                return []
+            if last in BEGUN and now == MISSING and before != MISSING:
+                raise CannotPutBack(name)  # it may have ended, and with it there again its commits would be undone
+            if self.kind.is_vacant and isinstance(now, Folder) and now.is_whole:
+                return self._emptied(now, aside)
+            changed = put_back(last, before, now, folder=folder, aside=aside)
+            return [os.path.join(way, each) for each in changed]
+
+    def _emptied(self, now: Folder, aside: Aside) -> list[str]:
+        """Let a `.git` be empty. It may be that of another server, which needs it for its own commands."""
+        name = os.path.basename(self.path)
+        with ExitStack() as held_open:
+            entered(name, held_open, self._parent)
+            if now.entries:
+                aside.move_contents(name, now.entries, self._parent)
+            try:
+                if (vacancy := Vacancy.taken(self.path, self._parent)) is not None:
+                    vacancy.leave()
+            except CannotConfine:
+                pass  # somebody else keeps it, which is nothing that the command did
+        return [name] if now.entries else []
+
+    def _take(self, name: str, known: Item = MISSING) -> Item:
+        return _taken(name, self._folder, known, _budget())
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(sayable, names[:_MOST_NAMED])) + more
+
+
+def _why(error: OSError) -> str:
+    return "it was deleted" if isinstance(error, FileNotFoundError) else os_detail(error)
+
+
+def _taken(name: str, folder: int, known: Item, budget: Budget) -> Item:
+    """What is there, reached without following a link."""
+    way, last = os.path.split(name)
+    with ExitStack() as held_open:
+        try:
+            return take(last, opened_inside(way, held_open, folder), budget, known=known)
+        except FileNotFoundError:
+            return MISSING
+
+
+def _cleared_way(way: str, held_open: ExitStack, folder: int, aside: Aside) -> int | None:
+    """The directory at the end of a way; None if there is none. What is no directory is moved aside."""
+    for each in filter(None, way.split("/")):
+        try:
+            folder = entered(each, held_open, folder)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            aside.move(each, folder)
+            return None
+    return folder
+
+
+def _way(folders: tuple[str, ...], held_open: ExitStack) -> list[_Step]:
+    """From the last of these directories to the first, which lies in all others."""
+    way: list[_Step] = []
+    for outer, inner in zip(folders[:0:-1], folders[-2::-1], strict=True):
+        parent = way[-1].folder if way else _held(outer, held_open)
+        name = os.path.basename(inner)
+        way.append(_Step(parent, name, opened_in(name, held_open, parent), inner))
+    return way
+
+
+def _steps_to(names: Iterable[str], held_open: ExitStack, folder: int) -> Iterator[_Step]:
+    """All directories that are there on the ways to these names, from a directory on, outer ones first."""
+    ways = {way for name in names for way in along(os.path.dirname(name))}
+    held = {"": folder}
+    for way in sorted(ways, key=lambda way: (way.count("/"), way)):
+        outer, name = os.path.split(way)
+        if outer in held and found(name, held[outer]) is not None:
+            held[way] = opened_in(name, held_open, held[outer])
+            yield _Step(held[outer], name, held[way], way)
+
+
+def _is_brought_back(step: _Step, aside: Aside) -> bool:
+    """See that a directory is where it was, and not another in its place; True if it was not.
+
+    Another is moved aside, also if this one cannot be brought back.
+
+    Raises:
+        OSError: it cannot.
+    """
+    ours = os.fstat(step.folder)
+    try:
+        if os.path.samestat(os.lstat(step.name, dir_fd=step.parent), ours):
+            return False
+        aside.move(step.name, step.parent)
+    except FileNotFoundError:
+        pass
+    # Other commands may still run: of the path that it has now, only the name is used, in the very directory.
+    with ExitStack() as held_open:
+        found_in = entered("..", held_open, step.folder)
+        name = _name_in(found_in, step.folder)
+        if not os.path.samestat(os.lstat(name, dir_fd=found_in), ours):
+            raise FileNotFoundError
+        os.rename(name, step.name, src_dir_fd=found_in, dst_dir_fd=step.parent)
+        if not os.path.samestat(os.lstat(step.name, dir_fd=step.parent), ours):
+            os.rename(step.name, name, src_dir_fd=step.parent, dst_dir_fd=found_in)
+            raise OSError("others move it")
+    return True
+
+
+def _name_in(parent: int, folder: int) -> str:
+    """What a directory is called in the one that it is in."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/self/fd/{folder}"))
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+    inode = os.fstat(folder).st_ino
+    with ExitStack() as held_open, os.scandir(opened_in(".", held_open, parent)) as entries:
+        for entry in entries:
+            if entry.inode() == inode:
+                return entry.name
+    raise FileNotFoundError
+
+
+def _held(path: str, held_open: ExitStack) -> int:
+    descriptor = opened(path, os.O_RDONLY)
+    held_open.callback(os.close, descriptor)
+    return descriptor
+
+
+def _is_anothers(name: str, folder: int) -> bool:
+    status = found(name, folder)
+    return status is not None and is_anothers(status, os.fstat(folder))
+
+
+def _budget() -> Budget:
+    return Budget(entries=_MOST_ENTRIES, content_bytes=_MOST_BYTES)

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.guarded import furnish
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository in a directory of its own."""
+    furnish(tmp_path / "wide/project/.git")
+    return tmp_path / "wide/project"

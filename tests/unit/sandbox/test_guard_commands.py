@@ -1,0 +1,198 @@
+"""Several commands in one repository, and what is told of them to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from kit.bounds import bounds
+from kit.guarded import as_told, command, enter, put_back, without_refused
+from kit.trees import tree
+from parley.ports.commands import Ended, Output, Start, Starter
+from parley.sandbox.guard import Guard, Watch
+from parley.sandbox.places import find
+
+PATIENCE_SECONDS = 20.0
+
+AMPLE_SECONDS = 0.05
+"""What ends by then was not kept from it. Nothing is wrong if it takes longer: then only less is tried."""
+
+
+def test_commands_at_the_same_time_are_measured_by_what_was_before_the_first(project: Path) -> None:
+    guard = Guard()
+    first: list[str] = []
+    second: list[str] = []
+    with command(bounds(project), first, guard):
+        (project / ".git/config").write_text("evil")
+        with command(bounds(project), second, guard):
+            (project / ".git/hooks/pre-commit").write_text("evil")
+        (project / ".git/config").write_text("evil again")
+
+    assert (project / ".git/config").read_text() == "config\n"
+    kept = f"{project}/.git/.refused-X-config"
+    both = f"{kept}, {project}/.git/.refused-X-pre-commit"
+    assert second == put_back(project / ".git", "config, hooks/pre-commit", kept=both)
+    assert first == put_back(project / ".git", "config", kept=kept)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_command_of_wider_roots_is_watched_all_the_way_whoever_else_runs(project: Path, is_first: bool) -> None:
+    guard = Guard()
+    told: list[str] = []
+    narrow, wide = bounds(project), bounds(project, project.parent)
+    before = tree(project)
+    with command(narrow if is_first else wide, told, guard), command(wide if is_first else narrow, told, guard):
+        project.rename(project.parent / "own")
+        shutil.copytree(project.parent / "own", project, symlinks=True)
+        (project / ".git/config").write_text("evil")
+
+    assert tree(project) == before
+    assert told == put_back(project / ".git", "it", kept=f"{project.parent}/.refused-X-project")
+
+
+@pytest.mark.parametrize("name", [".git", ".git/modules/a/b", ".git/config"])
+def test_who_comes_later_from_other_roots_is_measured_by_what_was_before_the_first(
+    project: Path, name: str
+) -> None:
+    guard = Guard()
+    told: list[str] = []
+    first: list[Watch] = []
+    before, inode = tree(project), (project / ".git/modules/a/b").stat().st_ino
+    enter(guard, find(bounds(project)), first)
+    if name.endswith("config"):
+        (project / name).write_text("evil")
+    else:
+        (project / name).rename(project / "own")
+        shutil.copytree(project / "own", project / name, symlinks=True)
+    with command(bounds(project, project.parent), told, guard):
+        told_first = guard.leave(first)
+
+    assert (without_refused(tree(project)), (project / ".git/modules/a/b").stat().st_ino) == (before, inode)
+    assert (len(told_first), told) == (2, [])
+
+
+def test_a_git_that_another_command_has_made_is_not_taken_for_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "wide/project").mkdir(parents=True)
+    guard = Guard()
+    told: list[str] = []
+    within = bounds(tmp_path / "wide/project")
+    with command(within, told, guard):
+        (tmp_path / "wide/project/.git/hooks").mkdir(parents=True)
+        with command(bounds(tmp_path / "wide/project", tmp_path / "wide"), told, guard):
+            pass
+
+    assert without_refused(tree(tmp_path / "wide/project")) == {}
+    place = tmp_path / "wide/project"
+    assert told == put_back(place / ".git", "it", kept=f"{place}/.refused-X-.git")
+
+
+def test_who_comes_while_another_has_moved_something_away_is_held_to_it_as_well(project: Path) -> None:
+    (project / ".claude").mkdir()
+    (project / ".claude/settings.json").write_text("{}")
+    guard, told, first = Guard(), list[str](), list[Watch]()
+    enter(guard, find(bounds(project)), first)
+    (project / ".claude").rename(project / "away")
+    with command(bounds(project), told, guard):
+        guard.leave(first)
+        (project / ".claude/settings.json").write_text("evil")
+
+    assert (project / ".claude/settings.json").read_text() == "{}"
+    assert told == put_back(project / ".claude", "it", kept=f"{project}/.refused-X-settings.json")
+
+
+def test_who_comes_from_a_root_around_is_not_held_to_what_others_watch(project: Path) -> None:
+    guard, told, first = Guard(), list[str](), list[Watch]()
+    enter(guard, find(bounds(project)), first)
+    with command(bounds(project.parent), told, guard):
+        guard.leave(first)
+        (project / ".git/config").write_text("own")
+
+    assert ((project / ".git/config").read_text(), told) == ("own", [])
+
+
+class Late(Starter):
+    """Runs nothing: something is planted after another command has ended."""
+
+    def __init__(self, place: Path, other: threading.Thread) -> None:
+        self.place, self.other = place, other
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        await asyncio.to_thread(self.other.join)
+        self.place.write_text("evil")
+        return Ended(exit_code=0, seconds=0.0)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_another_command_does_not_end_between_the_look_for_places_and_the_watch(project: Path) -> None:
+    settings = project / ".claude/settings.json"
+    settings.parent.mkdir()
+    settings.write_text("{}")
+    guard, first, told = Guard(), list[Watch](), list[bytes]()
+    enter(guard, find(bounds(project)), first)
+    settings.parent.rename(project / "away")
+    leaving = threading.Thread(target=guard.leave, args=(first,))
+
+    def prepare(watches: list[Watch]) -> Start:
+        places = find(bounds(project))
+        leaving.start()
+        leaving.join(AMPLE_SECONDS)
+        enter(guard, places, watches)
+        return Start(argv=("true",), cwd=str(project), env={}, timeout_seconds=1.0)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        ended = await guard.run(Late(settings, leaving), prepare, output=lambda stream, data: told.append(data))
+
+    assert (settings.read_text(), ended.exit_code, len(told)) == ("{}", 1, 2)
+
+
+class Interrupted(Starter):
+    """Runs nothing: something is planted, and whoever waits is interrupted before that is looked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        self.place.write_text("evil")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return Ended(exit_code=0, seconds=0.0)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_what_an_interrupt_keeps_from_being_told_is_logged(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = Guard()
+
+    def prepare(watches: list[Watch]) -> Start:
+        enter(guard, find(bounds(project)), watches)
+        return Start(argv=("true",), cwd=str(project), env={}, timeout_seconds=1.0)
+
+    starter = Interrupted(project / ".git/config")
+    running = asyncio.create_task(guard.run(starter, prepare, output=lambda stream, data: None))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.wait([running])
+
+    assert running.cancelled()
+    kept = f"{project}/.git/.refused-X-config"
+    assert [as_told(each) for each in caplog.messages] == put_back(project / ".git", "config", kept=kept)
+
+
+def test_what_somebody_changes_between_commands_stays(project: Path) -> None:
+    guard = Guard()
+    told: list[str] = []
+    for content in ("one", "two"):
+        (project / ".git/config").write_text(content)
+        with command(bounds(project), told, guard):
+            pass
+
+    assert ((project / ".git/config").read_text(), told) == ("two", [])

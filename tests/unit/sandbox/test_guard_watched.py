@@ -1,0 +1,396 @@
+"""What the guard watches: what git and agents run and obey, and nothing that is data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kit.bounds import bounds
+from kit.guarded import command, enter, put_back, without_refused
+from kit.running import open_descriptors
+from kit.trees import tree
+from parley.errors import CannotConfine
+from parley.sandbox.guard import Guard, Watch
+from parley.sandbox.places import find
+
+
+def test_who_changes_nothing_is_told_nothing(project: Path) -> None:
+    told: list[str] = []
+    descriptors = open_descriptors()
+    with command(bounds(project), told):
+        (project / "file").write_text("data")
+        (project / ".git/refs/heads/new").write_text("data")
+        (project / ".git/objects/ab").mkdir()
+
+    assert (told, open_descriptors()) == ([], descriptors)
+
+
+CHANGES = {
+    "config": "config",
+    "HEAD": "HEAD",
+    "config.worktree": "config.worktree",
+    "commondir": "commondir",
+    "hooks/pre-commit": "hooks/pre-commit",
+    "hooks/update": "hooks/update",
+    "hooks/sub/y": "hooks/sub/y",
+    "info/attributes": "info/attributes",
+    "objects/info/alternates": "objects/info/alternates",
+    "modules/a/b/hooks/pre-commit": "modules/a/b/hooks/pre-commit",
+    "modules/a/b/config": "modules/a/b/config",
+    "modules/a/b/modules/c/config": "modules/a/b/modules/c/config",
+    "modules/a/b/worktrees/tree/commondir": "modules/a/b/worktrees/tree/commondir",
+    "modules/1/2/3/4/5/6/7/8/9/config": "modules/1/2/3/4/5/6/7/8/9/config",
+    "worktrees/tree/commondir": "worktrees/tree/commondir",
+    "worktrees/tree/modules/d/config": "worktrees/tree/modules/d/config",
+    "worktrees/tree/rebase-merge/git-rebase-todo": "worktrees/tree/rebase-merge",
+    "rebase-merge/git-rebase-todo": "rebase-merge",
+    "remotes/origin": "remotes",
+    "sequencer/opts": "sequencer/opts",
+}
+
+
+@pytest.mark.parametrize("how", ["written", "linked", "pipe", "folder"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_git_runs_and_obeys_is_put_back(project: Path, name: str, how: str) -> None:
+    before = tree(project)
+    told: list[str] = []
+    place = project / ".git" / name
+
+    with command(bounds(project), told):
+        place.parent.mkdir(exist_ok=True)
+        if how == "written":
+            place.write_text("evil")
+        else:
+            place.unlink(missing_ok=True)
+        if how == "linked":
+            place.symlink_to("/etc/passwd")
+        elif how == "pipe":
+            os.mkfifo(place)
+        elif how == "folder":
+            (place / "below").mkdir(parents=True)
+
+    assert without_refused(tree(project)) == before
+    what = CHANGES[name]
+    is_kept = how in ("written", "folder") or what != name
+    kept = f"{project}/.git/.refused-X-{os.path.basename(what)}" if is_kept else None
+    assert told == put_back(project / ".git", what, kept=kept)
+
+
+@pytest.mark.parametrize("head", ["ref: refs/heads/other\n", f"{'0a' * 20}\n", "0a" * 32])
+def test_a_branch_or_a_commit_that_was_switched_to_stays(project: Path, head: str) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        for place in (".git", ".git/worktrees/tree", ".git/modules/a/b"):
+            (project / place / "HEAD").write_text(head)
+
+    assert ((project / ".git/HEAD").read_text(), told) == (head, [])
+
+
+@pytest.mark.parametrize("head", ["ref: refs/../../evil\n", "ref: evil\n", f"{'0a' * 20}\nmore\n", ""])
+def test_a_branch_that_is_none_is_put_back(project: Path, head: str) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/HEAD").write_text(head)
+
+    assert (project / ".git/HEAD").read_text() == "HEAD\n"
+    assert told == put_back(project / ".git", "HEAD", kept=f"{project}/.git/.refused-X-HEAD")
+
+
+def test_packed_branches_are_told_of_and_left(project: Path) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/packed-refs").write_text("packed\n")
+
+    assert (project / ".git/packed-refs").read_text() == "packed\n"
+    assert told == [
+        f"{project}/.git is protected: what was done to packed-refs while the command ran was left as it is"
+    ]
+
+
+def test_a_link_on_a_way_that_was_not_there_is_moved_aside(project: Path, tmp_path: Path) -> None:
+    shutil.rmtree(project / ".git/objects/info")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/alternates").write_text("evil")
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/objects/info").symlink_to(tmp_path / "outside")
+
+    assert without_refused(tree(project)) == before
+    assert (tmp_path / "outside/alternates").read_text() == "evil"
+    assert told == put_back(project / ".git", "objects/info", kept=f"{project}/.git/.refused-X-info")
+
+
+@pytest.mark.parametrize(
+    "name", ["objects", "modules", "modules/a", "modules/a/b", "worktrees/tree", "COMMIT_EDITMSG"]
+)
+@pytest.mark.parametrize("usurper", ["same", "link", "folder"])
+def test_a_link_that_was_there_on_a_way_is_watched_itself(
+    project: Path, tmp_path: Path, usurper: str, name: str
+) -> None:
+    place = project / ".git" / name
+    if place.exists():
+        shutil.move(place, tmp_path / "shared")
+    place.symlink_to(tmp_path / "shared")
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        if usurper != "same":
+            place.unlink()
+        if usurper == "link":
+            place.symlink_to("evil")
+        elif usurper == "folder":
+            place.mkdir()
+
+    kept = f"{project}/.git/.refused-X-{place.name}" if usurper == "folder" else None
+    assert without_refused(tree(project)) == before
+    assert told == ([] if usurper == "same" else put_back(project / ".git", name, kept=kept))
+
+
+WRITTEN_BY_GIT = (
+    "COMMIT_EDITMSG",
+    "FETCH_HEAD",
+    "logs/HEAD",
+    "logs/refs/heads/main",
+    "refs/heads/feature",
+    "rr-cache/0a/preimage",
+    "modules/a/b/COMMIT_EDITMSG",
+    "worktrees/tree/logs/HEAD",
+)
+
+
+@pytest.mark.parametrize("name", WRITTEN_BY_GIT)
+def test_a_link_that_git_would_write_through_is_removed(project: Path, name: str) -> None:
+    place = project / ".git" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        place.symlink_to("/etc/passwd")
+
+    assert tree(project) == before
+    assert told == put_back(project / ".git", name)
+
+
+def test_logs_that_are_too_deep_to_be_searched_for_links_are_moved_aside(project: Path) -> None:
+    (project / ".git/logs").mkdir()
+    told: list[str] = []
+    with command(bounds(project), told):
+        deep = project / ".git/logs" / "/".join(["d"] * 40)
+        deep.mkdir(parents=True)
+        (deep / "HEAD").symlink_to("/etc/passwd")
+
+    assert [path for path in (project / ".git/logs").rglob("*") if path.is_symlink()] == []
+    assert told == put_back(project / ".git", "logs/" + "/".join(["d"] * 32), kept=f"{project}/.git/.refused-X-d")
+
+
+def test_a_second_name_for_settings_is_not_theirs_afterwards(project: Path) -> None:
+    (project / ".claude").mkdir()
+    (project / ".claude/settings.json").write_text("{}")
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / "own").hardlink_to(project / ".git/config")
+        (project / "others").hardlink_to(project / ".claude/settings.json")
+
+    for name in ("own", "others"):
+        (project / name).write_text("evil")
+    assert (project / ".git/config").read_text() == "config\n"
+    assert (project / ".claude/settings.json").read_text() == "{}"
+    assert told == [
+        *put_back(project / ".git", "config", kept=f"{project}/.git/.refused-X-config"),
+        *put_back(project / ".claude", "it", kept=f"{project}/.refused-X-settings.json"),
+    ]
+
+
+def test_a_second_name_that_was_there_stays(project: Path) -> None:
+    (project / "own").hardlink_to(project / ".git/hooks/update")
+    told: list[str] = []
+    with command(bounds(project), told):
+        pass
+
+    assert (told, (project / "own").stat().st_nlink) == ([], 2)
+
+
+@pytest.mark.parametrize("name", ["rebase-merge", "worktrees/tree/rebase-apply"])
+def test_a_rebase_that_has_ended_is_not_begun_again(project: Path, name: str) -> None:
+    rebase = project / ".git" / name
+    rebase.mkdir()
+    (rebase / "git-rebase-todo").write_text("exec make test\n")
+    told: list[str] = []
+    with command(bounds(project), told):
+        shutil.rmtree(rebase)
+
+    assert not rebase.exists()
+    git = project / ".git"
+    assert told == [f"{git} is protected: what was done to {name} while the command ran was left as it is"]
+
+
+def test_a_directory_within_that_was_deleted_and_held_nothing_is_nobodys_business(project: Path) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        shutil.rmtree(project / ".git/objects")
+
+    assert told == []
+
+
+@pytest.mark.parametrize("target", ["tools/hooks", ".git/own"])
+def test_hooks_behind_a_link_are_put_back(project: Path, target: str) -> None:
+    shutil.rmtree(project / ".git/hooks")
+    (project / target).mkdir(parents=True)
+    (project / ".git/hooks").symlink_to(project / target)
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / target / "pre-commit").write_text("evil")
+
+    kept = (project / target).with_name(".refused-X-pre-commit")
+    assert without_refused(tree(project)) == before
+    assert told == put_back(project / target, "it", kept=str(kept))
+
+
+def test_a_link_that_another_command_takes_away_meanwhile_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, readlink = project / ".git/config", os.readlink
+    config.unlink()
+    config.symlink_to("info/exclude")
+
+    def too_late(path: str) -> str:
+        config.unlink(missing_ok=True)
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", too_late)
+    with pytest.raises(CannotConfine) as refused:
+        find(bounds(project))
+
+    assert refused.value.detail == f"{config} cannot be looked at: No such file or directory"
+
+
+def test_settings_of_agents_are_put_back(project: Path) -> None:
+    (project / ".claude/skills").mkdir(parents=True)
+    (project / ".claude/settings.json").write_text("{}")
+    before = tree(project / ".claude")
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".claude/settings.json").write_text('{"hooks": "evil"}')
+        (project / ".claude/skills/evil").mkdir()
+
+    assert tree(project / ".claude") == before
+    kept = f"{project}/.refused-X-settings.json, {project}/.refused-X-evil"
+    assert told == put_back(project / ".claude", "it", kept=kept)
+
+
+@pytest.mark.parametrize("usurper", ["folder", "link", "nothing"])
+def test_a_link_to_settings_of_agents_is_put_back(project: Path, usurper: str) -> None:
+    (project / "dotfiles/claude").mkdir(parents=True)
+    (project / ".claude").symlink_to("dotfiles/claude")
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".claude").unlink()
+        if usurper == "folder":
+            (project / ".claude/skills").mkdir(parents=True)
+        elif usurper == "link":
+            (project / ".claude").symlink_to("elsewhere")
+
+    assert without_refused(tree(project)) == before
+    kept = f"{project}/.refused-X-.claude" if usurper == "folder" else None
+    assert told == put_back(project / ".claude", "it", kept=kept)
+
+
+def test_a_file_that_is_too_large_to_be_kept_is_refused(project: Path) -> None:
+    with open(project / ".git/hooks/large", "wb") as file:
+        os.truncate(file.fileno(), (32 << 20) + 1)
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail == f"{project}/.git/hooks cannot be watched: it cannot be read, or holds too much"
+
+
+def test_a_directory_that_holds_more_than_can_be_remembered_is_refused(project: Path) -> None:
+    for number in range(4097):
+        (project / f".git/hooks/{number}").touch()
+    descriptors = open_descriptors()
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail == (f"{project}/.git/hooks cannot be watched: it cannot be read, or holds too much")
+    assert open_descriptors() == descriptors
+
+
+def test_submodules_that_hold_more_together_than_can_be_remembered_are_refused(project: Path) -> None:
+    for name in ("modules/a/b/config", "worktrees/tree/modules/d/config"):
+        with open(project / ".git" / name, "wb") as file:
+            os.truncate(file.fileno(), 17 << 20)
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail.endswith("config cannot be watched: it cannot be read, or holds too much")
+
+
+def test_a_repository_of_more_parts_than_can_be_watched_is_refused(project: Path) -> None:
+    for number in range(257):
+        (project / f".git/worktrees/{number}").mkdir()
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    why = "it has more than 256 working trees or submodules"
+    assert refused.value.detail == f"{project}/.git cannot be watched: {why}"
+
+
+def test_submodules_that_would_have_to_be_searched_for_are_refused(project: Path) -> None:
+    for number in range(4096):
+        (project / f".git/modules/part-{number}").mkdir()
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert refused.value.detail == f"{project}/.git cannot be watched: it holds too many files"
+
+
+@pytest.mark.long
+def test_logs_without_end_are_told_of_and_refused(project: Path) -> None:
+    (project / ".git/logs").mkdir()
+    told: list[str] = []
+    with command(bounds(project), told):
+        for number in range(262_144):
+            (project / f".git/logs/{number}").touch()
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    why = "it holds too many files"
+    assert told == [
+        f"{project}/.git is protected: what was done to all of it ({why}) while the command ran was left as it is"
+    ]
+    assert refused.value.detail == f"{project}/.git cannot be watched: {why}"
+
+
+def test_what_cannot_be_looked_at_is_refused(project: Path) -> None:
+    places = find(bounds(project))
+    (project / ".git").rename(project / "away")
+    watches: list[Watch] = []
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), places, watches)
+
+    assert refused.value.detail == f"{project}/.git cannot be watched: No such file or directory (os error 2)"
+    assert watches == []
+
+
+def test_a_link_above_a_root_is_not_followed(project: Path, tmp_path: Path) -> None:
+    places = find(bounds(project))
+    project.parent.rename(tmp_path / "away")
+    project.parent.symlink_to("away")
+
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), places, [])
+
+    assert refused.value.detail == f"{project}/.git cannot be watched: Not a directory (os error 20)"

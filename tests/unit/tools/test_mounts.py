@@ -1,0 +1,209 @@
+"""What the kernel says of mounts, and what a launcher was told to mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from parley.tools.commands.messages import UNSEEN
+from parley.tools.commands.mounts import Held, Plan, Table
+
+Line = tuple[int, int, str, str, str, str]
+"""The number of a mount, that of its parent, its file system, what of that is mounted, where, and how."""
+
+OURS: Final[tuple[Line, ...]] = (
+    (20, 1, "8:1", "/", "/", "rw"),
+    (21, 20, "0:5", "/", "/dev", "rw"),
+    (22, 20, "0:6", "/", "/proc", "rw"),
+    (23, 20, "8:2", "/@home", "/home", "rw"),
+    (24, 23, "8:3", "/", "/home/u/disk", "rw"),
+    (25, 20, "0:7", "/", "/net", "rw"),
+)
+ALWAYS: Final = ((b"/", b"/", False), (b"/dev", None, False))
+DEV: Final = (49, 41, "0:90", "/", "/dev", "ro")
+COPIES: Final[tuple[Line, ...]] = tuple(
+    (number + 20, parent + 20, device, root, point, "ro") for number, parent, device, root, point, _ in OURS
+)
+"""What a launcher has that was told to mount `/` read-only."""
+
+
+def table(lines: Iterable[Line]) -> Table:
+    text = ""
+    for number, parent, device, root, point, how in lines:
+        kind = "nfs4" if point == "/net" or device == "0:7" else "ext4"
+        text += f"{number} {parent} {device} {root} {point} {how},relatime shared:1 - {kind} /dev/x rw\n"
+    return Table(text.encode())
+
+
+def amiss(
+    laid: tuple[tuple[bytes, bytes | None, bool], ...], *found: Line, ours: tuple[Line, ...] = OURS
+) -> int | None:
+    plan = Plan((*ALWAYS, *laid), table(ours))
+    seen = table((*COPIES, DEV, *found))
+    assert plan.is_carried_out(seen)
+    return plan.first_amiss(seen)
+
+
+BOUND: Final = ((b"/home/u/w", b"/home/u/w", True),)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((50, 43, "8:2", "/@home/u/w", "/home/u/w", "rw"), None),
+        ((50, 43, "8:2", "/@home/u/w", "/home/u/w", "ro"), None),
+        ((50, 43, "8:2", "/@home/u/other", "/home/u/w", "rw"), 2),
+        ((50, 43, "8:1", "/@home/u/w", "/home/u/w", "rw"), 2),
+        ((50, 43, "8:2", "/@home/u/w//deleted", "/home/u/w", "rw"), 2),
+        ((50, 43, "8:2", "/@home/u/w", "/home/u/other", "rw"), 2),
+        ((50, 40, "8:2", "/@home/u/w", "/home/u/w", "rw"), 2),  # beneath what is at /home
+        ((50, 44, "8:2", "/@home/u/w", "/home/u/w", "rw"), 2),
+    ],
+)
+def test_a_mount_is_known_by_what_it_shows_and_where(found: Line, expected: int | None) -> None:
+    assert amiss(BOUND, found) == expected
+
+
+def test_what_is_read_only_must_be_so() -> None:
+    laid = ((b"/home/u/w", b"/home/u/w", False),)
+
+    assert amiss(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "rw")) == 2
+    assert amiss(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "ro")) is None
+
+
+def test_a_copy_of_a_disk_of_ours_does_not_pass_for_the_disk_laid_upon_it() -> None:
+    laid = ((b"/home/u", b"/home/u", True), (b"/home/u/disk", b"/home/u/disk", True))
+    around: Line = (50, 43, "8:2", "/@home/u", "/home/u", "rw")
+    copy: Line = (51, 50, "8:3", "/", "/home/u/disk", "rw")
+
+    assert amiss(laid, around, copy, (52, 51, "8:3", "/", "/home/u/disk", "rw")) is None
+    assert amiss(laid, around, copy) == 3
+    assert amiss(laid, around, copy, (52, 20, "8:3", "/", "/home/u/disk", "rw")) == 3
+
+
+def test_a_file_system_of_its_own_is_none_of_ours() -> None:
+    laid = ((b"/home/u/keys", None, False),)
+
+    assert amiss(laid, (50, 43, "0:91", "/", "/home/u/keys", "ro")) is None
+    assert amiss(laid, (50, 43, "8:3", "/", "/home/u/keys", "ro")) == 2
+    assert amiss(laid, (50, 43, "0:91", "/in", "/home/u/keys", "ro")) == 2
+
+
+def test_what_lies_in_a_file_system_of_its_own_has_nothing_of_ours_beneath_it() -> None:
+    laid = ((b"/home/u", None, False), (b"/home/u/disk", b"/home/u/disk", True))
+    hidden: Line = (50, 43, "0:91", "/", "/home/u", "ro")
+
+    assert amiss(laid, hidden, (51, 50, "8:3", "/", "/home/u/disk", "rw")) is None
+    assert amiss(laid, hidden, (51, 43, "8:3", "/", "/home/u/disk", "rw")) == 3
+
+
+def test_one_place_may_be_laid_over_twice() -> None:
+    laid = ((b"/home/u", None, True), (b"/home/u", b"/home/u", True))
+    lower: Line = (50, 43, "0:91", "/", "/home/u", "rw")
+
+    assert amiss(laid, lower, (51, 50, "8:2", "/@home/u", "/home/u", "rw")) is None
+    assert amiss(laid, (51, 43, "8:2", "/@home/u", "/home/u", "rw")) == 3
+
+
+def test_of_a_disk_in_the_network_the_kernel_says_only_which_it_is() -> None:
+    laid = ((b"/net/u/w", b"/net/u/w", True),)
+
+    assert amiss(laid, (50, 45, "0:7", "/", "/net/u/w", "rw")) is None
+    assert amiss(laid, (50, 45, "8:1", "/", "/net/u/w", "rw")) == 2
+
+
+def test_what_lies_beneath_another_mount_of_ours_is_not_taken_for_what_is_seen() -> None:
+    ours = (*OURS, (26, 20, "8:9", "/", "/mnt/a", "rw"), (27, 20, "8:8", "/", "/mnt", "rw"))
+    copies: tuple[Line, ...] = ((46, 40, "8:9", "/", "/mnt/a", "ro"), (47, 40, "8:8", "/", "/mnt", "ro"))
+    laid = ((b"/mnt/a", b"/mnt/a", True),)
+
+    assert amiss(laid, *copies, (50, 47, "8:8", "/a", "/mnt/a", "rw"), ours=ours) is None
+    assert amiss(laid, *copies, (50, 46, "8:9", "/", "/mnt/a", "rw"), ours=ours) == 2
+
+
+def test_names_are_written_as_the_kernel_writes_them() -> None:
+    name = b"a b\tc\nd\\e\\040\xff"
+    text = rb"a\040b\011c\012d\134e\134040" + b"\xff"
+    seen = Table(
+        b"40 1 8:1 / / ro - ext4 x rw\n41 40 0:5 / /dev ro - ext4 x rw\n42 41 0:90 / /dev ro - ext4 x rw\n"
+        b"43 40 8:1 /%b /%b rw - ext4 x rw\n" % (text, text)
+    )
+    ours = Table(b"20 1 8:1 / / rw - ext4 x rw\n21 20 0:5 / /dev rw - ext4 x rw\n")
+
+    assert Plan((*ALWAYS, (b"/" + name, b"/" + name, True)), ours).first_amiss(seen) is None
+
+
+ON_THE_WAY: Final[dict[str, tuple[Line, ...]]] = {
+    "nothing": (),
+    "what it began with": OURS,
+    "a root for itself": (
+        (60, 1, "0:80", "/", "/", "rw"),
+        (61, 60, "0:80", "/newroot", "/newroot", "rw"),
+        (62, 61, "8:1", "/", "/newroot", "ro"),
+        (63, 62, "0:90", "/", "/newroot/dev", "ro"),
+    ),
+    "that root still upon the new one": (*COPIES, DEV, (60, 40, "0:80", "/", "/", "rw")),
+}
+
+
+@pytest.mark.parametrize("found", ON_THE_WAY.values(), ids=ON_THE_WAY)
+def test_a_launcher_that_has_mounts_to_make_is_left_alone(found: tuple[Line, ...]) -> None:
+    assert not Plan((*ALWAYS, *BOUND), table(OURS)).is_carried_out(table(found))
+
+
+def test_all_may_be_written_to() -> None:
+    copies = [(number, parent, device, root, point, "rw") for number, parent, device, root, point, _ in COPIES]
+    plan = Plan(((b"/", b"/", True), (b"/dev", None, False)), table(OURS))
+
+    assert not plan.is_carried_out(table(OURS))
+    assert plan.is_carried_out(table((*copies, DEV)))
+
+
+def test_a_root_that_is_an_inner_directory_of_a_disk_is_the_root() -> None:
+    ours: tuple[Line, ...] = ((20, 1, "8:1", "/sub", "/", "rw"), (21, 20, "0:5", "/", "/dev", "rw"))
+    copies: tuple[Line, ...] = ((40, 1, "8:1", "/sub", "/", "ro"), (41, 40, "0:5", "/", "/dev", "ro"), DEV)
+    plan = Plan((*ALWAYS, (b"/w", b"/w", True)), table(ours))
+
+    assert plan.first_amiss(table((*copies, (50, 40, "8:1", "/sub/w", "/w", "rw")))) is None
+
+
+def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> None:
+    with pytest.raises(FileNotFoundError):
+        Plan(ALWAYS, table(OURS[1:]))
+
+
+# --- a look ------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """A process that may open nothing."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_launcher_is_refused_whose_mounts_cannot_be_looked_at() -> None:
+    reports, theirs = os.pipe()
+    ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
+    with ours, gate:
+        held = Held(reports, ours, ALWAYS)
+        with no_descriptors():
+            held.look()
+        gate.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            gate.recv(1)
+    os.close(reports)
+    os.close(theirs)
+
+    assert (held.waits, held.refused) == (False, (UNSEEN, errno.EMFILE))
