@@ -312,7 +312,7 @@ async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_i
     async with SlowClient(scripted_model) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
-        await stall(client, conversation, 100_000)
+        await stall(client, conversation, 40_000)
 
         client.close_stdin()
         messages = await client.until_method("notifications/stream_disconnected")
