@@ -65,6 +65,12 @@ def plain(repository: Repository) -> None:
     furnish(repository.project / ".git")
 
 
+def whole(repository: Repository) -> None:
+    """A repository without submodules."""
+    furnish(repository.project / ".git")
+    shutil.rmtree(repository.project / ".git/modules")
+
+
 def none(repository: Repository) -> None:
     """No repository."""
 
@@ -99,7 +105,7 @@ def linked(repository: Repository) -> None:
 
 
 def furnish(git: Path) -> None:
-    for folder in ("hooks", "info", "logs", "objects/info", "refs/heads", "modules/part/hooks"):
+    for folder in ("hooks", "info", "lfs", "logs", "objects/info", "refs/heads", "modules/part/hooks"):
         (git / folder).mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
@@ -121,6 +127,11 @@ def confined() -> Iterator[Confined]:
         yield confined
 
 
+PART: Final = (
+    'mkdir -p "$part/hooks"; echo ref: refs/heads/main > "$part/HEAD"; printf "$HOOK" > "$part/hooks/post-checkout"'
+)
+"""A directory of git that runs a hook at the next `git submodule update`."""
+
 ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "a setting": (plain, "echo '[core] hooksPath = evil' >> .git/config"),
     "a setting by git": (plain, "git config core.hooksPath evil"),
@@ -140,9 +151,15 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
         "cp -r .git/modules/part own; mv .git/modules/part old; ln -s ../../own .git/modules/part",
     ),
     "all parts": (plain, "mv .git/modules own; ln -s ../own .git/modules"),
+    "a new part": (plain, f"part=.git/modules/new; {PART}"),
+    "the first part": (whole, f"part=.git/modules/lib/new; {PART}"),
+    "a new part that is a link": (plain, f"part=own; {PART}; ln -s ../../own .git/modules/new"),
+    "a new working tree": (plain, "mkdir -p .git/worktrees/new; echo /evil > .git/worktrees/new/commondir"),
     "a branch that is none": (plain, "echo 'ref: evil' > .git/HEAD"),
     "a link for what git writes": (plain, "ln -s config .git/COMMIT_EDITMSG"),
     "a link for what git writes further down": (plain, "ln -s ../config .git/logs/HEAD"),
+    "packs elsewhere": (plain, "mkdir own; ln -s ../../own .git/objects/pack"),
+    "large files elsewhere": (plain, "mkdir own; ln -s ../../own .git/lfs/objects"),
     "attributes": (plain, "echo '* filter=evil' > .git/info/attributes"),
     "objects of somebody else": (plain, "echo /evil > .git/objects/info/alternates"),
     "moved and replaced": (plain, 'mv .git own; mkdir -p .git/hooks; printf "$HOOK" > .git/hooks/pre-commit'),

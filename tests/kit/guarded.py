@@ -33,9 +33,10 @@ def furnish(git: Path) -> None:
     for name in ("HEAD", "config", "hooks/update", "hooks/sub/x", "info/exclude", "packed-refs"):
         (git / name).write_text(f"{name}\n")
     (git / "modules/a/b/config").write_text("part\n")
-    for part in ("modules/a/b/modules/c", "modules/1/2/3/4/5/6/7/8/9", "worktrees/tree/modules/d"):
+    for part in ("modules/a/b", "modules/a/b/modules/c", "modules/1/2/3/4/5/6/7/8/9", "worktrees/tree/modules/d"):
         (git / part / "HEAD").write_text("another part\n")
     for working in ("worktrees/tree", "modules/a/b/worktrees/tree"):
+        (git / working / "HEAD").write_text("a tree\n")
         (git / working / "commondir").write_text("../..\n")
     (git / "hooks/link").symlink_to("update")
 

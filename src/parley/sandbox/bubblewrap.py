@@ -16,7 +16,7 @@ from typing import Final
 from parley.errors import CommandNotStarted, os_detail
 from parley.ports.commands import MARK, Bounds, Command, Ended, Mount, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
-from parley.sandbox.places import Places, above, depth, find, refuse_hidden
+from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
 from parley.sandbox.vacancies import Vacancy, fill, leave_all
@@ -103,26 +103,46 @@ def knows_sizes(path: str, version: tuple[int, ...]) -> bool:
 def mounts(places: Places) -> Iterator[tuple[str, ...]]:
     """What is laid over what, outer directories first."""
     fenced = places.git_folders + places.protected + places.vacant
+    hidden_folders, hidden_files = _seen(places.hidden_folders, places), _seen(places.hidden_files, places)
     words: dict[str, tuple[str, ...]] = {}
     # A directory that something fenced lies in could be renamed, and another one with a `.git` of its own
     # be put in its place; a mount point cannot.
-    for place in fenced + places.hidden:
+    for place in fenced + hidden_folders + hidden_files:
         for folder in above(place):
-            if folder not in places.roots and places.is_writable(folder):
+            if folder not in places.roots and places.is_writable(folder) and not _is_its_own(folder):
                 words[folder] = ("--bind", folder, folder)
     words |= {path: ("--bind", path, path) for path in places.roots}
     words |= {path: ("--ro-bind", path, path) for path in fenced}
-    words |= {path: ("--tmpfs", path) for path in places.hidden_folders}
-    words |= {path: ("--ro-bind", "/dev/null", path) for path in places.hidden_files}
+    words |= {path: ("--tmpfs", path) for path in hidden_folders}
+    words |= {path: ("--ro-bind", "/dev/null", path) for path in hidden_files}
     for path in sorted(words, key=depth):
         yield words[path]
-    for path in places.hidden_folders:
+    for path in hidden_folders:
         yield ("--remount-ro", path)
+
+
+def _seen(hidden: Iterable[str], places: Places) -> tuple[str, ...]:
+    """Without what is in the `/dev` of the computer, where a command has one of its own: nothing of it is there."""
+    return tuple(
+        path
+        for path in hidden
+        if path == "/dev"
+        or not is_below(path, "/dev")
+        or is_below(path, "/dev/shm")
+        or any(root != "/" and is_below(path, root) for root in places.roots)
+    )
+
+
+def _is_its_own(folder: str) -> bool:
+    """Whether a command has a directory of its own there, which must not give way to that of the computer."""
+    return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 
 def laid(places: Places) -> Iterator[Mount]:
     """What that comes to, upon what is always there."""
     words = [each for each in mounts(places) if each[0] != "--remount-ro" and each[-1] != "/"]
+    # There nobody can put a link, and the launcher has covered some of it itself.
+    words = [each for each in words if not each[-1].startswith("/proc/")]
     yield Mount(place="/", source="/", writable="/" in places.roots)
     yield Mount(place="/dev", source=None, writable=False)
     if all(place != "/dev" for *_, place in words):
@@ -140,6 +160,8 @@ def arguments(
     if "/" in places.roots:
         first = ("--bind", "/", "/")
         others.remove(first)
+    if not has_proc:
+        others = [each for each in others if not each[-1].startswith("/proc/")]
     # Read-only: where the user is root, the settings of the kernel are his files. Without a `/proc` of its own
     # the command must not see the one in which all other processes are.
     proc = ("--proc", "/proc") if has_proc else ("--tmpfs", "/proc")

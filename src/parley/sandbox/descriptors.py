@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-__all__ = ["change_mode", "entered", "found", "opened_in", "opened_inside", "opened_up", "reached"]
+__all__ = ["change_mode", "entered", "found", "listed_in", "opened_in", "opened_inside", "opened_up", "reached"]
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REACH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,6 +40,16 @@ def entered(name: str, held_open: ExitStack, folder: int) -> int:
     """A directory in another, to go on from. For as long as it is held it is not shut."""
     descriptor = os.open(name, _REACH | os.O_DIRECTORY, dir_fd=folder)
     held_open.callback(os.close, descriptor)
+    held_open.enter_context(opened_up(descriptor))
+    return descriptor
+
+
+def listed_in(name: str, held_open: ExitStack, folder: int) -> int:
+    """A directory in another, to be listed and to go on from. For as long as it is held it is not shut."""
+    try:
+        descriptor = opened_in(name, held_open, folder)
+    except PermissionError:
+        return opened_in(".", held_open, entered(name, held_open, folder))
     held_open.enter_context(opened_up(descriptor))
     return descriptor
 

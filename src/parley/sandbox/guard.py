@@ -10,13 +10,16 @@ Knows which commands run, and whom to tell. What is looked at and how it is put 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from parley.errors import CannotConfine, os_detail
 from parley.ports.commands import Ended, Output, Start, Starter
-from parley.sandbox.places import Places, above
+from parley.sandbox.kept import Patience
+from parley.sandbox.places import Places, above, is_below
 from parley.sandbox.threads import in_thread
 from parley.sandbox.watch import Key, Kind, Known, Watch
 from parley.wire.text import sayable
@@ -32,26 +35,48 @@ _MOST_KNOWN: Final = 16
 """Places that are remembered from one command to the next."""
 
 
-class Guard:
-    """Commands that run at the same time are measured by the same state: that before the first of them."""
+class _Preparation:
+    """A command that is about to be started: places are looked for, and then watched."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.is_cancelled = threading.Event()
+        self.ended: dict[str, Watch] = {}
+        """Watches that were there when it began, by their paths."""
+
+
+class Guard:
+    """Commands that run at the same time are measured by the same state: that before the first of them.
+
+    Of two places, both are looked at or put back at the same time only if no directory could be moved on the
+    way to both: a repository that takes long holds up nobody elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        """Held for an instant only, by whoever reads or changes what follows."""
+        self._busy: list[str] = []
+        """Directories in which somebody looks or puts back."""
         self._watches: dict[Key, Watch] = {}
+        self._preparing: dict[int, _Preparation] = {}
+        """By the list of watches that each of them fills."""
         self._known: dict[str, Known] = {}
         """What was there last, the latest at the end: most of it is still the same."""
 
     async def run(self, starter: Starter, prepare: Callable[[list[Watch]], Start], *, output: Output) -> Ended:
         """Have a command started, and look at all watches when it is over. One that changed something has failed.
 
-        It is prepared beside the loop, by what adds the watches to a list. No watch ends meanwhile: what another
-        command has moved away just now is either there when places are looked for, or still watched.
+        It is prepared beside the loop, by what adds the watches to a list; cancelling ends that at the next step.
+        What is put back afterwards is put back in any case.
         """
         watches: list[Watch] = []
         said: list[str] = []
         ended: Ended | None = None
+        preparation = _Preparation()
         try:
-            start = await in_thread(lambda: self._prepared(prepare, watches))
+            start = await in_thread(
+                lambda: self._prepared(prepare, watches, preparation),
+                when_cancelled=lambda: self._cancel(preparation),
+            )
             ended = await starter.start(start, output=output)
         finally:
             is_heard = False
@@ -67,57 +92,115 @@ class Guard:
             output("stderr", f"{sentence}\n".encode())
         return Ended(exit_code=_FORBIDDEN, seconds=ended.seconds) if said and ended.exit_code == 0 else ended
 
-    def _prepared(self, prepare: Callable[[list[Watch]], Start], watches: list[Watch]) -> Start:
-        with self._lock:
+    def _prepared(
+        self, prepare: Callable[[list[Watch]], Start], watches: list[Watch], preparation: _Preparation
+    ) -> Start:
+        with self._changed:
+            self._preparing[id(watches)] = preparation
+        try:
             return prepare(watches)
+        finally:
+            with self._changed:
+                del self._preparing[id(watches)]
+
+    def _cancel(self, preparation: _Preparation) -> None:
+        preparation.is_cancelled.set()
+        with self._changed:
+            self._changed.notify_all()
 
     def enter(self, places: Places, paths: Iterable[str], entered: list[Watch]) -> None:
         """Remember what is at these paths, all of them protected; each watch is added to the list as it begins.
 
-        So is what others watch in the same roots: while they run, it need not be where it could be found.
+        So is what others watch in the same roots, or did when places were looked for: it need not have been where
+        it could be found.
 
         Raises:
             CannotConfine: something cannot be looked at.
         """
-        with self._lock:
-            others = [watch.path for watch in self._watches.values() if watch.roots & set(places.roots)]
-            for path in dict.fromkeys((*paths, *others)):
-                folders = tuple(folder for folder in above(path) if places.is_writable(folder))
-                watch = self._watches.get((path, folders))
-                if watch is None:
-                    try:
-                        watch = self._begun(path, folders, places)
-                    except OSError as error:
-                        raise CannotConfine(f"{sayable(path)} cannot be watched: {os_detail(error)}") from None
+        with self._changed:
+            preparation = self._preparing.get(id(entered)) or _Preparation()
+            watched = (*self._watches.values(), *preparation.ended.values())
+            others = [watch.path for watch in watched if watch.roots & set(places.roots)]
+        for path in dict.fromkeys((*paths, *others)):
+            folders = tuple(folder for folder in above(path) if places.is_writable(folder))
+            with self._alone((path, folders), preparation):
+                watch = self._watch((path, folders), places, preparation)
+                with self._changed:
                     self._watches[watch.key] = watch
-                watch.users += 1
-                watch.roots.update([folder for folder in above(path) if folder in places.roots][:1])
+                    watch.users += 1
+                    watch.roots.update([folder for folder in above(path) if folder in places.roots][:1])
                 entered.append(watch)
 
-    def _begun(self, path: str, folders: tuple[str, ...], places: Places) -> Watch:
-        """A watch from other roots looks at another way, and holds what is at its end to the same state."""
-        of_others = next((watch for watch in self._watches.values() if watch.path == path), None)
-        if of_others is not None:
-            of_others.unsaid += of_others.restored()
-            return Watch(path, folders, of_others.kind, of_others.before)
-        return Watch.begun(path, folders, Kind.of(path, places), self._known.pop(path, {}))
+    def _watch(self, key: Key, places: Places, preparation: _Preparation) -> Watch:
+        """That of others, or a new one. From other roots it looks at another way, and holds what is at its end to
+        the same state."""
+        path, folders = key
+        with self._changed:
+            same = self._watches.get(key)
+            of_others = next((watch for watch in self._watches.values() if watch.path == path), None)
+            ended = preparation.ended.get(path)
+            known = {} if of_others else self._known.pop(path, {})
+        if same is not None:
+            return same
+        try:
+            if of_others is not None:
+                of_others.unsaid += of_others.restored()
+                return Watch(path, folders, of_others.kind, of_others.before, of_others.layout)
+            kind = Kind.of(path, places) if ended is None else ended.kind
+            return Watch.begun(path, folders, kind, known, Patience(preparation.is_cancelled))
+        except OSError as error:
+            raise CannotConfine(f"{sayable(path)} cannot be watched: {os_detail(error)}") from None
 
     def leave(self, watches: Iterable[Watch]) -> list[str]:
         """Put back what is not as it was; returns a sentence for each place where something was not."""
         told: list[str] = []
-        with self._lock:
-            for watch in watches:
+        for watch in watches:
+            with self._alone(watch.key):
                 try:
                     told += watch.unsaid
                     watch.unsaid = []
                     told += watch.restored()
                 except OSError as error:
                     told.append(f"{sayable(watch.path)} is protected, and cannot be looked at: {os_detail(error)}")
-                watch.users -= 1
-                if not watch.users:
-                    del self._watches[watch.key]
-                    watch.close()
-                    self._known[watch.path] = watch.before
-                    if len(self._known) > _MOST_KNOWN:
-                        del self._known[next(iter(self._known))]
+                self._left(watch)
         return told
+
+    def _left(self, watch: Watch) -> None:
+        with self._changed:
+            watch.users -= 1
+            if watch.users:
+                return
+            del self._watches[watch.key]
+            for preparation in self._preparing.values():
+                preparation.ended[watch.path] = watch
+            self._known[watch.path] = watch.before
+            if len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+        watch.close()
+
+    @contextmanager
+    def _alone(self, key: Key, preparation: _Preparation | None = None) -> Iterator[None]:
+        """Wait until nobody else is at work around a place or in it, and keep them away.
+
+        Raises:
+            CannotConfine: the preparation was cancelled.
+        """
+        with self._changed:
+            around = min((_around(key), *(_around(each) for each in self._watches if each[0] == key[0])), key=len)
+            while any(is_below(around, other) or is_below(other, around) for other in self._busy):
+                if preparation is not None and preparation.is_cancelled.is_set():
+                    raise CannotConfine(f"{sayable(key[0])} cannot be watched: nobody waits for it any more")
+                self._changed.wait()
+            self._busy.append(around)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy.remove(around)
+                self._changed.notify_all()
+
+
+def _around(key: Key) -> str:
+    """The outermost directory that could be moved, or in which something could be, on the way to a place."""
+    path, folders = key
+    return folders[-1] if folders else os.path.dirname(path)

@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from threading import Event
 from typing import Final
 
 from msgspec import Struct
@@ -29,6 +30,7 @@ __all__ = [
     "Link",
     "Missing",
     "Other",
+    "Patience",
     "is_same",
     "is_whole",
     "put_back",
@@ -43,6 +45,9 @@ _DEEPEST: Final = 16
 
 _LONGEST_NAME: Final = 255
 """Bytes; file systems take no more."""
+
+_LOOKING_SECONDS: Final = 10.0
+"""For all that is watched at one place. The largest repository that is watched takes one or two on a disk."""
 
 _SETTLED_NANOSECONDS: Final = 2_000_000_000
 """The coarsest times that file systems keep are those of whole seconds, or two."""
@@ -98,16 +103,33 @@ Item = Missing | File | Link | Folder | Other
 MISSING: Final = Missing()
 
 
+class Patience:
+    """How long something may still be looked at: until that has taken too long, or nobody wants it any more."""
+
+    def __init__(self, stopped: Event | None = None) -> None:
+        self._ends_at = time.monotonic() + _LOOKING_SECONDS
+        self._stopped = stopped
+
+    @property
+    def is_over(self) -> bool:
+        is_stopped = self._stopped is not None and self._stopped.is_set()
+        return is_stopped or time.monotonic() > self._ends_at
+
+
 class Budget:
     """How much may still be looked at."""
 
-    def __init__(self, *, entries: int, content_bytes: int) -> None:
+    def __init__(self, patience: Patience, *, entries: int, content_bytes: int) -> None:
+        self._patience = patience
         self._entries = entries
         self._bytes = content_bytes
 
     def allows_entry(self) -> bool:
-        self._entries -= 1
-        return self._entries >= 0
+        return self.allows(1)
+
+    def allows(self, entries: int) -> bool:
+        self._entries -= entries
+        return self._entries >= 0 and not self._patience.is_over
 
     def allows_content(self, size: int) -> bool:
         if size > self._bytes:

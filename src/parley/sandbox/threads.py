@@ -20,12 +20,18 @@ _MOST_IDLE: Final = 4
 _idle: Final[list[_Worker]] = []
 
 
-async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
+def _nothing() -> None:
+    """Who is cancelled has nothing to say about it."""
+
+
+async def in_thread(
+    work: Callable[[], T], *, needs_one: bool = True, when_cancelled: Callable[[], object] = _nothing
+) -> T:
     """Return what comes of `work`, which is done in another thread and must be bounded by itself.
 
-    Cancelling does not reach it: that is raised when the work is done. Work that a file system holds up
-    holds up no other, and nothing waits for it at the end of the process. What must be done in any case, and
-    does not need a thread, is done here if there can be none.
+    Cancelling does not reach it, unless `when_cancelled` tells it: that is raised when the work is done. Work that
+    a file system holds up holds up no other, and nothing waits for it at the end of the process. What must be
+    done in any case, and does not need a thread, is done here if there can be none.
 
     Raises:
         CommandNotStarted: the system has no more threads for us, and the work was not begun.
@@ -60,6 +66,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
             await asyncio.wait((outcome,))
         except asyncio.CancelledError as asked:
             cancelled = asked
+            when_cancelled()
     if cancelled is not None:
         outcome.exception()  # seen, and less than having been cancelled
         raise cancelled

@@ -20,12 +20,13 @@ from parley.sandbox.kept import (
     File,
     Folder,
     Item,
+    Patience,
     is_same,
     is_whole,
     put_back,
     take,
 )
-from parley.sandbox.obeyed import BEGUN, along, git_folders_among, links_in, names_in
+from parley.sandbox.obeyed import BEGUN, Layout, Links, along, look, strays
 from parley.sandbox.places import Places, is_anothers, is_below, opened
 from parley.sandbox.vacancies import Vacancy
 from parley.wire.text import sayable
@@ -79,7 +80,7 @@ class _Step(NamedTuple):
 class Watch:
     """One place that is to stay as it is, where it is."""
 
-    def __init__(self, path: str, folders: tuple[str, ...], kind: Kind, before: Known) -> None:
+    def __init__(self, path: str, folders: tuple[str, ...], kind: Kind, before: Known, layout: Layout) -> None:
         """Hold a place to what it was `before`."""
         self.path = path
         self.key: Key = path, folders
@@ -90,6 +91,7 @@ class Watch:
         self.unsaid: list[str] = []
         """What was found to be changed, and put back, while nobody was there to be told."""
         self.before = before
+        self.layout = layout
         with ExitStack() as held_open:
             self._way = _way(folders, held_open)
             """From the outermost root on, all directories that lead to it."""
@@ -104,32 +106,36 @@ class Watch:
             self._inside = list(_steps_to(before, held_open, self._folder))
             held = {self._parent, *(each for step in self._steps for each in (step.parent, step.folder))}
             self._modes = {each: stat.S_IMODE(os.fstat(each).st_mode) for each in held}
-            self._told_only = {name: self._take(name) for name in _TOLD_ONLY} if kind.is_git else {}
+            self._told_only = (
+                {name: self._take(name, MISSING, Patience()) for name in _TOLD_ONLY} if kind.is_git else {}
+            )
             self._descriptors = held_open.pop_all()
 
     @classmethod
-    def begun(cls, path: str, folders: tuple[str, ...], kind: Kind, known: Known) -> Self:
+    def begun(cls, path: str, folders: tuple[str, ...], kind: Kind, known: Known, patience: Patience) -> Self:
         """Hold a place to what it is now. What is still as it was `known` need not be read again.
 
         Raises:
             CannotConfine: that cannot be remembered.
         """
+        layout, names = Layout(), [os.path.basename(path)]
         with ExitStack() as held_open:
             folder = _held(path if kind.is_git else os.path.dirname(path), held_open)
             try:
-                names = names_in(folder) if kind.is_git else [os.path.basename(path)]
+                if kind.is_git:
+                    layout, names = look(folder, patience)
             except CannotConfine as error:
                 raise CannotConfine(f"{sayable(path)} cannot be watched: {error.detail}") from None
             if kind.is_vacant:
                 before: Known = dict.fromkeys(names, MISSING)
             else:
-                budget = _budget()
+                budget = _budget(patience)
                 before = {name: _taken(name, folder, known.get(name, MISSING), budget) for name in names}
         for name, item in before.items():
             if not is_whole(item):
                 place = os.path.join(path, name) if kind.is_git else path
                 raise CannotConfine(f"{sayable(place)} cannot be watched: it cannot be read, or holds too much")
-        return cls(path, folders, kind, before)
+        return cls(path, folders, kind, before, layout)
 
     def close(self) -> None:
         self._descriptors.close()
@@ -156,7 +162,7 @@ class Watch:
         if not lost:
             aside = Aside(self._folder)
             changed += self._brought_back_inside(aside, lost)
-            changed += self._contents_put_back(aside, lost)
+            changed += self._contents_put_back(aside, lost, Patience())
             around = self.path if self.kind.is_git else os.path.dirname(self.path)
             kept += [os.path.join(around, name) for name in aside.names]
         place = sayable(self.path)
@@ -189,36 +195,41 @@ class Watch:
                 if was_in_use or len(aside.names) > moved:
                     lost[step.path] = _why(error)
 
-    def _contents_put_back(self, aside: Aside, lost: dict[str, str]) -> Iterator[str]:
+    def _contents_put_back(self, aside: Aside, lost: dict[str, str], patience: Patience) -> Iterator[str]:
         gone = list(lost)
-        for name, before in (self._links_found(gone, lost) | self.before).items():
+        for name, before in (self.before | self._not_there_before(lost, patience)).items():
             if any(is_below(name, folder) for folder in gone):
                 continue
             try:
-                yield from self._put_back(name, before, aside)
+                yield from self._put_back(name, before, aside, patience)
             except (OSError, CannotPutBack, CannotConfine) as error:
                 lost[name] = os_detail(error) if isinstance(error, OSError) else ""
         for name, was in self._told_only.items():
-            if not is_same(was, self._take(name, was)):
+            if not is_same(was, self._take(name, was, patience)):
                 lost[name] = ""
 
-    def _links_found(self, gone: list[str], lost: dict[str, str]) -> Known:
-        """Links that git would write through, none of which was there unless it was seen before."""
-        links: Known = {}
-        for part in git_folders_among(self.before) if self.kind.is_git else ():
-            if not any(is_below(part, folder) for folder in gone):
-                try:
-                    links |= dict.fromkeys(links_in(part, self._folder), MISSING)
-                except CannotConfine as error:
-                    lost[part or "all of it"] = error.detail
-        return links
+    def _not_there_before(self, lost: dict[str, str], patience: Patience) -> Known:
+        """Directories of git, and links that it would write through."""
+        new: Known = {}
+        links = Links(self._folder, patience)
+        for paths in (
+            strays(self.layout, self._folder, patience),
+            (link for part in self.layout.parts for link in links.of(part)),
+        ):
+            try:
+                for path in paths:
+                    if path not in self.before:
+                        new[path] = MISSING
+            except CannotConfine as error:
+                lost["all of it"] = error.detail
+        return new
 
     def _told(self, what: str, names: list[str]) -> Iterator[str]:
         if names:
             which = _listed(sorted(names)) if self.kind.is_git and _ALL_OF_IT not in names else "it"
             yield f"{sayable(self.path)} is protected: what was done to {which} while the command ran was {what}"
 
-    def _put_back(self, name: str, before: Item, aside: Aside) -> list[str]:
+    def _put_back(self, name: str, before: Item, aside: Aside, patience: Patience) -> list[str]:
         way, last = os.path.split(name)
         with ExitStack() as held_open:
             moved = len(aside.names)
@@ -229,8 +240,10 @@ class Watch:
                 return [way] if len(aside.names) > moved else []
             if self.kind.is_vacant and _is_anothers(last, folder):
                 return []
-            now = take(last, folder, _budget(), known=before, opens=True)
-            if last == "HEAD" and isinstance(now, File) and _HEAD.fullmatch(now.content or b""):
+            is_moved = before == MISSING and not self.kind.is_vacant
+            budget = Budget(patience, entries=0, content_bytes=0) if is_moved else _budget(patience)
+            now = take(last, folder, budget, known=before, opens=True)
+            if last == "HEAD" and isinstance(now, File) and not is_moved and _HEAD.fullmatch(now.content or b""):
                 return []
             if last in BEGUN and now == MISSING and before != MISSING:
                 raise CannotPutBack(name)  # it may have ended, and with it there again its commits would be undone
@@ -253,8 +266,8 @@ class Watch:
                 pass  # somebody else keeps it, which is nothing that the command did
         return [name] if now.entries else []
 
-    def _take(self, name: str, known: Item = MISSING) -> Item:
-        return _taken(name, self._folder, known, _budget())
+    def _take(self, name: str, known: Item, patience: Patience) -> Item:
+        return _taken(name, self._folder, known, _budget(patience))
 
 
 def _listed(names: list[str]) -> str:
@@ -364,5 +377,5 @@ def _is_anothers(name: str, folder: int) -> bool:
     return status is not None and is_anothers(status, os.fstat(folder))
 
 
-def _budget() -> Budget:
-    return Budget(entries=_MOST_ENTRIES, content_bytes=_MOST_BYTES)
+def _budget(patience: Patience) -> Budget:
+    return Budget(patience, entries=_MOST_ENTRIES, content_bytes=_MOST_BYTES)

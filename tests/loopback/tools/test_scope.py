@@ -39,6 +39,11 @@ class Computer:
         self.write("proc/self/cgroup", "0::/user.slice/some.scope\n")
         self.write("sys/fs/cgroup/user.slice/some.scope/memory.max", "max\n")
         self.write("sys/fs/cgroup/user.slice/some.scope/cpu.max", "max 100000\n")
+        self.write("sys/fs/cgroup/user.slice/some.scope/memory.swap.max", "max\n")
+        self.write("sys/fs/cgroup/user.slice/some.scope/io.max", "")
+        self.write("sys/fs/cgroup/user.slice/cpuset.cpus", "")
+        self.write("sys/fs/cgroup/user.slice/cpuset.cpus.effective", "0-1\n")
+        self.write("sys/fs/cgroup/cpuset.cpus.effective", "0-3\n")
         self.write(f"sys/fs/cgroup/{MANAGED}cgroup.controllers", "cpu memory pids\n")
         self.write(BUS, "")
         self.answer_by(OBEYS)
@@ -159,12 +164,37 @@ async def test_it_is_asked_also_where_the_ends_of_children_are_ignored(computer:
         (
             "sys/fs/cgroup/user.slice/some.scope/memory.max",
             "1000000\n",
-            "/user.slice/some.scope has a memory.max already, and they stay there",
+            "memory.max of /user.slice/some.scope is set already, and they stay there",
         ),
         (
             "sys/fs/cgroup/user.slice/cpu.max",
             "50000 100000\n",
-            "/user.slice has a cpu.max already, and they stay there",
+            "cpu.max of /user.slice is set already, and they stay there",
+        ),
+        (
+            "sys/fs/cgroup/user.slice/some.scope/memory.swap.max",
+            "0\n",
+            "memory.swap.max of /user.slice/some.scope is set already, and they stay there",
+        ),
+        (
+            "sys/fs/cgroup/user.slice/io.max",
+            "8:16 rbps=2097152 wbps=max riops=max wiops=max\n",
+            "io.max of /user.slice is set already, and they stay there",
+        ),
+        (
+            "sys/fs/cgroup/user.slice/cpuset.cpus",
+            "0-1\n",
+            "cpuset.cpus of /user.slice is set already, and they stay there",
+        ),
+        (
+            "proc/self/cgroup",
+            "0::/system.slice/agents.service\n",
+            "/system.slice/agents.service is a service, and they stay there",
+        ),
+        (
+            "proc/self/cgroup",
+            "0::/user.slice/user@1.service/app.slice/agents.service/inner\n",
+            "/user.slice/user@1.service/app.slice/agents.service is a service, and they stay there",
         ),
     ],
 )
@@ -179,6 +209,23 @@ async def test_where_systemd_cannot_do_it_or_somebody_has_set_limits_it_is_not_a
 
     assert (result, computer.asked.exists()) == (Ran(exit_code=0, stdout=b"out\n"), False)
     assert why_none(str(computer.root)) == why
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["/user.slice/user@1.service", "/user.slice/user@1.service/inner", "/system.slice/agents.service/a.scope", "/"],
+)
+def test_outside_of_services_of_others_it_is_asked(computer: Computer, group: str) -> None:
+    computer.write("proc/self/cgroup", f"0::{group}\n")
+
+    assert why_none(str(computer.root)) is None
+
+
+def test_who_is_given_all_processors_has_no_limit(computer: Computer) -> None:
+    computer.write("sys/fs/cgroup/user.slice/cpuset.cpus", "0-7\n")
+    computer.write("sys/fs/cgroup/user.slice/cpuset.cpus.effective", "0-3\n")
+
+    assert why_none(str(computer.root)) is None
 
 
 async def test_where_nobody_says_how_much_memory_there_is_systemd_is_not_asked(computer: Computer) -> None:

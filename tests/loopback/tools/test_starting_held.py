@@ -9,10 +9,12 @@ from typing import Final
 
 import pytest
 
+from kit.bounds import bounds
 from kit.needs import BUBBLEWRAP
 from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, kept, open_descriptors, ran
 from parley.errors import CannotConfine
-from parley.ports.commands import Mount, Start
+from parley.ports.commands import Command, Mount, Start
+from parley.sandbox.bubblewrap import Bubblewrap
 from parley.tools.commands.executor import Executor
 
 ALWAYS: Final = (
@@ -146,6 +148,18 @@ async def test_a_command_does_not_run_whose_mounts_are_something_else(
     amiss = tmp_path / mounts[-1][0]
     assert caught.value.detail == f"{amiss} is not what it was any more: another has taken its place"
     assert os.listdir(tmp_path / "work") == ["in"]
+
+
+@BUBBLEWRAP
+async def test_what_is_hidden_where_the_launcher_mounts_something_itself_is_hidden(executor: Executor) -> None:
+    mechanism = Bubblewrap(executor, launcher=BWRAP, limiter=None, has_proc=True, has_sizes=False)
+    hidden = ("/dev/pts", "/dev/null", "/dev/tty0", "/proc/bus", "/proc/version")
+    script = "ls -A /proc/bus; cat /proc/version 2>/dev/null; echo >/dev/null"
+    command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
+
+    result = await kept(lambda output: mechanism.run(command, bounds(hidden=hidden), output=output))
+
+    assert result == Ran(exit_code=0)
 
 
 @BUBBLEWRAP

@@ -123,6 +123,45 @@ def test_a_root_within_something_hidden_is_laid_over_it() -> None:
     ]
 
 
+def test_what_is_hidden_in_a_dev_is_not_in_that_of_a_command() -> None:
+    folders, files = ("/dev", "/dev/pts", "/dev/shm", "/dev/shm/keys"), ("/dev/null", "/dev/tty0", "/device")
+
+    assert list(mounts(Places(hidden_folders=folders, hidden_files=files))) == [
+        ("--tmpfs", "/dev"),
+        ("--ro-bind", "/dev/null", "/device"),
+        ("--tmpfs", "/dev/shm"),
+        ("--tmpfs", "/dev/shm/keys"),
+        *(("--remount-ro", "/dev"), ("--remount-ro", "/dev/shm"), ("--remount-ro", "/dev/shm/keys")),
+    ]
+    assert list(mounts(Places(roots=("/dev",), hidden_folders=("/dev/pts",)))) == [
+        ("--bind", "/dev", "/dev"),
+        ("--tmpfs", "/dev/pts"),
+        ("--remount-ro", "/dev/pts"),
+    ]
+
+
+def test_nothing_of_the_computer_s_own_is_laid_over_what_a_command_has_for_itself() -> None:
+    places = Places(roots=("/",), hidden_folders=("/dev/shm/keys", "/proc/sys/dev"), hidden_files=("/dev/tty0",))
+
+    assert list(mounts(places)) == [
+        ("--bind", "/", "/"),
+        ("--tmpfs", "/dev/shm/keys"),
+        ("--tmpfs", "/proc/sys/dev"),
+        *(("--remount-ro", "/dev/shm/keys"), ("--remount-ro", "/proc/sys/dev")),
+    ]
+
+
+@pytest.mark.parametrize("has_proc", [True, False])
+def test_what_is_hidden_in_proc_is_hidden_where_there_is_one_and_never_looked_for(has_proc: bool) -> None:
+    places = Places(hidden_folders=("/proc/bus",), hidden_files=("/proc/kcore",))
+    words = arguments(places, cwd="/", env={}, network=True, has_proc=has_proc, has_sizes=True)
+
+    assert [word for word in words if word.startswith("/proc/")] == (
+        ["/proc/bus", "/proc/kcore", "/proc/bus"] if has_proc else []
+    )
+    assert laid_upon(places) == laid_upon(Places())
+
+
 def test_all_can_be_the_root() -> None:
     words = arguments(
         Places(roots=("/",), vacant=("/.git",)), cwd="/", env={}, network=True, has_proc=True, has_sizes=True

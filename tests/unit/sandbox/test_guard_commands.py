@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -14,12 +15,9 @@ from kit.guarded import as_told, command, enter, put_back, without_refused
 from kit.trees import tree
 from parley.ports.commands import Ended, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
-from parley.sandbox.places import find
+from parley.sandbox.places import Places, find
 
 PATIENCE_SECONDS = 20.0
-
-AMPLE_SECONDS = 0.05
-"""What ends by then was not kept from it. Nothing is wrong if it takes longer: then only less is tried."""
 
 
 def test_commands_at_the_same_time_are_measured_by_what_was_before_the_first(project: Path) -> None:
@@ -129,9 +127,12 @@ class Late(Starter):
         pass
 
 
-async def test_another_command_does_not_end_between_the_look_for_places_and_the_watch(project: Path) -> None:
-    settings = project / ".claude/settings.json"
-    settings.parent.mkdir()
+@pytest.mark.parametrize("name", [".claude/settings.json", ".git/config"])
+async def test_what_another_command_had_moved_away_is_watched_also_if_that_ends_before_the_watch_begins(
+    project: Path, name: str
+) -> None:
+    settings = project / name
+    settings.parent.mkdir(exist_ok=True)
     settings.write_text("{}")
     guard, first, told = Guard(), list[Watch](), list[bytes]()
     enter(guard, find(bounds(project)), first)
@@ -141,7 +142,7 @@ async def test_another_command_does_not_end_between_the_look_for_places_and_the_
     def prepare(watches: list[Watch]) -> Start:
         places = find(bounds(project))
         leaving.start()
-        leaving.join(AMPLE_SECONDS)
+        leaving.join(PATIENCE_SECONDS)
         enter(guard, places, watches)
         return Start(argv=("true",), cwd=str(project), env={}, timeout_seconds=1.0)
 
@@ -149,6 +150,90 @@ async def test_another_command_does_not_end_between_the_look_for_places_and_the_
         ended = await guard.run(Late(settings, leaving), prepare, output=lambda stream, data: told.append(data))
 
     assert (settings.read_text(), ended.exit_code, len(told)) == ("{}", 1, 2)
+
+
+class HeldUp:
+    """The first directory that is listed by another thread takes until somebody lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on, self.listed = threading.Event(), threading.Event(), 0
+        self._scandir = os.scandir
+        monkeypatch.setattr(os, "scandir", self._held_up)
+
+    def _held_up(self, folder: int) -> object:
+        if threading.current_thread() is not threading.main_thread():
+            self.listed += 1
+            if not self.begun.is_set():
+                self.begun.set()
+                assert self.go_on.wait(PATIENCE_SECONDS)
+        return self._scandir(folder)
+
+
+def test_a_repository_that_takes_long_to_look_at_holds_up_nobody_elsewhere(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    guard, first, told = Guard(), list[Watch](), list[str]()
+    places = find(bounds(project))
+    held_up = HeldUp(monkeypatch)
+    looking = threading.Thread(target=enter, args=(guard, places, first))
+    looking.start()
+    assert held_up.begun.wait(PATIENCE_SECONDS)
+
+    with command(bounds(tmp_path / "other"), told, guard):
+        (tmp_path / "other/.git").write_text("evil")
+    assert (len(told), first) == (2, [])
+    held_up.go_on.set()
+    looking.join(PATIENCE_SECONDS)
+
+    assert guard.leave(first) == []
+
+
+class Never(Starter):
+    """Is not asked to start anything."""
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+def cancelled_later(guard: Guard, places: Places) -> asyncio.Task[Ended]:
+    def prepare(watches: list[Watch]) -> Start:
+        enter(guard, places, watches)
+        raise AssertionError
+
+    return asyncio.create_task(guard.run(Never(), prepare, output=lambda stream, data: None))
+
+
+async def test_cancelling_ends_the_look_before_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, held_up = find(bounds(project)), HeldUp(monkeypatch)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        running = cancelled_later(Guard(), places)
+        await asyncio.to_thread(held_up.begun.wait)
+        running.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        held_up.go_on.set()
+        await asyncio.wait([running])
+
+    assert (running.cancelled(), held_up.listed) == (True, 1)
+
+
+async def test_cancelling_ends_the_wait_for_others_who_look(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, places, held_up = Guard(), find(bounds(project)), HeldUp(monkeypatch)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        first = cancelled_later(guard, places)
+        await asyncio.to_thread(held_up.begun.wait)
+        second = cancelled_later(guard, places)
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        assert (second.cancelled(), first.done()) == (True, False)
+        first.cancel()
+        held_up.go_on.set()
+        await asyncio.wait([first])
 
 
 class Interrupted(Starter):

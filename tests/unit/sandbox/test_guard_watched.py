@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,78 @@ def test_what_git_runs_and_obeys_is_put_back(project: Path, name: str, how: str)
     assert told == put_back(project / ".git", what, kept=kept)
 
 
+NEW_PARTS = (
+    "modules/new",
+    "modules/a/new/er",
+    "modules/a/b/modules/c/modules/new",
+    "modules/a/b/worktrees/new",
+    "worktrees/new",
+    "worktrees/tree/modules/d/worktrees/new",
+)
+
+
+@pytest.mark.parametrize("name", NEW_PARTS)
+def test_a_submodule_or_a_working_tree_that_was_not_there_is_moved_aside_as_a_whole(
+    project: Path, name: str
+) -> None:
+    git, before = project / ".git", tree(project)
+    parts = name.split("/")
+    outermost = next(way for end in range(len(parts)) if not (git / (way := "/".join(parts[: end + 1]))).exists())
+    told: list[str] = []
+    with command(bounds(project), told):
+        (git / name / "hooks").mkdir(parents=True)
+        for file in ("HEAD", "commondir", "config", "hooks/post-checkout"):
+            (git / name / file).write_text("evil, or the user's own")
+        made = tree(project)
+
+    assert without_refused(tree(project)) == before
+    kept = f"{git}/.refused-X-{os.path.basename(outermost)}"
+    assert told == put_back(git, outermost, kept=kept)
+    next(git.glob(".refused-*")).rename(git / outermost)
+    assert tree(project) == made
+
+
+@pytest.mark.parametrize("name", ["modules", "modules/new", "modules/a/new", "worktrees", "worktrees/new"])
+def test_a_link_to_a_submodule_or_a_working_tree_that_was_not_there_is_removed(project: Path, name: str) -> None:
+    place = project / ".git" / name
+    if place.exists():
+        shutil.rmtree(place)
+    before = tree(project)
+    told: list[str] = []
+    with command(bounds(project), told):
+        place.symlink_to("/evil")
+
+    assert tree(project) == before
+    assert told == put_back(project / ".git", name)
+
+
+def test_what_holds_submodules_does_not_become_one_in_which_nobody_looks_for_them(project: Path) -> None:
+    git, before, guard = project / ".git", tree(project), Guard()
+    first, second = list[str](), list[str]()
+    with command(bounds(project), first, guard):
+        (git / "modules/a/HEAD").write_text("ref: refs/heads/main\n")
+        (git / "modules/a/config").write_text("")
+    with command(bounds(project), second, guard):
+        (git / "modules/a/b/hooks/pre-commit").write_text("evil")
+
+    assert without_refused(tree(project)) == before
+    kept = f"{git}/.refused-X-HEAD, {git}/.refused-X-config"
+    assert first == put_back(git, "modules/a/HEAD, modules/a/config", kept=kept)
+    assert second == put_back(git, "modules/a/b/hooks/pre-commit", kept=f"{git}/.refused-X-pre-commit")
+
+
+def test_submodules_of_any_name_are_data_but_for_what_git_obeys(project: Path) -> None:
+    for name in ("modules/config", "modules/a/HEAD", "worktrees/HEAD"):
+        (project / ".git" / name / "objects").mkdir(parents=True)
+        (project / ".git" / name / "HEAD").write_text("ref: refs/heads/main\n")
+    told: list[str] = []
+    with command(bounds(project), told):
+        for name in ("modules/config", "modules/a/HEAD", "worktrees/HEAD"):
+            (project / ".git" / name / "index").write_text("data")
+
+    assert told == []
+
+
 @pytest.mark.parametrize("head", ["ref: refs/heads/other\n", f"{'0a' * 20}\n", "0a" * 32])
 def test_a_branch_or_a_commit_that_was_switched_to_stays(project: Path, head: str) -> None:
     told: list[str] = []
@@ -125,7 +200,8 @@ def test_a_link_on_a_way_that_was_not_there_is_moved_aside(project: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "name", ["objects", "modules", "modules/a", "modules/a/b", "worktrees/tree", "COMMIT_EDITMSG"]
+    "name",
+    ["objects", "objects/pack", "modules", "modules/a", "modules/a/b", "worktrees/tree", "COMMIT_EDITMSG"],
 )
 @pytest.mark.parametrize("usurper", ["same", "link", "folder"])
 def test_a_link_that_was_there_on_a_way_is_watched_itself(
@@ -157,6 +233,13 @@ WRITTEN_BY_GIT = (
     "logs/refs/heads/main",
     "refs/heads/feature",
     "rr-cache/0a/preimage",
+    "objects/0a",
+    "objects/pack",
+    "objects/pack/multi-pack-index",
+    "objects/info/commit-graph",
+    "lfs/objects",
+    "lfs/objects/0a",
+    "modules/a/b/objects/pack",
     "modules/a/b/COMMIT_EDITMSG",
     "worktrees/tree/logs/HEAD",
 )
@@ -352,25 +435,55 @@ def test_submodules_that_would_have_to_be_searched_for_are_refused(project: Path
     with pytest.raises(CannotConfine) as refused:
         enter(Guard(), find(bounds(project)), [])
 
-    assert refused.value.detail == f"{project}/.git cannot be watched: it holds too many files"
+    assert refused.value.detail == f"{project}/.git cannot be watched: it holds too much"
 
 
 @pytest.mark.long
-def test_logs_without_end_are_told_of_and_refused(project: Path) -> None:
+@pytest.mark.parametrize(("make", "number"), [(Path.touch, 262_144), (Path.mkdir, 29_200)])
+def test_logs_without_end_are_told_of_and_refused(project: Path, make: Callable[[Path], None], number: int) -> None:
     (project / ".git/logs").mkdir()
     told: list[str] = []
     with command(bounds(project), told):
-        for number in range(262_144):
-            (project / f".git/logs/{number}").touch()
+        for each in range(number):
+            make(project / f".git/logs/{each}")
 
     with pytest.raises(CannotConfine) as refused:
         enter(Guard(), find(bounds(project)), [])
 
-    why = "it holds too many files"
-    assert told == [
-        f"{project}/.git is protected: what was done to all of it ({why}) while the command ran was left as it is"
-    ]
-    assert refused.value.detail == f"{project}/.git cannot be watched: {why}"
+    assert told == [left_as_it_is(project)]
+    assert refused.value.detail == f"{project}/.git cannot be watched: it holds too much"
+
+
+def left_as_it_is(project: Path) -> str:
+    what = "all of it (it holds too much)"
+    return f"{project}/.git is protected: what was done to {what} while the command ran was left as it is"
+
+
+def test_links_without_end_are_told_of(project: Path) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        for number in range(1025):
+            (project / f".git/refs/heads/{number}").symlink_to("/evil")
+
+    assert len(list((project / ".git/refs/heads").iterdir())) == 1
+    assert told[1:] == [left_as_it_is(project)]
+
+
+def test_what_takes_too_long_to_be_looked_at_is_told_of_and_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    before = without_refused(tree(project))
+    with command(bounds(project), told):
+        (project / ".git/hooks/pre-commit").write_text("evil")
+        moments = count()
+        monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    with pytest.raises(CannotConfine) as refused:
+        enter(Guard(), find(bounds(project)), [])
+
+    assert without_refused(tree(project)) == before
+    assert left_as_it_is(project) in told
+    assert refused.value.detail == f"{project}/.git cannot be watched: it holds too much"
 
 
 def test_what_cannot_be_looked_at_is_refused(project: Path) -> None:

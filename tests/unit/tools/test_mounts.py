@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from parley.tools.commands.messages import UNSEEN
+from parley.tools.commands.messages import MOVED, UNSEEN
 from parley.tools.commands.mounts import Held, Plan, Table
 
 Line = tuple[int, int, str, str, str, str]
@@ -32,14 +32,18 @@ COPIES: Final[tuple[Line, ...]] = tuple(
     (number + 20, parent + 20, device, root, point, "ro") for number, parent, device, root, point, _ in OURS
 )
 """What a launcher has that was told to mount `/` read-only."""
+KINDS: Final = {"0:5": "devtmpfs", "0:6": "proc", "0:7": "nfs4", "0:80": "tmpfs", "0:90": "tmpfs", "0:91": "tmpfs"}
+
+
+def text(lines: Iterable[Line]) -> bytes:
+    return "".join(
+        f"{number} {parent} {device} {root} {point} {how},relatime shared:1 - {KINDS.get(device, 'ext4')} x rw\n"
+        for number, parent, device, root, point, how in lines
+    ).encode()
 
 
 def table(lines: Iterable[Line]) -> Table:
-    text = ""
-    for number, parent, device, root, point, how in lines:
-        kind = "nfs4" if point == "/net" or device == "0:7" else "ext4"
-        text += f"{number} {parent} {device} {root} {point} {how},relatime shared:1 - {kind} /dev/x rw\n"
-    return Table(text.encode())
+    return Table(text(lines))
 
 
 def amiss(
@@ -48,7 +52,7 @@ def amiss(
     plan = Plan((*ALWAYS, *laid), table(ours))
     seen = table((*COPIES, DEV, *found))
     assert plan.is_carried_out(seen)
-    return plan.first_amiss(seen)
+    return plan.first_amiss(seen, table(ours))
 
 
 BOUND: Final = ((b"/home/u/w", b"/home/u/w", True),)
@@ -92,7 +96,8 @@ def test_a_file_system_of_its_own_is_none_of_ours() -> None:
     laid = ((b"/home/u/keys", None, False),)
 
     assert amiss(laid, (50, 43, "0:91", "/", "/home/u/keys", "ro")) is None
-    assert amiss(laid, (50, 43, "8:3", "/", "/home/u/keys", "ro")) == 2
+    assert amiss(laid, (50, 43, "0:6", "/", "/home/u/keys", "ro")) == 2  # of a kind that it could be
+    assert amiss(laid, (50, 43, "8:9", "/", "/home/u/keys", "ro")) == 2  # not of such a kind
     assert amiss(laid, (50, 43, "0:91", "/in", "/home/u/keys", "ro")) == 2
 
 
@@ -130,14 +135,14 @@ def test_what_lies_beneath_another_mount_of_ours_is_not_taken_for_what_is_seen()
 
 def test_names_are_written_as_the_kernel_writes_them() -> None:
     name = b"a b\tc\nd\\e\\040\xff"
-    text = rb"a\040b\011c\012d\134e\134040" + b"\xff"
+    written = rb"a\040b\011c\012d\134e\134040" + b"\xff"
     seen = Table(
-        b"40 1 8:1 / / ro - ext4 x rw\n41 40 0:5 / /dev ro - ext4 x rw\n42 41 0:90 / /dev ro - ext4 x rw\n"
-        b"43 40 8:1 /%b /%b rw - ext4 x rw\n" % (text, text)
+        b"40 1 8:1 / / ro - ext4 x rw\n41 40 0:5 / /dev ro - ext4 x rw\n42 41 0:90 / /dev ro - tmpfs x rw\n"
+        b"43 40 8:1 /%b /%b rw - ext4 x rw\n" % (written, written)
     )
     ours = Table(b"20 1 8:1 / / rw - ext4 x rw\n21 20 0:5 / /dev rw - ext4 x rw\n")
 
-    assert Plan((*ALWAYS, (b"/" + name, b"/" + name, True)), ours).first_amiss(seen) is None
+    assert Plan((*ALWAYS, (b"/" + name, b"/" + name, True)), ours).first_amiss(seen, ours) is None
 
 
 ON_THE_WAY: Final[dict[str, tuple[Line, ...]]] = {
@@ -171,7 +176,7 @@ def test_a_root_that_is_an_inner_directory_of_a_disk_is_the_root() -> None:
     copies: tuple[Line, ...] = ((40, 1, "8:1", "/sub", "/", "ro"), (41, 40, "0:5", "/", "/dev", "ro"), DEV)
     plan = Plan((*ALWAYS, (b"/w", b"/w", True)), table(ours))
 
-    assert plan.first_amiss(table((*copies, (50, 40, "8:1", "/sub/w", "/w", "rw")))) is None
+    assert plan.first_amiss(table((*copies, (50, 40, "8:1", "/sub/w", "/w", "rw"))), table(ours)) is None
 
 
 def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> None:
@@ -180,6 +185,77 @@ def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> N
 
 
 # --- a look ------------------------------------------------------------------------------
+
+
+class Launcher:
+    """One that is process 4711, and is told to mount only what is always mounted."""
+
+    def __init__(self, *, ours: list[bytes], its: bytes) -> None:
+        """What our own table says, time after time, and what its table says."""
+        self.now = 0.0
+        self.reports, theirs = os.pipe()
+        os.write(theirs, b'{ "child-pid": 4711 }')
+        os.close(theirs)
+        self.inner, self.gate = socket.socketpair(type=socket.SOCK_DGRAM)
+        self.gate.setblocking(False)
+        self.held = Held(
+            self.reports,
+            self.inner,
+            ALWAYS,
+            read=lambda process: ours.pop(0) if process == "self" else its,
+            clock=lambda: self.now,
+        )
+
+    def is_let_go(self) -> bool:
+        try:
+            return self.gate.recv(1) == b"\0"
+        except BlockingIOError:
+            return False
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.reports)
+        self.inner.close()
+        self.gate.close()
+
+
+USED: Final[Line] = (26, 20, "0:90", "/", "/mnt", "rw")
+"""A file system of ours with the number that the `/dev` of a launcher has as well."""
+
+
+def test_the_number_of_a_file_system_that_was_unmounted_meanwhile_may_be_that_of_a_new_one() -> None:
+    with Launcher(ours=[text((*OURS, USED)), text(OURS)], its=text((*COPIES, DEV))) as launcher:
+        launcher.held.look()
+
+        assert (launcher.held.waits, launcher.held.refused, launcher.is_let_go()) == (False, None, True)
+
+
+def test_a_file_system_that_is_still_ours_is_not_a_new_one() -> None:
+    with Launcher(ours=[text(OURS), text((*OURS, USED))], its=text((*COPIES, DEV))) as launcher:
+        launcher.held.look()
+
+        assert (launcher.held.waits, launcher.held.refused, launcher.is_let_go()) == (False, (MOVED, 1), False)
+
+
+def test_a_launcher_that_never_gets_ready_is_refused_after_some_seconds() -> None:
+    with Launcher(ours=[text(OURS)], its=text(OURS)) as launcher:
+        launcher.now = 4.9
+        launcher.held.look()
+        waited = launcher.held.waits
+        launcher.now = 5.0
+        launcher.held.look()
+
+        assert (waited, launcher.held.waits, launcher.held.refused) == (True, False, (UNSEEN, errno.ETIMEDOUT))
+        assert not launcher.is_let_go()
+
+
+def test_a_launcher_that_takes_long_is_looked_at_less_often() -> None:
+    with Launcher(ours=[], its=b"") as launcher:
+        pauses = [launcher.held.pause_milliseconds for launcher.now in (0.0, 0.004, 0.02, 0.1, 1.0)]
+
+    assert pauses == [1, 1, 5, 25, 50]
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 from .messages import MOVED, UNSEEN
 
 TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Final
 
     from .messages import Laid
@@ -25,6 +26,8 @@ __all__ = ["Held", "Plan", "Table"]
 SETTLED: Final = (b"/", b"/dev")
 """Where nobody else can put a link. A launcher makes its new root the root when all mounts are made: when it
 has these there, the others are where they will be."""
+OWN: Final = (b"tmpfs", b"proc")
+"""The kinds of file systems that a launcher makes for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
 """What the kernel writes as a backslash and three digits. The backslash is to be replaced first."""
 NAMELESS: Final = b"nfs"
@@ -34,6 +37,12 @@ SAID_BYTES: Final = 4096
 TABLE_BYTES: Final = 64 * 1024
 ENDED: Final = (errno.EINVAL, errno.ESRCH)
 """What the kernel answers for a process that is dead and not yet buried."""
+PATIENCE_SECONDS: Final = 5.0
+"""A launcher needs some milliseconds. One that is not ready by then is stuck, or its mounts are not as we know."""
+SHARE: Final = 4
+"""A launcher is left alone for one part in so many of the time that it has taken, so that it is late by no more."""
+PAUSE_MILLISECONDS: Final = (1, 50)
+"""The least and the most of that."""
 
 
 class Mount:
@@ -82,7 +91,7 @@ class Plan:
     """What a launcher is to mount, in the words in which the kernel will say it."""
 
     def __init__(self, laid: tuple[Laid, ...], ours: Table) -> None:
-        """What it is told to lay upon what; and what the table says of this process, which it begins with.
+        """What it is told to lay upon what; and our own table, with whose mounts it begins.
 
         Raises:
             OSError: that says nothing of the root.
@@ -120,19 +129,26 @@ class Plan:
 
     def is_carried_out(self, found: Table) -> bool:
         """Whether the launcher has made all mounts that it will make, be they the right ones or not."""
-        return all(self._is_there(point, found) for point in SETTLED)
+        return all(self._is_there(point, found, known=set()) for point in SETTLED)
 
-    def first_amiss(self, found: Table) -> int | None:
-        """The first that is not where it belongs; None: each is, and so none can be anywhere else."""
-        return next((its.index for point, its in self._wanted.items() if not self._is_there(point, found)), None)
+    def first_amiss(self, found: Table, ours: Table) -> int | None:
+        """The first that is not where it belongs; None: each is, and so none can be anywhere else.
 
-    def _is_there(self, point: bytes, found: Table) -> bool:
+        Our own table is one that was read after the launcher's. An older one may name file systems that are gone,
+        and their numbers the kernel gives to new ones.
+        """
+        for point, wanted in self._wanted.items():
+            if not self._is_there(point, found, known=ours.devices):
+                return wanted.index
+        return None
+
+    def _is_there(self, point: bytes, found: Table, *, known: set[bytes]) -> bool:
         wanted, there = self._wanted.get(point), found.at(point)
         if wanted is None or there is None:
             return False
         mount, count = there
         if wanted.source is None:
-            is_it = mount.device not in self._ours.devices and mount.root == b"/"
+            is_it = mount.type in OWN and mount.device not in known and mount.root == b"/"
         else:
             is_it = (mount.device, mount.root) == wanted.source
         return is_it and count == wanted.count and (wanted.may_write or not mount.writable)
@@ -147,12 +163,35 @@ class _Wanted:
         self.index, self.source, self.may_write, self.count = index, source, may_write, count
 
 
+def _text(process: str) -> bytes:
+    file = os.open(f"/proc/{process}/mountinfo", os.O_RDONLY)
+    try:
+        text = b""
+        while piece := os.read(file, TABLE_BYTES):
+            text += piece
+        return text
+    finally:
+        os.close(file)
+
+
 class Held:
     """A launcher that waits with its command until its mounts have been looked at."""
 
-    def __init__(self, reports: int, gate: socket.socket, laid: tuple[Laid, ...]) -> None:
-        """Where it says which process waits; where that waits for a message; and what it is to mount."""
+    def __init__(
+        self,
+        reports: int,
+        gate: socket.socket,
+        laid: tuple[Laid, ...],
+        *,
+        read: Callable[[str], bytes] = _text,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Where it says which process waits; where that waits for a message; and what it is to mount.
+
+        `read` has the text of the table of a process, or of ours: `self`.
+        """
         self._reports, self._gate, self._laid = reports, gate, laid
+        self._read, self._clock, self._began_at = read, clock, clock()
         self._plan: Plan | None = None
         self.waits = True
         self.said = b""
@@ -160,17 +199,26 @@ class Held:
         self.refused: tuple[bytes, int] | None = None
         """Why the command is not to run, as a message."""
 
+    @property
+    def pause_milliseconds(self) -> int:
+        """How long it is left alone before the next look."""
+        least, most = PAUSE_MILLISECONDS
+        return max(least, min(most, int((self._clock() - self._began_at) * 1000 / SHARE)))
+
     def look(self) -> None:
         """Let the command run, or say why it must not; nothing of both as long as there are mounts to come."""
         try:
             if self._plan is None:
-                self._plan = Plan(self._laid, Table(_text("self")))
+                self._plan = Plan(self._laid, Table(self._read("self")))
             process = self._process()
-            if process is None or not self._plan.is_carried_out(_table_of(process)):
+            if process is not None and self._plan.is_carried_out(self._table_of(process)):
+                # Once more: what was read may in parts be from before the last mount.
+                amiss = self._plan.first_amiss(self._table_of(process), Table(self._read("self")))
+                self.refused = None if amiss is None else (MOVED, amiss)
+            elif self._clock() - self._began_at < PATIENCE_SECONDS:
                 return
-            # Once more: what was read may in parts be from before the last mount.
-            amiss = self._plan.first_amiss(_table_of(process))
-            self.refused = None if amiss is None else (MOVED, amiss)
+            else:
+                self.refused = UNSEEN, errno.ETIMEDOUT
         except OSError as error:
             self.refused = UNSEEN, error.errno or errno.EINVAL
         self.waits = False
@@ -187,33 +235,21 @@ class Held:
         number = told.partition(b",")[0].strip()
         return number.decode() if end and number.isdigit() else None
 
+    def _table_of(self, process: str) -> Table:
+        """Empty if it has ended: then its launcher says why."""
+        try:
+            return Table(self._read(process))
+        except OSError as error:
+            if error.errno in ENDED or (error.errno == errno.ENOENT and not _is_hidden(process)):
+                return Table(b"")
+            raise
+
     def _open(self) -> None:
         try:
             self._gate.send(b"\0")
         except OSError:
             pass  # it has ended meanwhile
         self._gate.close()
-
-
-def _table_of(process: str) -> Table:
-    """Empty if it has ended: then its launcher says why."""
-    try:
-        return Table(_text(process))
-    except OSError as error:
-        if error.errno in ENDED or (error.errno == errno.ENOENT and not _is_hidden(process)):
-            return Table(b"")
-        raise
-
-
-def _text(process: str) -> bytes:
-    file = os.open(f"/proc/{process}/mountinfo", os.O_RDONLY)
-    try:
-        text = b""
-        while piece := os.read(file, TABLE_BYTES):
-            text += piece
-        return text
-    finally:
-        os.close(file)
 
 
 def _is_hidden(process: str) -> bool:

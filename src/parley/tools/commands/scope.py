@@ -31,8 +31,12 @@ LOOK_SECONDS: Final = 0.002
 ASKER: Final = "usr/bin/busctl"
 """By its full name: nobody but root can put it there."""
 CONTROLLERS: Final = ("memory", "pids")
-SET_BY_OTHERS: Final = ("memory.max", "memory.high", "cpu.max")
+SET_BY_OTHERS: Final = ("memory.max", "memory.high", "memory.swap.max", "cpu.max", "io.max")
 """Limits that nobody has unless somebody gave them to him."""
+UNITS: Final = (".service", ".scope", ".slice")
+"""How the names of control groups end that systemd has made for a unit."""
+MANAGERS: Final = "user@"
+"""How the names of the services begin in which systemd manages the processes of a user."""
 UNIT: Final = "parley-commands-"
 """How the names of our scopes begin."""
 
@@ -50,10 +54,13 @@ def why_none(root: str) -> str | None:
     controllers = _read(root, f"sys/fs/cgroup/{managed}cgroup.controllers").split()
     if missing := [name for name in CONTROLLERS if name not in controllers]:
         return f"systemd has no controller of {' and '.join(missing)} in /sys/fs/cgroup/{managed}"
-    for group in _groups(_own_group(root)):
-        for name in SET_BY_OTHERS:
-            if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
-                return f"{group} has a {name} already, and they stay there"
+    groups = list(_groups(_own_group(root)))
+    unit = next((group for group in groups if group.endswith(UNITS)), "")
+    if unit.endswith(".service") and not os.path.basename(unit).startswith(MANAGERS):
+        return f"{unit} is a service, and they stay there"
+    for group in groups:
+        if name := _limit_of(root, group):
+            return f"{name} of {group} is set already, and they stay there"
     return None
 
 
@@ -161,6 +168,16 @@ def _groups(group: str) -> Iterator[str]:
     while group.strip("/"):
         yield group
         group = os.path.dirname(group)
+
+
+def _limit_of(root: str, group: str) -> str | None:
+    """What somebody has limited in a control group."""
+    for name in SET_BY_OTHERS:
+        if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
+            return name
+    # Some set it to all processors that there are, which limits nothing.
+    used, there = (_read(root, f"sys/fs/cgroup{each}/cpuset.cpus.effective") for each in (group, ""))
+    return "cpuset.cpus" if _read(root, f"sys/fs/cgroup{group}/cpuset.cpus") and used != there else None
 
 
 def _read(root: str, path: str) -> str:

@@ -52,8 +52,6 @@ FIRST_FILE: Final = 3
 """The descriptor behind the standard ones."""
 REPORT_BYTES: Final = 64 * 1024
 """All that a pipe holds; a launcher says a few hundred bytes."""
-LOOK_MILLISECONDS: Final = 1
-"""How long a launcher is left alone before its mounts are looked at again. It needs some five for them."""
 
 
 def supervise(fork_server: int, children: Children, control: int, stdout: int, stderr: int) -> None:
@@ -242,7 +240,8 @@ def _wait_for_all(
     status: int | None = None
     ending = of_itself = False
     while True:
-        ready = [each for each, _ in poller.poll(LOOK_MILLISECONDS if held is not None and held.waits else None)]
+        pause = held.pause_milliseconds if held is not None and held.waits and not ending else None
+        ready = [each for each, _ in poller.poll(pause)]
         ending |= children.told_to_end() or os.getppid() != fork_server
         if executor.fileno() in ready:  # nothing is ever sent behind the request: it was closed
             ending = True
