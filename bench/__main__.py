@@ -18,8 +18,10 @@ from bench.pipe import Gone
 from bench.report import RESULTS, Row, begin_report, table, write_json
 from bench.sandbox import sandboxed
 from bench.servers import Server
+from bench.sharing import sharing
 from bench.snapshot import snapshot
 from bench.startup import startup
+from bench.store import store
 from bench.throughput import many_conversations, one_conversation
 
 __all__: list[str] = []
@@ -36,10 +38,12 @@ MEASURES: dict[str, Measure] = {
     "memory": lambda url, peers, times: idle_memory(url, peers),
     "snapshot": lambda url, peers, times: snapshot(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
+    "sharing": lambda url, peers, times: sharing(),
     "commands": lambda url, peers, times: commands(url, peers, repetitions=times),
     "sandbox": lambda url, peers, times: sandboxed(peers, repetitions=times),
     "output": lambda url, peers, times: command_output(url, peers, repetitions=times),
     "patch": lambda url, peers, times: patches(url, repetitions=times),
+    "store": lambda url, peers, times: store(repetitions=times),
 }
 
 

@@ -24,7 +24,7 @@ from bench.report import Row
 from bench.servers import Parley, Server
 from parley.testing.sending import chunk
 
-__all__ = ["latency"]
+__all__ = ["DELTAS", "HANDED_OVER", "PAUSE_SECONDS", "latency", "model_in_hand", "paced"]
 
 DELTAS: Final = 500
 PAUSE_SECONDS: Final = 0.005
@@ -66,7 +66,7 @@ def latency(peers: Sequence[Server]) -> list[Row]:
 
 
 def _through(server: Server) -> list[float]:
-    with _model() as (base_url, handed_over), server.ready(base_url) as running:
+    with model_in_hand() as (base_url, handed_over), server.ready(base_url) as running:
         running.run_short_turn()  # what is loaded once is loaded now
         conversation = running.open_followed()
         method, params = running.turn(conversation, HANDED_OVER.decode())
@@ -79,7 +79,7 @@ def _through(server: Server) -> list[float]:
                 reply.sendall(delta)
                 running.pipe.line_with(running.delta)
 
-            return _paced(one)
+            return paced(one)
 
 
 def _through_echo() -> list[float]:
@@ -97,12 +97,12 @@ def _through_echo() -> list[float]:
                 reply.sendall(line)
                 pipe.line()
 
-            times = _paced(one)
+            times = paced(one)
         pipe.close()
         return times
 
 
-def _paced(one: Callable[[], None]) -> list[float]:
+def paced(one: Callable[[], None]) -> list[float]:
     """How long each took; the first ones only warm up."""
     times: list[float] = []
     for _ in range(DELTAS + DELTAS // 10):
@@ -114,7 +114,7 @@ def _paced(one: Callable[[], None]) -> list[float]:
 
 
 @contextmanager
-def _model() -> Iterator[tuple[str, queue.Queue[socket.socket]]]:
+def model_in_hand() -> Iterator[tuple[str, queue.Queue[socket.socket]]]:
     """A model that says a word, but hands the connection over to us when it is told to."""
     handed_over: queue.Queue[socket.socket] = queue.Queue()
     with socket.create_server(("127.0.0.1", 0)) as listening:

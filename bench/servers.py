@@ -117,12 +117,17 @@ class Server(ABC):
     @contextmanager
     def start(self, base_url: str) -> Iterator[Running]:
         """Start it with a fresh home, before `initialize`."""
-        with self.home(base_url) as (environ, work):
-            pipe = Pipe(self._command, env=environ, cwd=work, stderr=work.parent / "stderr.log")
-            try:
-                yield self.running(pipe, work)
-            finally:
-                pipe.close()
+        with self.home(base_url) as (environ, work), self.start_in(environ, work) as running:
+            yield running
+
+    @contextmanager
+    def start_in(self, environ: dict[str, str], work: Path) -> Iterator[Running]:
+        """Start it with a home that others may have as well."""
+        pipe = Pipe(self._command, env=environ, cwd=work, stderr=work.parent / "stderr.log")
+        try:
+            yield self.running(pipe, work)
+        finally:
+            pipe.close()
 
     @contextmanager
     def ready(self, base_url: str) -> Iterator[Running]:

@@ -15,6 +15,8 @@ FOR_EVERYBODY = frozenset({"errors", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
+ADAPTERS = frozenset({"stores", "models", "tools", "sandbox", "transports", "peers"})
+
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "version": frozenset(),
     "errors": frozenset(),
@@ -31,10 +33,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "transports": frozenset({"wire"}),
     "server": CORE | {"agent", "runtime"},
     "client": frozenset({"wire", "transports"}),
+    "peers": CORE | {"transports"},
     "web": frozenset({"transports"}),
     "testing": CORE | {"client"},
-    "app": CORE
-    | {"agent", "runtime", "stores", "models", "tools", "sandbox", "transports", "server", "client", "web"},
+    "app": CORE | ADAPTERS | {"agent", "runtime", "server", "client", "web"},
     "cli": frozenset({"app", "client", "config"}),
 }
 """Beyond itself and what is for everybody. A module or package that is not named here has no place yet."""

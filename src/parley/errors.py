@@ -7,18 +7,25 @@
     │   ├── UnknownTool
     │   ├── NoContent
     │   ├── MessageIdTaken
-    │   ├── ParentUnknown, TurnIsRunning, CannotCarry
+    │   ├── ParentUnknown, UnknownMessage, TurnIsRunning, CannotCarry
     │   ├── BadCursor
     │   ├── BadSessionId
     │   ├── PositionBeyondEnd
-    │   └── UnknownQuestion, QuestionIsSettled
+    │   ├── UnknownQuestion, QuestionIsSettled
+    │   └── Relayed            so another process says, which runs the conversation
     ├── Refusal            understood, and declined
-    │   ├── NotSupportedYet
     │   └── ShuttingDown
     ├── ConfigError        the settings cannot be used
     │   ├── BadSetting
     │   ├── ProfileNotFound
     │   └── ProviderNotFound
+    ├── StoreError         a conversation cannot be read or written
+    │   ├── StoreFailed        the system refuses, as it does when the disk is full
+    │   ├── BadHome            the home cannot hold conversations
+    │   ├── OwnedElsewhere     another process has its turn
+    │   ├── NotOwned           a process was asked that has it not
+    │   ├── OwnerSilent        a process was asked that has it, and does not answer
+    │   └── Fenced             another process has taken it over
     ├── ModelError         the model did not answer as it should
     │   ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
     │   ├── CannotConnect, StreamDisconnected
@@ -49,6 +56,7 @@ from typing import ClassVar
 __all__ = [
     "BadArguments",
     "BadCursor",
+    "BadHome",
     "BadImage",
     "BadScript",
     "BadSessionId",
@@ -61,13 +69,16 @@ __all__ = [
     "CommandNotStarted",
     "ConfigError",
     "Disconnected",
+    "Fenced",
     "HighDemand",
     "MessageIdTaken",
     "MissingVariable",
     "ModelError",
     "NoContent",
+    "NotOwned",
     "NotStarted",
-    "NotSupportedYet",
+    "OwnedElsewhere",
+    "OwnerSilent",
     "ParentUnknown",
     "ParleyError",
     "PatchRefused",
@@ -77,9 +88,12 @@ __all__ = [
     "ProviderNotFound",
     "QuestionIsSettled",
     "Refusal",
+    "Relayed",
     "RequestFailed",
     "RetryLimitExceeded",
     "ShuttingDown",
+    "StoreError",
+    "StoreFailed",
     "StreamDisconnected",
     "StreamEnded",
     "ToolError",
@@ -88,6 +102,7 @@ __all__ = [
     "TurnIsRunning",
     "UnexpectedStatus",
     "UnknownConversation",
+    "UnknownMessage",
     "UnknownQuestion",
     "UnknownTool",
     "UsageLimitReached",
@@ -162,6 +177,13 @@ class ParentUnknown(PeerError):
         self.message_id = message_id
 
 
+class UnknownMessage(PeerError):
+    """No message has this id."""
+
+    def __init__(self) -> None:
+        super().__init__("Message does not exist")
+
+
 class TurnIsRunning(PeerError):
     """It can be done only while nothing runs."""
 
@@ -216,16 +238,12 @@ class QuestionIsSettled(PeerError):
         self.decision = decision
 
 
+class Relayed(PeerError):
+    """What another process says, in its words."""
+
+
 class Refusal(ParleyError):
     """Understood, and declined; nothing was changed."""
-
-
-class NotSupportedYet(Refusal):
-    """Part of the protocol, not of this version."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not supported yet")
-        self.what = what
 
 
 class ShuttingDown(Refusal):
@@ -264,6 +282,59 @@ class ProviderNotFound(ConfigError):
     def __init__(self, provider: str) -> None:
         super().__init__(f"Model provider `{provider}` not found")
         self.provider = provider
+
+
+# --- the store -----------------------------------------------------------------------
+
+
+class StoreError(ParleyError):
+    """A conversation cannot be read or written."""
+
+
+class StoreFailed(StoreError):
+    """The system refuses; nothing was changed."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the conversation cannot be written down: {detail}")
+        self.detail = detail
+
+
+class BadHome(StoreError):
+    """The home cannot hold conversations."""
+
+    def __init__(self, home: str, detail: str) -> None:
+        super().__init__(f"{home}: {detail}")
+        self.home, self.detail = home, detail
+
+
+class OwnedElsewhere(StoreError):
+    """Another process has its turn."""
+
+    def __init__(self, *, pid: int, address: str) -> None:
+        super().__init__(f"process {pid} runs a turn of the conversation")
+        self.pid, self.address = pid, address
+
+
+class NotOwned(StoreError):
+    """A process was asked to do something in a conversation whose turn it does not run, or that process is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("the process that was asked does not run the conversation")
+
+
+class OwnerSilent(StoreError):
+    """The process that runs a turn does not answer. What it was asked it may still do, if it goes on."""
+
+    def __init__(self, *, pid: int) -> None:
+        super().__init__(f"process {pid} runs a turn of the conversation and does not answer; was it stopped?")
+        self.pid = pid
+
+
+class Fenced(StoreError):
+    """Another process has taken the conversation over: what this one would write does not count any more."""
+
+    def __init__(self) -> None:
+        super().__init__("another process has taken the conversation over")
 
 
 # --- the model -----------------------------------------------------------------------

@@ -15,9 +15,11 @@ from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http
-from parley.runtime.conversations import Conversation, Conversations
+from parley.runtime.conversation import Conversation
+from parley.runtime.conversations import Conversations
 from parley.server.host import Host
 from parley.server.serve import serve
+from parley.stores.memory import MemoryStore
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 from parley.tools import AgentTools
@@ -66,7 +68,10 @@ class Unending(Conversations):
 
 async def test_a_turn_that_does_not_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     clock, http = SystemClock(), Http()
+    loader = Loader(environ=os.environ, server_dir="/")
     conversations = Unending(
+        store=MemoryStore(),
+        choose=loader.choose,
         clock=clock,
         open_model=model_opener(http=http, environ={}, clock=clock),
         tools=AgentTools(environ={}, commands=NoCommands()),
@@ -74,7 +79,7 @@ async def test_a_turn_that_does_not_end_is_given_up(caplog: pytest.LogCaptureFix
         environ={},
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await serve(Gone(), Host(conversations=conversations, loader=Loader(environ=os.environ, server_dir="/")))
+        await serve(Gone(), Host(conversations=conversations, loader=loader))
         await http.close()
 
     assert caplog.messages == [UNENDED]

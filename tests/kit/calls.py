@@ -244,7 +244,7 @@ class CallSent(NamedTuple):
     call_id: str
     name: str
     arguments: str
-    item_id: str = "fc_1"
+    item_id: str | None = "fc_1"
 
 
 class Output(NamedTuple):

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from parley.conversation.history import History
-from parley.conversation.log import Happened, Log
+from parley.conversation.log import Entry, Happened, Log
 from parley.conversation.state import State
 
-__all__ = ["AT", "history_of", "log_of", "state_of"]
+__all__ = ["AT", "history_of", "log_of", "state_of", "write"]
 
 AT = 1_754_654_400.0
 """A moment; which one does not matter."""
 
 
 def log_of(*happened: Happened) -> Log:
+    """All of it durable."""
     log = Log()
-    log.append(happened, at=AT)
+    write(log, *happened)
     return log
+
+
+def write(log: Log, *happened: Happened) -> list[Entry]:
+    """Append, and be done: everything in the log is durable."""
+    entries = log.append(happened, at=AT)
+    log.durable = log.last
+    return entries
 
 
 def state_of(*happened: Happened) -> State:

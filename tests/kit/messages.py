@@ -17,6 +17,7 @@ __all__ = [
     "error",
     "failed",
     "initial_state",
+    "item_name",
     "live",
     "refused",
     "remains",
@@ -75,6 +76,11 @@ def spoken(api: Api, *deltas: str) -> list[Any]:
     """A turn of one response as somebody sees it who is there from the beginning."""
     started, *rest = remains(api, "".join(deltas))
     return [started, *map(delta, deltas), *rest]
+
+
+def item_name(number: int, *, turn: int = 1) -> str:
+    """The name of something that is still being said: which it is, in which turn of a new home."""
+    return f"i{turn}.{number}"
 
 
 # --- messages ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from parley.config.types import (
     Approvals,
+    Limits,
     Provider,
     Sandbox,
     Settings,
@@ -169,6 +170,7 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         workspace_write=WorkspaceWrite(),
         sandbox=Sandbox(hidden_paths=("/nonexistent",)),
         approvals=Approvals(),
+        limits=Limits(),
         base_instructions=None,
         model_reasoning_effort="medium",
         model_reasoning_summary="auto",

@@ -10,6 +10,7 @@ from kit.running import PATIENCE_SECONDS
 from parley.conversation.history import History
 from parley.conversation.log import Happened, ItemKind, Log
 from parley.conversation.records import CommandOutput
+from parley.conversation.spending import Spending
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId
 
@@ -41,7 +42,7 @@ class Notebook:
     """A `Transcript` in memory. What it begins with stands in the log and the history alone."""
 
     def __init__(self, *before: Happened, appended: Callable[[], None] = lambda: None) -> None:
-        self.history, self.log = History(), Log()
+        self.history, self.log, self.spending = History(), Log(), Spending()
         self.did: list[object] = []
         """What was done here, in order; whoever works beside it writes down here what it did as well."""
         self._appended = appended
@@ -77,6 +78,7 @@ class Notebook:
         self.log.append(happened, at=0.0)
         for one in happened:
             self.history.apply(one)
+            self.spending.apply(one, at=0.0)
 
     # --- as a transcript -----------------------------------------------------------------
 

@@ -7,10 +7,17 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.wire.events import AddedFile, ApplyPatchApprovalRequest, ExecApprovalRequest, OtherChange, Settlement
+from parley.wire.events import (
+    AddedFile,
+    ApplyPatchApprovalRequest,
+    ExecApprovalRequest,
+    LimitReached,
+    OtherChange,
+    Settlement,
+)
 from parley.wire.ids import ApprovalId, CallId
 
-__all__ = ["CWD", "approval_id", "command_question", "patch_question", "question_settled"]
+__all__ = ["CWD", "approval_id", "command_question", "limit_question", "patch_question", "question_settled"]
 
 CWD: Final = "/project"
 
@@ -65,6 +72,14 @@ def patch_question(
             leaves_sandbox=leaves_sandbox,
         ),
     )
+
+
+def limit_question(
+    number: int, limit: str = "turn_calls", *, used: int = 2, allowed: int = 2
+) -> tuple[LimitReached, QuestionAsked]:
+    """May the turn go on?"""
+    asked = QuestionAsked(approval_id=approval_id(number), kind="limit", call_id=CallId(""))
+    return LimitReached(limit=limit, used=used, allowed=allowed), asked
 
 
 def question_settled(number: int, decision: Settlement = "approved") -> QuestionSettled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Raw
 
 from parley.conversation.records import (
@@ -16,8 +18,10 @@ from parley.conversation.records import (
     ModelItem,
     ModelSaid,
     OpaqueItem,
+    Renamed,
     SettingsChosen,
     StreamOutput,
+    TokensEstimated,
     TurnEnded,
     TurnStarted,
     Why,
@@ -37,7 +41,9 @@ __all__ = [
     "model_asked",
     "model_said",
     "opaque",
+    "renamed",
     "settings_chosen",
+    "tokens_estimated",
     "turn_ended",
     "turn_started",
 ]
@@ -65,8 +71,16 @@ def history_compacted(summary: str = "all before", *, replaced: int = 1) -> Hist
     return HistoryCompacted(summary=summary, replaced=replaced)
 
 
-def settings_chosen(model: str = "mock-model", cwd: str = "/project") -> SettingsChosen:
-    return SettingsChosen(model=model, cwd=cwd)
+def settings_chosen(model: str = "mock-model", cwd: str = "/project", **asked: Any) -> SettingsChosen:
+    return SettingsChosen(model=model, cwd=cwd, asked=asked)
+
+
+def renamed(title: str) -> Renamed:
+    return Renamed(title=title)
+
+
+def tokens_estimated(tokens: int = 1) -> TokensEstimated:
+    return TokensEstimated(tokens=tokens)
 
 
 def turn_started(event_id: str = "1") -> TurnStarted:

@@ -35,6 +35,10 @@ TOOL_NAMES: Final = [
     "conversationRead",
     "conversationInterrupt",
     "conversationStatus",
+    "conversationRename",
+    "conversationArchive",
+    "conversationDelete",
+    "conversationFork",
     "approvalsList",
     "approvalAnswer",
 ]

@@ -25,12 +25,15 @@ from parley.conversation.history import UserItem
 from parley.conversation.questions import Shown
 from parley.conversation.records import CallItem, QuestionAsked
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
+from parley.ports.store import Store
 from parley.ports.tools import Desk, Hands
-from parley.runtime.conversations import Conversation, Conversations
+from parley.runtime.conversation import Conversation
+from parley.runtime.conversations import Conversations
 from parley.server.dispatch import Dispatch
 from parley.server.host import Host
 from parley.server.methods import methods
 from parley.server.session import Session
+from parley.stores.memory import MemoryStore
 from parley.testing import check_message
 from parley.wire.elicitation import ElicitationParams
 from parley.wire.framing import Overlong
@@ -122,21 +125,30 @@ class StandingClock:
 class Room:
     """`async with Room() as room`; `home` has no config.toml."""
 
-    def __init__(self, home: str, question: Callable[[int], tuple[Shown, QuestionAsked]] | None = None) -> None:
+    def __init__(
+        self,
+        home: str,
+        question: Callable[[int], tuple[Shown, QuestionAsked]] | None = None,
+        *,
+        store: Store | None = None,
+    ) -> None:
+        """Rooms with the same store are one behind the other, as processes of one home are."""
         self.question: Callable[[int], tuple[Shown, QuestionAsked]]
         self.question = question or (lambda number: command_question(number, "make", f"t{number}"))
         self.numbers = count(1)
         self.told: list[tuple[int, str]] = []
         """What came of each question, as the model was told."""
         self.clock = StandingClock()
+        self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
         self.conversations = Conversations(
+            store=store or MemoryStore(),
+            choose=self._loader.choose,
             clock=self.clock,
             open_model=lambda settings, conversation: _Obedient(),
             tools=_Tools(self),
             commands=NoCommands(),
             environ={},
         )
-        self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
         self.host = Host(conversations=self.conversations, loader=self._loader)
 
     async def __aenter__(self) -> Room:
@@ -149,9 +161,9 @@ class Room:
             await self.conversations.stop()
             await self._tasks.__aexit__(*error)
 
-    def create(self, config: Mapping[str, Any] | None = None) -> Conversation:
+    async def create(self, config: Mapping[str, Any] | None = None) -> Conversation:
         """A conversation that no client has created."""
-        return self.conversations.create(self._loader.choose(Wanted(cwd=CWD, config=dict(config or {}))))
+        return await self.conversations.create(Wanted(cwd=CWD, config=dict(config or {})))
 
     async def guest(self, *, version: str = FULL_VERSION, capabilities: object = None) -> Guest:
         """A client that has shaken hands, and can be asked unless its capabilities say otherwise."""
@@ -171,7 +183,7 @@ class Room:
 
     def happened(self, conversation: ConversationId) -> list[str]:
         """The types of all entries of a log, in order."""
-        return [entry.type for entry in self.conversations.find(conversation).log.entries]
+        return [entry.type for one in self.conversations if one.id == conversation for entry in one.log.entries]
 
 
 ROUNDS: Final = 60

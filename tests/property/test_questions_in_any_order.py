@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kit.room import Guest, Room
 from kit.running import PATIENCE_SECONDS
 from parley.conversation.log import Log
-from parley.runtime.conversations import Conversation
+from parley.runtime.conversation import Conversation
 
 STALE = "approved_for_session"
 """What is answered only where nothing is open: no question may ever be settled by it."""
@@ -42,13 +42,19 @@ class Party:
     """Three clients of one conversation, the last of which cannot be asked; whoever leaves is replaced."""
 
     def __init__(self, room: Room, conversation: Conversation) -> None:
-        self.room, self.conversation = room, conversation
+        self.room, self._conversation = room, conversation
         self.here: list[Guest] = []
         self.gone: list[Guest] = []
         self.first: dict[str, tuple[str, Guest | None]] = {}
         """What was said first to each question, and by whom, if by one who was asked."""
         self._streams: dict[Guest, int] = {}
         self.answered: dict[Guest, set[int]] = {}
+
+    @property
+    def conversation(self) -> Conversation:
+        """As it is now: it may have left memory and come back."""
+        self._conversation = self.room.conversations.loaded(self._conversation.id) or self._conversation
+        return self._conversation
 
     async def arrive(self, place: int) -> None:
         guest = await self.room.guest(capabilities={} if place == 2 else None)
@@ -171,7 +177,7 @@ def check_guest(guest: Guest, answered: set[int], *, here: bool) -> None:
 async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
     with TemporaryDirectory() as home:
         async with asyncio.timeout(PATIENCE_SECONDS), Room(home) as room:
-            party = Party(room, room.create({"approvals": {"timeout_seconds": 300}}))
+            party = Party(room, await room.create({"approvals": {"timeout_seconds": 300}}))
             for place in range(3):
                 await party.arrive(place)
             await party.do(("say", 0, 2))

@@ -2,7 +2,8 @@
 
 `test_views.py` shows the property for the log and its cursors; here the parts that really run are
 held to it, frame by frame: whatever happens in whatever order, a client that streams, falls
-behind, pauses and streams again ends with the view of one that was there all along.
+behind, pauses and streams again ends with the view of one that was there all along. What is
+written is on disk at some later moment, or never, and nobody sees it before.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kit.events import (
 )
 from kit.records import model_asked, turn_ended
 from kit.views import View
-from parley.conversation.log import Cursor, Happened, ItemKind, Log, encode_delta
+from parley.conversation.log import Cursor, Delta, Happened, ItemKind, Log, encode_delta
 from parley.runtime.readers import Reader
 from parley.server.voices import StreamVoice
 from parley.wire.ids import START, ConversationId, Seq
@@ -47,6 +48,7 @@ _HAPPENED: tuple[tuple[Happened, ...], ...] = (
 Command = tuple[str, Any]
 
 appends = st.tuples(st.just("append"), st.sampled_from(_HAPPENED))
+disks = st.tuples(st.sampled_from(["written", "written", "written", "failed"]), st.none())
 deltas = st.tuples(st.just("delta"), st.tuples(st.sampled_from(ItemKind), st.text(min_size=1, max_size=6)))
 rooms = st.tuples(st.just("room"), st.tuples(st.integers(0, 2), st.integers(0, 4)))
 pauses = st.tuples(st.just("pause"), st.integers(0, 2))
@@ -94,7 +96,7 @@ class Client:
     def stream(self, *, after: Seq) -> None:
         voice = StreamVoice(CONVERSATION, full=True, event_meta=True)
         events = self._log.events(after=after, hidden=voice.hidden)
-        self.door.send(voice.snapshot(events, self._log.open_deltas(), self._log.last))
+        self.door.send(voice.snapshot(events, self._log.open_deltas(), self._log.durable))
         self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.door, voice)
 
     def pause(self) -> None:
@@ -123,41 +125,84 @@ class Client:
             self.view.take(event)
 
 
+class Conversation:
+    """A log that is written to, and its clients: one that was always there, and three that come and go."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.always = Client(self.log, always=True)
+        self.clients = [Client(self.log, always=False) for _ in range(3)]
+        self._unwritten: list[Seq] = []
+        """Where each append ends that is not durable."""
+
+    def do(self, name: str, argument: Any) -> None:
+        readers = [client.reader for client in (self.always, *self.clients) if client.reader is not None]
+        match name:
+            case "append":
+                entries = self.log.append(argument, at=0.0)
+                self._unwritten.append(entries[-1].seq)
+                for reader in readers:
+                    reader.appended(entries[0].seq)
+            case "written" if self._unwritten:
+                self.log.durable = self._unwritten.pop(0)
+                for reader in readers:
+                    reader.pump()
+            case "failed":
+                self.log.take_back(self.log.durable)
+                self._unwritten.clear()
+                for reader in readers:
+                    reader.pump()
+            case "delta":
+                delta = self.log.extend(*argument)
+                for reader in readers:
+                    reader.delta(delta, encode_delta(delta))
+            case "room":
+                self.clients[argument[0]].door.make_room(argument[1])
+            case "pause":
+                self.clients[argument].pause()
+            case "return":
+                self._come_back(self.clients[argument[0]], goes_on=argument[1])
+            case _:
+                assert name == "written"
+
+    def _come_back(self, client: Client, *, goes_on: bool) -> None:
+        if client.reader is None and client.door.writable:
+            if not goes_on:
+                client.view = View()
+            client.stream(after=client.view.resume())
+
+    def end(self) -> None:
+        """Everything reaches the disk."""
+        while self._unwritten:
+            self.do("written", None)
+
+    def check_that_nobody_saw_too_much(self) -> None:
+        for client in (self.always, *self.clients):
+            view = client.read()
+            assert view.position <= self.log.durable
+            assert client is not self.always or list(view.events) == [entry.seq for entry in self.log.events()]
+
+
 @settings(max_examples=300, deadline=None)
-@given(commands=st.lists(st.one_of(appends, deltas, deltas, rooms, pauses, returns), max_size=60))
+@given(commands=st.lists(st.one_of(appends, disks, deltas, deltas, rooms, pauses, returns), max_size=60))
 def test_a_client_of_the_real_readers_ends_with_the_view_of_one_that_was_always_there(
     commands: list[Command],
 ) -> None:
-    log = Log()
-    always = Client(log, always=True)
-    clients = [Client(log, always=False) for _ in range(3)]
-
+    conversation = Conversation()
     for name, argument in commands:
-        readers = [client.reader for client in (always, *clients) if client.reader is not None]
-        if name == "append":
-            first = log.append(argument, at=0.0)[0].seq
-            for reader in readers:
-                reader.appended(first)
-        elif name == "delta":
-            delta = log.extend(*argument)
-            for reader in readers:
-                reader.delta(delta, encode_delta(delta))
-        elif name == "room":
-            clients[argument[0]].door.make_room(argument[1])
-        elif name == "pause":
-            clients[argument].pause()
-        else:
-            client = clients[argument[0]]
-            if client.reader is None and client.door.writable:
-                if argument[1]:
-                    client.stream(after=client.view.resume())
-                else:
-                    client.view = View()
-                    client.stream(after=START)
+        conversation.do(name, argument)
+        conversation.check_that_nobody_saw_too_much()
+    conversation.end()
 
-    truth = always.read()
-    for client in clients:
+    truth = conversation.always.read()
+    texts = {delta.item.id: (delta.item.type, delta.text) for delta in text_deltas(conversation.log)}
+    assert truth.open == texts
+    for client in conversation.clients:
         if client.reader is not None:
             client.door.make_room(1_000_000)
             view = client.read()
             assert (view.events, view.open) == (truth.events, truth.open)
+
+
+def text_deltas(log: Log) -> list[Delta]:
+    return [delta for delta in log.open_deltas() if isinstance(delta, Delta)]

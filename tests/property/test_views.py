@@ -1,4 +1,7 @@
-"""Whatever happens in whatever order: every reader ends with the view of one who was always there."""
+"""Whatever happens in whatever order: every reader ends with the view of one who was always there.
+
+What happens is durable at once, or later, or never: then it is taken back, and nobody has seen it.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +68,11 @@ class Reader:
         self._log, self.view, self.hidden = log, view, hidden
         self._room = room
         self.kept_up = True
-        """Never was anything held back."""
+        """Never was a delta held back."""
         self.pieces: list[Piece] = []
         if how is Join.FOLLOW:
             self.cursor = Cursor(view.resume())
-            self._catch_up()
+            self.catch_up()
         else:
             self._take_snapshot(after=view.resume())
         self.kept_up &= self.cursor.live
@@ -81,12 +84,9 @@ class Reader:
 
     def appended(self, first: Seq) -> None:
         self.cursor.appended(self._log, first)
-        self._catch_up()
 
     def extended(self, delta: Delta | OutputDelta) -> None:
-        if not self.cursor.live:
-            return
-        if self.writable:
+        if self.cursor.live and self.writable:
             self._send_delta(delta)
         else:
             self.kept_up = False
@@ -97,7 +97,7 @@ class Reader:
 
     def make_room(self, frames: int) -> None:
         self._room = frames
-        self._catch_up()
+        self.catch_up()
 
     def _take_snapshot(self, *, after: Seq) -> None:
         for entry in self._log.events(after=after, hidden=self.hidden):
@@ -108,24 +108,29 @@ class Reader:
                     self._send_delta(delta)
         for open_delta in self._log.open_deltas():
             self._send_delta(open_delta)
-        self.view.reached(self._log.last)
+        self.view.reached(self._log.durable)
         self.cursor = Cursor.at_end_of(self._log)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         while self.writable and (lacking := self.cursor.next(self._log)) is not None:
             if not isinstance(lacking, Entry):
                 self._send_delta(lacking)
             elif lacking.is_event and lacking.type not in self.hidden:
                 self._send_entry(lacking)
-        self.kept_up &= self.cursor.live
 
     def _send_entry(self, entry: Entry) -> None:
+        assert entry.seq <= self._log.durable, "shown before it was durable"
         self._send(ConversationEvent(meta=EventMeta(seq=entry.seq), msg=Raw(entry.encoded)))
 
     def _send_delta(self, delta: Delta | OutputDelta) -> None:
+        assert self._log.is_durable or self._has_ended(delta), "shown in front of what is not durable"
         self.pieces.append((delta.item.id, delta.offset, _said(delta)))
         meta = EventMeta(item=delta.item.id, offset=delta.offset)
         self._send(ConversationEvent(meta=meta, msg=Raw(encode_piece(delta))))
+
+    def _has_ended(self, delta: Delta | OutputDelta) -> bool:
+        durable = self._log.entries[: self._log.durable]
+        return any(delta.item.id == ended.id for entry in durable for ended in output_of(entry))
 
     def _send(self, event: ConversationEvent) -> None:
         self._room -= 1
@@ -136,37 +141,63 @@ def _said(delta: Delta | OutputDelta) -> str | bytes:
     return delta.text if isinstance(delta, Delta) else delta.data
 
 
+Item = ItemKind | tuple[CallId, OutputStream]
+"""What can be open once at a time."""
+
+
 class Truth:
     """The view of somebody who sees the conversation itself: no log, no cursor, no client."""
 
     def __init__(self) -> None:
-        self.events: dict[Seq, Any] = {}
-        self.open: dict[str, str] = {}
-        self.output: dict[ItemId, bytes] = {}
+        self._happened: list[Entry | tuple[Item, Piece]] = []
         self.pieces: list[Piece] = []
-        self._entries = 0
+        """Every delta as it was sent."""
+        self._fold()
 
     def append(self, happened: list[Entry]) -> None:
-        for entry in happened:
-            self._entries += 1
-            if not entry.is_event:
+        self._happened += happened
+        self._fold()
+
+    def extend(self, item: Item, delta: Delta | OutputDelta) -> None:
+        piece = (delta.item.id, delta.offset, _said(delta))
+        self.pieces.append(piece)
+        self._happened.append((item, piece))
+        self._fold()
+
+    def take_back(self, after: Seq) -> None:
+        self._happened = [one for one in self._happened if not isinstance(one, Entry) or one.seq <= after]
+        self._fold()
+
+    def _fold(self) -> None:
+        """What was said of an item that had to wait for the end of another counts only if that has ended."""
+        self.events: dict[Seq, Any] = {}
+        self.output: dict[ItemId, bytes] = {}
+        texts: dict[ItemId, str] = {}
+        still_open: dict[Item, ItemId] = {}
+        for one in self._happened:
+            if isinstance(one, Entry):
+                if one.is_event:
+                    self.events[one.seq] = json.loads(one.encoded)
+                still_open = {item: name for item, name in still_open.items() if not _ends(one, item)}
                 continue
-            self.events[Seq(self._entries)] = json.loads(entry.encoded)
-            match entry.type:
-                case "agent_message" | "agent_reasoning" | "agent_reasoning_raw_content":
-                    self.open.pop(f"{entry.type}_delta", None)
-                case "background_event" | "error" | "task_complete":
-                    self.open.clear()
-                case _:
-                    pass
+            item, (name, _, said) = one
+            if still_open.setdefault(item, name) != name:
+                continue
+            if isinstance(said, str):
+                texts[name] = texts.get(name, "") + said
+            else:
+                self.output[name] = self.output.get(name, b"") + said
+        self.open = {
+            name: (item.value, texts[name])
+            for item, name in still_open.items()
+            if isinstance(item, ItemKind) and texts[name]
+        }
 
-    def extend(self, kind: ItemKind, delta: Delta) -> None:
-        self.open[kind.value] = self.open.get(kind.value, "") + delta.text
-        self.pieces.append((delta.item.id, delta.offset, delta.text))
 
-    def say(self, delta: OutputDelta) -> None:
-        self.output[delta.item.id] = self.output.get(delta.item.id, b"") + delta.data
-        self.pieces.append((delta.item.id, delta.offset, delta.data))
+def _ends(entry: Entry, item: Item) -> bool:
+    if not isinstance(item, ItemKind):
+        return entry.output is not None and item[0] == entry.output.call_id
+    return entry.type in ("background_event", "error", "task_complete", item.value.removesuffix("_delta"))
 
 
 words = st.text(st.sampled_from('abé\U0001f600"\\\n'), max_size=4)
@@ -185,6 +216,8 @@ anything = st.one_of(
 
 rooms = st.one_of(st.integers(min_value=0, max_value=4), st.just(PLENTY))
 calls = st.sampled_from([CallId("c1"), CallId("c2")])
+soon = st.sampled_from([True, True, False])
+"""Whether it is durable at once."""
 sizes = st.one_of(*[st.integers(4, 40)] * 9, st.just(20_000))
 hidings = st.sampled_from([NOTHING_HIDDEN, FOR_FULL_VERSION_ONLY])
 
@@ -200,15 +233,35 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.log, self.truth = Log(), Truth()
         self.always = Reader(self.log, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, room=PLENTY)
         self.present: list[Reader] = [self.always]
-        self.pieces_before: dict[Reader, int] = {}
+        self.pieces_before: dict[Reader, int] = {self.always: 0}
+        self.unwritten: list[Seq] = []
+        """Where each append ends that is not durable."""
         self.said = 0
 
-    @rule(happened=st.lists(anything, min_size=1, max_size=3))
-    def append(self, happened: list[Happened]) -> None:
+    @rule(happened=st.lists(anything, min_size=1, max_size=3), at_once=soon)
+    def append(self, happened: list[Happened], at_once: bool) -> None:
         entries = self.log.append(happened, at=AT)
         self.truth.append(entries)
+        self.unwritten.append(entries[-1].seq)
         for reader in self.present:
             reader.appended(entries[0].seq)
+        if at_once:
+            self.reach_disk(len(self.unwritten))
+
+    @rule(appends=st.integers(1, 3))
+    def reach_disk(self, appends: int) -> None:
+        for _ in range(min(appends, len(self.unwritten))):
+            self.log.durable = self.unwritten.pop(0)
+            for reader in self.present:
+                reader.catch_up()
+
+    @rule()
+    def fail(self) -> None:
+        self.log.take_back(self.log.durable)
+        self.truth.take_back(self.log.durable)
+        self.unwritten.clear()
+        for reader in self.present:
+            reader.catch_up()
 
     @rule(kind=st.sampled_from(ItemKind), text=words)
     def extend(self, kind: ItemKind, text: str) -> None:
@@ -221,17 +274,17 @@ class AnyInterleaving(RuleBasedStateMachine):
     def say(self, call: CallId, stream: OutputStream, size: int) -> None:
         self.said += 1
         for delta in self.log.extend_output(call, stream, b"%d " % self.said * (size // len(b"%d " % self.said))):
-            self.truth.say(delta)
+            self.truth.extend((call, stream), delta)
             for reader in self.present:
                 reader.extended(delta)
 
-    @rule(call=calls)
-    def end_command(self, call: CallId) -> None:
-        self.append([*self.log.kept_outputs(call), exec_command_end(call)])
+    @rule(call=calls, at_once=soon)
+    def end_command(self, call: CallId, at_once: bool) -> None:
+        self.append([*self.log.kept_outputs(call), exec_command_end(call)], at_once)
 
-    @rule()
-    def interrupt(self) -> None:
-        self.append([*self.log.kept_outputs(), error("Turn interrupted"), turn_ended("interrupted")])
+    @rule(at_once=soon)
+    def interrupt(self, at_once: bool) -> None:
+        self.append([*self.log.kept_outputs(), error("Turn interrupted"), turn_ended("interrupted")], at_once)
 
     @rule(target=readers, how=st.sampled_from(Join), hidden=hidings, room=rooms)
     def join(self, how: Join, hidden: frozenset[str], room: int) -> Reader:
@@ -261,16 +314,16 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.pieces_before[reader] = len(self.truth.pieces)
         if reader.kept_up:
             texts = [piece for piece in reader.pieces_at_join if piece[2] and isinstance(piece[2], str)]
-            assert texts == [(item, 0, text) for item, (_, text) in self.always.view.open.items()]
+            assert sorted(texts) == sorted((item, 0, text) for item, (_, text) in self.always.view.open.items())
         return reader
 
     @invariant()
     def one_who_was_always_there_saw_the_truth(self) -> None:
-        assert self.always.view.events == self.truth.events
-        assert dict(self.always.view.open.values()) == {
-            kind: text for kind, text in self.truth.open.items() if text
-        }
-        assert self.always.pieces == self.truth.pieces
+        shown = {seq: msg for seq, msg in self.truth.events.items() if seq <= self.log.durable}
+        assert self.always.view.events == shown
+        assert self.always.cursor.live == self.log.is_durable
+        if self.log.is_durable:
+            assert self.always.view.open == self.truth.open
 
     @invariant()
     def one_who_lacks_nothing_sees_the_same(self) -> None:
@@ -285,7 +338,8 @@ class AnyInterleaving(RuleBasedStateMachine):
                 assert reader.pieces[len(reader.pieces_at_join) :] == self.truth.pieces[before:]
 
     def teardown(self) -> None:
-        """In the end everybody reads on."""
+        """In the end everything is on disk, and everybody reads on."""
+        self.reach_disk(len(self.unwritten))
         for reader in self.present:
             reader.make_room(PLENTY)
             assert reader.cursor.live

@@ -152,6 +152,11 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             answer = {"approval_id": waiting[0]["approval_id"], "decision": "denied"}
             await use("approvalAnswer", **answer)
 
+        await use("conversationRename", conversation_id=session, title="Another name")
+        await use("conversationArchive", conversation_id=session)
+        forked = await use("conversationFork", conversation_id=session)
+        await use("conversationDelete", **forked)
+
         nobody = {"conversation_id": "67e55044-10b1-426f-9247-bb680e5fe0c8"}
         failures = [
             await use("conversationCreate", prompt="", model=MODEL, cwd=".", profile="nope"),
@@ -159,6 +164,10 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             await use("conversationRead", **nobody),
             await use("conversationInterrupt", **nobody),
             await use("conversationStatus", **nobody),
+            await use("conversationRename", **nobody, title="Another name"),
+            await use("conversationArchive", **nobody),
+            await use("conversationDelete", **nobody),
+            await use("conversationFork", **nobody),
             await use("approvalsList", **nobody),
             await use("approvalAnswer", **answer),
         ]
@@ -166,7 +175,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
         assert failures == [
             {"message": "Failed to load config: config profile `nope` not found"},
             {"status": "error", "message": "Session does not exist"},
-            *[{"status": "error", "message": "Conversation does not exist"}] * 4,
+            *[{"status": "error", "message": "Conversation does not exist"}] * 8,
             {"status": "error", "message": "Question is settled: denied"},
         ]
         assert set(checked) == set(TOOL_NAMES)

@@ -104,6 +104,10 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[tuple[Any, str]]:
             yield value, f'invalid value: string "{value}", expected a uuid'
         long = "x" * 1000
         yield long, f'invalid value: string "{long[:100]}…", expected a uuid'
+    if "maxLength" in schema:
+        most = schema["maxLength"]
+        long = "x" * (most + 1)
+        yield long, f'invalid value: string "{long[:100]}…", expected a string of at most {most} characters'
     if "minimum" in schema:
         limits = f"at least {schema['minimum']}"
         if "maximum" in schema:
@@ -218,6 +222,10 @@ def good_arguments(conversation: str) -> dict[str, dict[str, Any]]:
         "conversationRead": of_one,
         "conversationInterrupt": of_one,
         "conversationStatus": of_one,
+        "conversationRename": {**of_one, "title": "Another name"},
+        "conversationArchive": of_one,
+        "conversationDelete": of_one,
+        "conversationFork": of_one,
         "approvalsList": {},
         "approvalAnswer": {"approval_id": UNKNOWN, "decision": "denied"},
     }
@@ -284,6 +292,10 @@ async def test_a_call_without_arguments_says_what_is_required(
                     "conversationRead",
                     "conversationInterrupt",
                     "conversationStatus",
+                    "conversationRename",
+                    "conversationArchive",
+                    "conversationDelete",
+                    "conversationFork",
                 )
             },
         }
@@ -299,8 +311,8 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
     scripted_model: ScriptedModel,
 ) -> None:
     async with caller(scripted_model) as client:
-        good = good_arguments(client.conversation)
         for tool in await client.tools():
+            good = good_arguments(await client.create())
             name, schema = tool["name"], tool["inputSchema"]
             if name in (*CODEX, "conversationSendMessage", "conversationStream", "approvalAnswer"):
                 continue  # these go on to say more, or have nothing to answer; their turn comes elsewhere
@@ -337,6 +349,10 @@ async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_
             "conversationRead": failure("conversationRead", "Conversation does not exist"),
             "conversationInterrupt": failure("conversationInterrupt", "Conversation does not exist"),
             "conversationStatus": failure("conversationStatus", "Conversation does not exist"),
+            "conversationRename": failure("conversationRename", "Conversation does not exist"),
+            "conversationArchive": failure("conversationArchive", "Conversation does not exist"),
+            "conversationDelete": failure("conversationDelete", "Conversation does not exist"),
+            "conversationFork": failure("conversationFork", "Conversation does not exist"),
             "approvalAnswer": failure("approvalAnswer", "Question does not exist"),
         }
 
@@ -414,43 +430,6 @@ async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model:
 
             assert created == failure("conversationCreate", f"Failed to load config: {detail}")
             assert asked == failure("codex", f"Failed to load Codex configuration from overrides: {detail}")
-        assert await client.everything() == before
-        assert scripted_model.requests == []
-
-
-# --- what later versions bring -----------------------------------------------------------
-
-
-@pytest.mark.promises("refused.tools")
-async def test_tools_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
-        before = await client.everything()
-        arguments = {
-            "conversationRename": {"conversation_id": client.conversation, "title": "x"},
-            "conversationArchive": {"conversation_id": client.conversation},
-            "conversationDelete": {"conversation_id": client.conversation},
-            "conversationFork": {"conversation_id": client.conversation},
-        }
-
-        found = {tool: await client.call(tool, given) for tool, given in arguments.items()}
-
-        assert found == {
-            tool: {"content": [{"type": "text", "text": f"{tool} is not supported yet"}], "isError": True}
-            for tool in arguments
-        }
-        assert await client.everything() == before
-
-
-@pytest.mark.promises("refused.filters")
-async def test_arguments_of_later_versions_are_refused_by_a_plain_sentence(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
-        before = await client.everything()
-        later: dict[str, Any] = {"cwd": ".", "text": "x", "state": "idle", "archived": True}
-
-        for name, value in later.items():
-            refused = failure("conversationsList", f"{name} of conversationsList is not supported yet")
-            assert await client.call("conversationsList", {name: value}) == refused
-
         assert await client.everything() == before
         assert scripted_model.requests == []
 

@@ -16,6 +16,7 @@ from kit.messages import (
     delta,
     error,
     initial_state,
+    item_name,
     live,
     refused,
     remains,
@@ -41,6 +42,8 @@ SENTENCE: Final = ("Grüße", ", ", "𝕎elt", ": ", "a ", "long ", "day ", "in\
 MESSAGE: Final = "7b0a5bb3-93ee-4a36-8d5e-6a2c4fd2b1f0"
 OTHER_MESSAGE: Final = "8b0a5bb3-93ee-4a36-8d5e-6a2c4fd2b1f0"
 
+FIRST, SECOND, OF_THE_SECOND_TURN = item_name(1), item_name(2), item_name(1, turn=2)
+
 
 def held(*deltas: str) -> tuple[Step, ...]:
     """A reply that stands still before each of its deltas and before its end."""
@@ -58,7 +61,7 @@ def numbered(conversation: str, event: Any, seq: int) -> Any:
     return {"jsonrpc": "2.0", "method": event["type"], "params": {"_meta": meta, "msg": event}}
 
 
-def placed(conversation: str, text: str, *, item: str = "i1", offset: int) -> Any:
+def placed(conversation: str, text: str, *, item: str = FIRST, offset: int) -> Any:
     """A live delta for a client that wants positions."""
     meta = {"conversationId": conversation, "item": item, "offset": offset}
     return {"jsonrpc": "2.0", "method": "agent_message_delta", "params": {"_meta": meta, "msg": delta(text)}}
@@ -80,7 +83,7 @@ def at(seq: int, event: Any) -> Any:
     return {"_meta": {"seq": seq}, "msg": event}
 
 
-def so_far(text: str, *, item: str = "i1") -> Any:
+def so_far(text: str, *, item: str = FIRST) -> Any:
     return {"_meta": {"item": item, "offset": 0}, "msg": delta(text)}
 
 
@@ -208,8 +211,8 @@ async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_
 
         assert silent == expected()
         assert spoken_so_far == [
-            expected(so_far("Two ", item="i2")),
-            expected(so_far("Two more", item="i2")),
+            expected(so_far("Two ", item=OF_THE_SECOND_TURN)),
+            expected(so_far("Two more", item=OF_THE_SECOND_TURN)),
         ]
 
 
@@ -280,8 +283,8 @@ async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_
             placed(conversation, "Let me ", offset=0),
             placed(conversation, "look.", offset=7),
             look,
-            placed(conversation, "Found ", item="i2", offset=0),
-            placed(conversation, "nothing.", item="i2", offset=6),
+            placed(conversation, "Found ", item=SECOND, offset=0),
+            placed(conversation, "nothing.", item=SECOND, offset=6),
             found,
             done,
         ]
@@ -360,7 +363,7 @@ async def test_text_of_a_broken_attempt_is_void_and_the_next_begins_anew(
         started, *deltas, retry, again = seen
         assert deltas == [placed(conversation, "Half a ", offset=0)]
         assert retry["method"] == "background_event"
-        assert again == placed(conversation, "A whole ", item="i2", offset=0)
+        assert again == placed(conversation, "A whole ", item=SECOND, offset=0)
         assert joined == initial_state(
             conversation, started["params"]["msg"], retry["params"]["msg"], delta("A whole ")
         )

@@ -19,6 +19,7 @@ from kit.messages import (
     delta,
     error,
     initial_state,
+    item_name,
     taken_over,
     task_complete,
 )
@@ -50,7 +51,7 @@ KEPT_BYTES: Final = 64 * 1024
 SHOWN_BYTES: Final = 8192
 """So much of both is shown to those who come later."""
 
-FIRST, SECOND = ItemId("i1"), ItemId("i2")
+FIRST, SECOND = ItemId(item_name(1)), ItemId(item_name(2))
 
 OUT, ERR = numbered("o", 25_000), numbered("e", 25_000)
 LOUD: Final = "seq -f o%06.0f 25000; seq -f e%06.0f 25000 >&2"

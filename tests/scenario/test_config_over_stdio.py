@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from kit.json import as_json
+from parley.errors import ToolFailed
 from parley.testing import ParleyProcess, RawParley, RecordedRequest, ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.jsonrpc import encode
@@ -348,8 +350,10 @@ async def test_a_home_that_is_not_there_is_named_until_it_is(plain: Make, tmp_pa
     missing = tmp_path / "missing"
     parley = await plain(env={"PARLEY_HOME": "", variable: str(missing)})
 
-    refusal = refused(f"{variable}: {missing}: No such file or directory (os error 2)")
-    assert await refusals(parley) == refusal
+    detail = f"{variable}: {missing}: No such file or directory (os error 2)"
+    assert [await codex(parley), await create(parley)] == refused(detail)
+    with pytest.raises(ToolFailed, match=re.escape(detail)):
+        await parley.client.list()
 
     parley.home.rename(missing)
     assert await codex(parley) == DONE

@@ -16,6 +16,7 @@ from kit.messages import (
     answered,
     delta,
     failed,
+    item_name,
     live,
     remains,
     task_complete,
@@ -107,13 +108,13 @@ async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_mode
         assert [one["msg"] for one in first_page["events"]] == looked
         assert {**first_page, "events": []} == {
             "events": [],
-            "open": [{"item": "i2", "type": "agent_message_delta", "text": "I see "}],
+            "open": [{"item": item_name(2), "type": "agent_message_delta", "text": "I see "}],
             "seq": first_page["seq"],
             "state": "running",
         }
         assert second_page == {
             "events": [],
-            "open": [{"item": "i2", "type": "agent_message_delta", "text": "I see nothing "}],
+            "open": [{"item": item_name(2), "type": "agent_message_delta", "text": "I see nothing "}],
             "seq": first_page["seq"],
             "state": "running",
         }
@@ -132,7 +133,7 @@ async def test_reasoning_that_is_being_thought_is_an_open_text_too(scripted_mode
 
         kind = "agent_reasoning_raw_content_delta"
         assert thinking[1:] == [live({"type": kind, "delta": "Hm"}), live({"type": kind, "delta": ", well"})]
-        assert page["open"] == [{"item": "i1", "type": kind, "text": "Hm, well"}]
+        assert page["open"] == [{"item": item_name(1), "type": kind, "text": "Hm, well"}]
 
 
 @pytest.mark.promises("read.result")
@@ -159,7 +160,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(scripted_model:
             # What is being said stands behind the last event, so only the last page has it.
             assert [page["open"] for page in pages] == [[]] * (len(pages) - 1) + [whole["open"]]
         assert len(whole["events"]) == 14
-        assert whole["open"] == [{"item": "i4", "type": "agent_message_delta", "text": "Still "}]
+        assert whole["open"] == [{"item": item_name(1, turn=4), "type": "agent_message_delta", "text": "Still "}]
 
 
 @pytest.mark.promises("read.result")
@@ -394,13 +395,11 @@ async def test_the_positions_of_status_read_and_stream_are_the_same(scripted_mod
 async def test_the_status_of_an_unknown_conversation_is_refused(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         unknown = client.call("conversationStatus", conversation_id=str(uuid4()))
-        no_id = client.call("conversationStatus", conversation_id="seven")
+        assert await client.read() == failed(unknown, "Conversation does not exist")
 
-        assert await client.take(2) == [
-            failed(unknown, "Conversation does not exist"),
-            failed(
-                no_id,
-                "Failed to parse arguments for conversationStatus: "
-                'invalid value: string "seven", expected a uuid (conversation_id)',
-            ),
-        ]
+        no_id = client.call("conversationStatus", conversation_id="seven")
+        assert await client.read() == failed(
+            no_id,
+            "Failed to parse arguments for conversationStatus: "
+            'invalid value: string "seven", expected a uuid (conversation_id)',
+        )

@@ -57,6 +57,11 @@ class Roots:
         self._missed: set[str] = set()
         """Names that led nowhere, the first time."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no name was ever looked up."""
+        return not self._found and not self._missed
+
     def of(self, settings: Settings) -> tuple[Root, ...]:
         """Those that are there; never one that a call of the model names."""
         names = self._names(settings)

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, assert_never
 
+from parley.agent.limits import estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently
 from parley.agent.prompt import request_for
 from parley.agent.tokens import context_window, estimate
-from parley.config.types import Settings
+from parley.config.types import Limits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, HistoryCompacted, MessageItem, OpaqueItem
 from parley.errors import UnexpectedStatus
@@ -117,7 +118,8 @@ async def make_room(
     replaced = _how_many(items, transcript.history.cuts, room, meter)
     old, longest = items[:replaced], room * LONGEST_SUMMARY
     try:
-        summary = await _summarise(_record(old, window * NEARLY_FULL - longest, meter), transcript, model, clock)
+        record = _record(old, window * NEARLY_FULL - longest, meter)
+        summary = await _summarise(record, transcript, model, clock, settings.limits)
     except UnexpectedStatus as refused:
         if refused.status not in REFUSED_AS_SUCH:
             raise
@@ -148,7 +150,7 @@ def _size(items: Sequence[HistoryItem], meter: Meter) -> int:
     return meter.tokens(ModelRequest(instructions="", context=(), history=items))
 
 
-async def _summarise(record: str, transcript: Transcript, model: Model, clock: Clock) -> str:
+async def _summarise(record: str, transcript: Transcript, model: Model, clock: Clock, limits: Limits) -> str:
     request = ModelRequest(
         instructions=INSTRUCTIONS,
         context=(),
@@ -170,8 +172,9 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
                         usage.append(chunk.usage)
 
     await ask_patiently(listen, model, transcript, clock)
-    await transcript.append(*usage)
-    return "".join(pieces).strip()
+    summary = "".join(pieces).strip()
+    await transcript.append(*(usage or estimated_cost(request, [MessageItem(text=summary)], limits)))
+    return summary
 
 
 def _record(items: Sequence[HistoryItem], allowed: float, meter: Meter) -> str:

@@ -7,11 +7,13 @@ being cancelled is an interrupt, and whoever cancels says so in the log.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final, assert_never
 
 from parley.agent.compaction import Meter, make_room
+from parley.agent.limits import AskToGoOn, Gate, end_at, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
@@ -48,6 +50,7 @@ from parley.wire.events import (
     AgentReasoning,
     AgentReasoningRawContent,
     ErrorEvent,
+    LimitReached,
     TaskComplete,
     TokenCount,
 )
@@ -57,13 +60,28 @@ __all__ = ["run_turn"]
 
 
 async def run_turn(
-    transcript: Transcript, model: Model, hands: Hands, settings: Settings, clock: Clock, meter: Meter
+    transcript: Transcript,
+    model: Model,
+    hands: Hands,
+    settings: Settings,
+    clock: Clock,
+    meter: Meter,
+    ask_to_go_on: AskToGoOn,
 ) -> TurnEnded:
-    """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended."""
+    """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended.
+
+    Where it was left in the middle, it goes on with the calls that have no output yet. Where it reaches a limit,
+    it asks whether it may go on.
+    """
+    gate = Gate(settings.limits, transcript, clock, ask_to_go_on)
     last_message: str | None = None
     overflows = 0
+    if (reached := await _run_calls(transcript.history.open_calls, transcript, hands, gate)) is not None:
+        return await end_at(reached, transcript)
     while True:
         await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
+        if (reached := await gate.before_request()) is not None:
+            return await end_at(reached, transcript)
         response = _Response()
         request: ModelRequest | None = None
         try:
@@ -92,20 +110,33 @@ async def run_turn(
             await transcript.append(*said, *refused, *failed, ended)
             return ended
         last_message = response.last_text or last_message
-        await transcript.append(*(ModelSaid(item=item) for item in response.items))
-        for call in response.calls:
-            output = sayable(await hands.run(call))
-            await transcript.append(CallOutput(call_id=call.call_id, output=output))
-            await asyncio.sleep(0)  # there may be thousands
+        cost = () if response.usage is not None else estimated_cost(request, response.items, settings.limits)
+        await transcript.append(*(ModelSaid(item=item) for item in response.items), *cost)
+        reached = await _run_calls(response.calls, transcript, hands, gate)
         if response.usage is not None:
             meter.reported(request, response.usage)
             await transcript.append(response.usage)
+        if reached is not None:
+            return await end_at(reached, transcript)
         # Between this look and the append below nothing can join: a turn does not end while input waits.
         if not response.calls and not transcript.history.waiting:
             break
     ended = TurnEnded(why="done", message=last_message)
     await transcript.append(TaskComplete(last_agent_message=last_message), ended)
     return ended
+
+
+async def _run_calls(
+    calls: Sequence[CallItem], transcript: Transcript, hands: Hands, gate: Gate
+) -> LimitReached | None:
+    """Run them one after another; those that a limit stands before are left, and it is returned."""
+    for call in calls:
+        if (reached := await gate.before_call()) is not None:
+            return reached
+        output = sayable(await hands.run(call))
+        await transcript.append(CallOutput(call_id=call.call_id, output=output))
+        await asyncio.sleep(0)  # there may be thousands
+    return None
 
 
 TOO_LARGE: Final = 413

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.app.commands import sandboxed_commands
-from parley.app.signals import SIGNALS
+from parley.app.signals import SIGNALS, ignore_signals
 from parley.config.load import Loader
 from parley.errors import BadSetting
 from parley.models import model_opener
 from parley.models.http import Http
+from parley.peers import HomePeers
 from parley.runtime.conversations import Conversations
 from parley.server.host import Host
-from parley.server.serve import serve
+from parley.server.peering import serve_peer
+from parley.server.serve import Transport, serve
+from parley.stores.memory import MemoryStore
+from parley.stores.sqlite import SqliteStore
 from parley.tools import AgentTools
 from parley.tools.open_files import allow_many
 from parley.tools.patch.threads import all_written
@@ -39,8 +43,10 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-async def serve_stdio(overrides: Sequence[str] = ()) -> None:
+async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = False) -> None:
     """Be an MCP server on stdin and stdout until the client leaves or a signal comes.
+
+    One that is ephemeral keeps nothing, and shares its conversations with nobody.
 
     Raises:
         ConfigError: the overrides or the home cannot be used; nothing was read or written.
@@ -51,34 +57,32 @@ async def serve_stdio(overrides: Sequence[str] = ()) -> None:
     http = Http()
     commands = sandboxed_commands()
     tools = AgentTools(environ=os.environ, commands=commands)
+
+    async def serve_other(transport: Transport) -> None:
+        await serve_peer(transport, host)
+
     conversations = Conversations(
+        peers=None if is_ephemeral else HomePeers(lambda: loader.home, serve_other),
+        store=MemoryStore() if is_ephemeral else SqliteStore(lambda: loader.home),
+        choose=loader.choose,
+        keeping=loader.store_settings,
         clock=clock,
         open_model=model_opener(http=http, environ=os.environ, clock=clock),
         tools=tools,
         commands=commands,
         environ=os.environ,
     )
+    host = Host(conversations=conversations, loader=loader, on_initialized=http.warm_up)
     transport = Stdio()
     _take_signals(transport, conversations)
     try:
-        await serve(transport, Host(conversations=conversations, loader=loader, on_initialized=http.warm_up))
+        await serve(transport, host)
     finally:
         await all_written()
         await tools.close()
         await commands.close()
         await http.close()
-        _ignore_signals()
-
-
-def _ignore_signals() -> None:
-    """From here on: one that comes late must not turn an orderly end into a kill.
-
-    The loop would give them back when it closes, and there are threads that do not block them.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    for number in SIGNALS:
-        asyncio.get_running_loop().remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
 
 
 def _server_dir() -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from parley.app.signals import KILLED, SIGNALS
+from parley.app.signals import KILLED, SIGNALS, ignore_signals
 from parley.cli.overrides import run_with_overrides
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
@@ -199,7 +199,7 @@ async def _look_unless_ended(settings: Settings | None, ended_by: list[int]) -> 
     try:
         return await work
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # what comes now comes too late
+        ignore_signals()
 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:

@@ -19,6 +19,10 @@ commands:
   demo      show a whole conversation on the terminal; no key, no network
   sandbox   run one command confined as the agent's are
   doctor    say what Parley finds on this computer, and what it lacks
+  export    write a conversation into a file
+  import    make conversations of files, also of those of Codex CLI
+  backup    write all conversations into one file, while servers run
+  gc        remove what is archived and old, and what no conversation uses
 
 options:
   -h, --help   this text; `parley COMMAND --help` for a command
@@ -46,6 +50,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             from parley.cli.doctor import run_doctor
 
             return run_doctor(rest)
+        case ["export", *rest]:
+            from parley.cli.export import run_export
+
+            return run_export(rest)
+        case ["import", *rest]:
+            from parley.cli.import_ import run_import
+
+            return run_import(rest)
+        case ["backup", *rest]:
+            from parley.cli.backup import run_backup
+
+            return run_backup(rest)
+        case ["gc", *rest]:
+            from parley.cli.gc import run_gc
+
+            return run_gc(rest)
         case ["--version"]:
             print(f"parley {__version__}")
             return 0

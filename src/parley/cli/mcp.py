@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from parley.app.signals import SIGNALS
@@ -15,15 +16,22 @@ from parley.errors import ConfigError
 
 __all__ = ["run_mcp"]
 
+EPHEMERAL: Final = "--ephemeral"
+
 USAGE: Final = """\
-usage: parley mcp [-c KEY=VALUE]...
+usage: parley mcp [-c KEY=VALUE]... [--ephemeral]
 
 Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. Ends when
 stdin is closed, on SIGTERM, when its terminal is closed (unless started with
 nohup), or on Ctrl-C while no turn runs. Logs go to stderr; PARLEY_LOG sets how
 much (debug, info, warning, error).
 
+Conversations are kept in the home (PARLEY_HOME, else ~/.parley), which any number
+of servers share.
+
 options:
+  --ephemeral              keep conversations in memory alone: they end with this
+                           server, and no other has them
   -c, --config KEY=VALUE   a setting that wins over config.toml: a dotted key and
                            a TOML value, such as -c model=o3 or
                            -c model_providers.x.base_url=http://localhost:8000/v1;
@@ -35,10 +43,12 @@ options:
 
 def run_mcp(arguments: Sequence[str]) -> int:
     """Serve, and return the exit code: 0 after an orderly end, 2 when it could not begin."""
-    return run_with_overrides(arguments, command="mcp", usage=USAGE, run=_serve)
+    others = [argument for argument in arguments if argument != EPHEMERAL]
+    serve = partial(_serve, is_ephemeral=len(others) < len(arguments))
+    return run_with_overrides(others, command="mcp", usage=USAGE, run=serve)
 
 
-def _serve(overrides: Sequence[str]) -> int:
+def _serve(overrides: Sequence[str], *, is_ephemeral: bool) -> int:
     _fill_closed_descriptors()
     # A signal that comes while we start is kept until somebody is there to end in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -48,7 +58,7 @@ def _serve(overrides: Sequence[str]) -> int:
 
     try:
         set_up_logging(os.environ)
-        asyncio.run(serve_stdio(overrides))
+        asyncio.run(serve_stdio(overrides, is_ephemeral=is_ephemeral))
     except ConfigError as error:
         print(f"parley mcp: {error}", file=sys.stderr)
         return 2

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw
 from parley.client.child import Child
 from parley.client.connection import Connection, typed_value
 from parley.client.conversation import Conversation
-from parley.client.options import CodexOptions, CreateOptions
+from parley.client.options import CodexOptions, CreateOptions, ListOptions
 from parley.client.questions import OnQuestion, OpenQuestion, ask
 from parley.client.running import OnEvent, Running, tool_result
 from parley.client.streams import Streams
@@ -185,10 +185,10 @@ class Client:
         """A handle for a conversation that exists already, whoever created it."""
         return Conversation(self._connection, self._streams, ConversationId(conversation_id))
 
-    async def list(self, *, limit: int | None = None, cursor: str | None = None) -> ConversationsListResult:
-        """A page of the conversations in the store, latest activity first."""
+    async def list(self, **wanted: Unpack[ListOptions]) -> ConversationsListResult:
+        """A page of the conversations of the home, latest activity first: of all, or of those that are wanted."""
         tool = "conversationsList"
-        given = {name: value for name, value in (("limit", limit), ("cursor", cursor)) if value is not None}
+        given = {name: value for name, value in wanted.items() if value is not None}
         return typed_value(tool, await self._connection.call_tool(tool, given).result, ConversationsListResult)
 
     # --- questions -----------------------------------------------------------------------

@@ -16,6 +16,7 @@ from parley.wire.ids import ConversationId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem
 from parley.wire.jsonrpc import RequestId
 from parley.wire.tools import (
+    ConversationForked,
     ConversationReadResult,
     ConversationStatusResult,
     MessageAccepted,
@@ -130,6 +131,24 @@ class Conversation:
     async def interrupt(self) -> None:
         """End the running turn, if there is one."""
         await self._call("conversationInterrupt", PlainOk)
+
+    async def rename(self, title: str) -> None:
+        """Give it a title."""
+        await self._call("conversationRename", PlainOk, title=title)
+
+    async def archive(self, *, archived: bool = True) -> None:
+        """Take it out of the list, or put it back."""
+        await self._call("conversationArchive", PlainOk, archived=archived)
+
+    async def delete(self) -> None:
+        """Remove it for ever; not while a turn runs."""
+        await self._call("conversationDelete", PlainOk)
+
+    async def fork(self, *, at_message_id: str | None = None) -> Conversation:
+        """A new conversation with all that happened in this one, up to a message and its answer."""
+        arguments = {} if at_message_id is None else {"at_message_id": at_message_id}
+        forked = await self._call("conversationFork", ConversationForked, **arguments)
+        return Conversation(self._connection, self._streams, forked.conversation_id)
 
     async def _call(self, tool: str, kind: type[T], **arguments: object) -> T:
         call = self._connection.call_tool(tool, {"conversation_id": self.id, **arguments})

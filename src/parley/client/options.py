@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from parley.wire.tools import ApprovalPolicy, SandboxMode
+from parley.wire.tools import ApprovalPolicy, PhaseName, SandboxMode
 
-__all__ = ["CodexOptions", "CreateOptions", "Overrides"]
+__all__ = ["CodexOptions", "CreateOptions", "ListOptions", "Overrides"]
 
 
 class CreateOptions(TypedDict, total=False):
@@ -25,6 +25,18 @@ class Overrides(CreateOptions, total=False):
     parent_message_id: str
     model: str
     cwd: str
+
+
+class ListOptions(TypedDict, total=False):
+    """Which conversations are listed, and how many at once."""
+
+    limit: int | None
+    cursor: str | None
+    cwd: str | None
+    text: str | None
+    """Some of the title, or of what the user or the agent said."""
+    state: PhaseName | None
+    archived: bool | None
 
 
 class CodexOptions(CreateOptions, total=False):

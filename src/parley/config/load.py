@@ -26,10 +26,12 @@ from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS, SETTINGS, Wrong, des
 from parley.config.types import (
     Approvals,
     Chosen,
+    Limits,
     Provider,
     Sandbox,
     Settings,
     ShellEnvironment,
+    StoreSettings,
     ToolServer,
     Wanted,
     WorkspaceWrite,
@@ -96,14 +98,27 @@ class Loader:
             return before
         return Chosen(values, before.settings if settings == before.settings else settings)
 
-    def _begin(self, wanted: Wanted, argument: _Source) -> Chosen:
-        """By the file as it is now; the same object for those that ask for the same."""
+    def store_settings(self) -> StoreSettings:
+        """What holds for the home itself, by its file and the command line.
+
+        Raises:
+            BadSetting: the file cannot be read, or something in it does not fit.
+        """
+        self._look_at_file()
+        values = _merge(self._file.values, into={})
+        return StoreSettings(**_merge(self._overrides.values, into=values).get("store", {}))
+
+    def _look_at_file(self) -> None:
         path = os.path.join(self.home, "config.toml")
         # Its text tells whether it changed: times do not, when a program writes twice in one tick of the clock.
         text = _read_config(path)
         if text != self._file.text:
             self._file = _parse_config(path, text)
             self._made.clear()
+
+    def _begin(self, wanted: Wanted, argument: _Source) -> Chosen:
+        """By the file as it is now; the same object for those that ask for the same."""
+        self._look_at_file()
         key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
         chosen = self._made.get(key)
         if chosen is None:
@@ -168,6 +183,7 @@ class Loader:
             workspace_write=WorkspaceWrite(**values["sandbox_workspace_write"]),
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=Approvals(**values["approvals"]),
+            limits=Limits(**values["limits"]),
             base_instructions=instructions,
             model_reasoning_effort=values["model_reasoning_effort"],
             model_reasoning_summary=values["model_reasoning_summary"],

@@ -183,6 +183,7 @@ def shortened(text: str) -> str:
 _RETRIES: Final = _integer(0, 100)  # the delay doubles each time: a hundred is for ever already
 _MILLISECONDS: Final = _integer(1, 2**31 - 1)
 _COUNT: Final = _integer(1, 2**63 - 1)
+_LIMIT: Final = _integer(0, 2**63 - 1)
 
 _ALSO_IN_PROFILES: Final[Mapping[str, Check]] = {
     "model": _text,
@@ -247,7 +248,14 @@ SETTINGS: Final = Table(
             {"timeout_seconds": _integer(0, 2**31 - 1), "on_timeout": _one_of(*get_args(OnTimeout))}
         ),
         "limits": Table(
-            {"turn_tokens": _COUNT, "turn_seconds": _COUNT, "turn_calls": _COUNT, "conversation_tokens": _COUNT}
+            {"turn_tokens": _LIMIT, "turn_seconds": _LIMIT, "turn_calls": _LIMIT, "conversation_tokens": _LIMIT}
+        ),
+        "store": Table(
+            {
+                "keep_days": _integer(0, 36_500),
+                "idle_seconds": _integer(0, 2**31 - 1),
+                "idle_conversations": _integer(0, 2**31 - 1),
+            }
         ),
         "model_providers": Named(
             Table(
@@ -283,6 +291,7 @@ DEFAULTS: Final[dict[str, Any]] = {
         "hidden_paths": ("~/.ssh", "~/.aws", "~/.gnupg", "~/.config/gh", "~/.netrc", "~/.docker/config.json")
     },
     "approvals": {},
+    "limits": {},
     "model_reasoning_effort": "medium",
     "model_reasoning_summary": "auto",
     "model_supports_reasoning_summaries": False,

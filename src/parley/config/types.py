@@ -12,6 +12,7 @@ __all__ = [
     "Chosen",
     "Effort",
     "Inherit",
+    "Limits",
     "Mechanism",
     "OnTimeout",
     "Provider",
@@ -19,6 +20,7 @@ __all__ = [
     "SandboxMode",
     "Settings",
     "ShellEnvironment",
+    "StoreSettings",
     "Summary",
     "ToolServer",
     "Wanted",
@@ -89,6 +91,26 @@ class Approvals(Struct, frozen=True, kw_only=True):
     on_timeout: OnTimeout = "deny"
 
 
+class Limits(Struct, frozen=True, kw_only=True):
+    """`[limits]`: what may be used before somebody is asked whether to go on; 0: as much as it takes."""
+
+    turn_tokens: int = 0
+    turn_seconds: int = 0
+    turn_calls: int = 0
+    conversation_tokens: int = 0
+
+
+class StoreSettings(Struct, frozen=True, kw_only=True):
+    """`[store]`: what the home keeps, of all its conversations alike."""
+
+    keep_days: int = 0
+    """How long an archived conversation is kept behind its last activity; 0: for ever."""
+    idle_seconds: int = 300
+    """How long a conversation that nobody has to do with stays in memory."""
+    idle_conversations: int = 1000
+    """How many of them, at most."""
+
+
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
     """`[shell_environment_policy]`: which of the server's variables commands are given."""
 
@@ -138,6 +160,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     approvals: Approvals
+    limits: Limits
     base_instructions: str | None
     """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""
     model_reasoning_effort: Effort

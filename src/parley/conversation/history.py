@@ -13,6 +13,7 @@ sums up, from the turn on in which it was made.
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import Final
 
 from msgspec import UNSET, Struct
@@ -137,10 +138,15 @@ class History:
                 pass
 
     @property
-    def unanswered(self) -> tuple[CallId, ...]:
+    def open_calls(self) -> tuple[CallItem, ...]:
         """Calls without an output, in order; a turn may not end before each has one."""
-        places = ((place, call_id) for call_id, places in self._unanswered.items() for place in places)
-        return tuple(call_id for _, call_id in sorted(places))
+        before = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
+        return tuple(item for item in before if isinstance(item, CallItem))
+
+    @property
+    def unanswered(self) -> tuple[CallId, ...]:
+        """The ids of these."""
+        return tuple(call.call_id for call in self.open_calls)
 
     def _branch(self) -> list[_Turn]:
         """The turns that the model sees, the first one first."""

@@ -9,6 +9,9 @@ with the event that supersedes it (`ENDS`), or is void with an event after which
 going on (`VOIDS`). Both are read off the events themselves, so that whoever sees the events
 knows it too. What a command says is an open item as well, one for each stream; it ends with the
 record of what is kept of it, which stands right in front of the event that ends the command.
+
+An entry is *durable* once it cannot be lost any more, and no reader passes one that is not: what
+comes behind it waits as well.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from parley.conversation.output import CHUNK_BYTES, OutputDelta, StreamItem, encode_output_delta
@@ -84,6 +88,9 @@ _DELTA_PREFIX: Final = {
 }
 
 
+_COMMAND_OUTPUT: Final = record_type(CommandOutput)
+
+
 class Entry(Struct, frozen=True, gc=False):
     """One event or record, encoded once for all who will read it."""
 
@@ -97,27 +104,49 @@ class Entry(Struct, frozen=True, gc=False):
     output: CommandOutput | None = None
     """A record that clients see all the same, as the deltas it was made of."""
 
+    @property
+    def body(self) -> bytes:
+        """What is kept of it for ever: JSON."""
+        return self.encoded if self.output is None else encode(self.output)
+
+    @classmethod
+    def kept(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
+        """The entry whose body that is."""
+        if is_event or kind != _COMMAND_OUTPUT:
+            return cls(seq, at, kind, is_event, body)
+        return cls(seq, at, kind, is_event, b"", msgspec.json.decode(body, type=CommandOutput))
+
+
+PIECES_A_PART: Final = 1024
+
 
 class OpenItem:
     """A text that is still being written."""
 
-    __slots__ = ("_pieces", "id", "kind", "length", "type")
+    __slots__ = ("_parts", "_pieces", "id", "kind", "length", "type")
 
     def __init__(self, item_id: ItemId, kind: ItemKind) -> None:
         self.id, self.kind = item_id, kind
         self.type: str = kind.value
         self.length = 0
+        self._parts: list[str] = []
+        """Many pieces each: a piece alone takes far more room than its text."""
         self._pieces: list[str] = []
 
     def extend(self, piece: str) -> None:
-        self._pieces.append(piece)
+        pieces = self._pieces
+        pieces.append(piece)
         self.length += len(piece)
+        if len(pieces) == PIECES_A_PART:
+            self._parts.append("".join(pieces))
+            pieces.clear()
 
     def text(self) -> str:
         """All of it so far."""
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        if self._pieces or len(self._parts) > 1:
+            self._parts = ["".join((*self._parts, *self._pieces))]
+            self._pieces.clear()
+        return self._parts[0] if self._parts else ""
 
 
 class Delta(Struct, frozen=True, gc=False):
@@ -149,20 +178,34 @@ def output_of(entry: Entry) -> list[StreamItem]:
 class Log:
     """Entries by position, and the open items behind the last of them."""
 
-    __slots__ = ("_items_opened", "entries", "open", "outputs")
+    __slots__ = ("_ended", "_items_opened", "_series", "durable", "entries", "open", "outputs")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.durable = START
+        """The last position that readers may pass."""
         self.open: dict[ItemKind, OpenItem] = {}
         """Texts."""
         self.outputs: dict[tuple[CallId, OutputStream], StreamItem] = {}
         """What the commands that run have said."""
+        self._ended: list[tuple[Seq, OpenItem | StreamItem]] = []
+        """What was ended since everything was durable, and by which entry: that may be taken back."""
         self._items_opened = 0
+        self._series = ""
 
     @property
     def last(self) -> Seq:
-        """The position of the last entry; 0 when there is none."""
+        """The position of the last entry, durable or not; 0 when there is none."""
         return Seq(len(self.entries))
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether nothing is lost if everything ends now but what is still being said."""
+        return self.durable == len(self.entries)
+
+    def begin_series(self, number: int) -> None:
+        """Name items from here on by a number that was never used in this log, in whatever process."""
+        self._series, self._items_opened = f"{number}.", 0
 
     def append(self, happened: Sequence[Happened], *, at: float) -> list[Entry]:
         """Add entries behind the last one; items that they end or void are open no more."""
@@ -174,18 +217,46 @@ class Log:
                 added.append(Entry(Seq(seq), at, kind, is_event, b"", one))
             else:
                 added.append(Entry(Seq(seq), at, kind, is_event, encode(one)))
-        self.entries += added
-        if self.outputs:
-            for one in happened:
-                if isinstance(one, CommandOutput):
-                    for kept in one.streams:
-                        self.outputs.pop((one.call_id, kept.stream), None)
-        for entry in added if self.open else ():
-            if entry.is_event and entry.type in VOIDS:
-                self.open.clear()
-            elif entry.is_event and entry.type in ENDS:
-                self.open.pop(ENDS[entry.type], None)
+        self.take(added)
         return added
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Add entries that somebody else has made."""
+        if self.is_durable:
+            self._ended.clear()
+        self.entries += entries
+        for entry in entries if self.open or self.outputs else ():
+            self._ended += [(entry.seq, item) for item in self._end_by(entry)]
+
+    def _end_by(self, entry: Entry) -> list[OpenItem] | list[StreamItem]:
+        """Close what an entry ends or voids."""
+        if entry.output is not None:
+            streams = [(entry.output.call_id, kept.stream) for kept in entry.output.streams]
+            return [self.outputs.pop(one) for one in streams if one in self.outputs]
+        if not entry.is_event:
+            return []
+        if entry.type in VOIDS:
+            void = list(self.open.values())
+            self.open.clear()
+            return void
+        kind = ENDS.get(entry.type)
+        return [self.open.pop(kind)] if kind in self.open else []
+
+    def take_back(self, after: Seq) -> None:
+        """What stands behind a position has not happened: what it ended goes on, in place of what began since."""
+        del self.entries[after:]
+        while self._ended and self._ended[-1][0] > after:
+            _, item = self._ended.pop()
+            if isinstance(item, OpenItem):
+                self.open[item.kind] = item
+            else:
+                self.outputs[item.call_id, item.stream] = item
+
+    def void(self) -> None:
+        """What is open was never said."""
+        self.open.clear()
+        self.outputs.clear()
+        self._ended.clear()
 
     def extend(self, kind: ItemKind, text: str) -> Delta:
         """Grow the open item of this kind, opening it first if there is none."""
@@ -204,6 +275,30 @@ class Log:
         for at in range(0, len(data), CHUNK_BYTES):
             yield item.extend(data[at : at + CHUNK_BYTES])
 
+    def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
+        """As `extend`, for an item of another process's log; None where that is known already."""
+        item = self.open.get(kind)
+        if item is None or item.id != item_id:
+            item = self.open[kind] = OpenItem(item_id, kind)
+        lacking = text[max(0, item.length - offset) :]
+        if not lacking:
+            return None
+        delta = Delta(item, item.length, lacking)
+        item.extend(lacking)
+        return delta
+
+    def mirror_output(
+        self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
+    ) -> OutputDelta | None:
+        """As `extend_output`, for an item of another process's log; None where that is known already."""
+        item = self.outputs.get((call_id, stream))
+        if item is None or item.id != item_id:
+            item = self.outputs[call_id, stream] = StreamItem(item_id, call_id, stream)
+        if offset > item.length:
+            item.skip_to(offset)
+        lacking = data[item.length - offset :]
+        return item.extend(lacking) if lacking else None
+
     def kept_outputs(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
         """The records that end the open output of one command, or of all."""
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
@@ -212,11 +307,12 @@ class Log:
 
     def _next_item(self) -> ItemId:
         self._items_opened += 1
-        return ItemId(f"i{self._items_opened}")
+        return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
         """What clients see behind a position, in order, without events of the hidden types."""
-        for entry in self.entries[after:] if after else self.entries:
+        whole = not after and self.is_durable
+        for entry in self.entries if whole else self.entries[after : self.durable]:
             if entry.is_event:
                 if entry.type not in hidden:
                     yield entry
@@ -224,7 +320,10 @@ class Log:
                 yield entry
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """What is still being said: each text whole, of each output its beginning and its end."""
+        """What is still being said: each text whole, of each output its beginning and its end. Nothing while it
+        stands behind what is not durable."""
+        if not self.is_durable:
+            return []
         deltas: list[Delta | OutputDelta] = [
             Delta(item, 0, item.text()) for item in self.open.values() if item.length
         ]
@@ -232,16 +331,19 @@ class Log:
             deltas += output.shown()
         return deltas
 
-    def open_lengths(self) -> dict[ItemId, int]:
-        """How far each open item has come."""
+    def lengths(self) -> dict[ItemId, int]:
+        """How far each item has come that is open, or was before the newest entries."""
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
             lengths[output.id] = output.length
+        for _, ended in self._ended:
+            lengths[ended.id] = ended.length
         return lengths
 
 
 class Cursor:
-    """A reader's place in a log: the last position passed, and how much of each open item it has.
+    """A reader's place in a log: the last position passed, and how much of each open item it has. It passes nothing
+    that is not durable.
 
     While `live`, the reader has everything, and the place is simply the end: nothing is written
     down for each delta that passes. `next` hands out what is lacking, one thing at a time;
@@ -249,51 +351,60 @@ class Cursor:
     to it at once.
     """
 
-    __slots__ = ("_lacking", "_offsets", "_saw_output_until", "live", "seq")
+    __slots__ = ("_lacking", "_offsets", "_takes_records", "live", "seq")
 
     def __init__(self, after: Seq = START) -> None:
         self.seq = after
         self.live = False
         self._offsets: dict[ItemId, int] = {}
-        self._saw_output_until = after
-        """The output in records up to here was passed on while it was said."""
+        self._takes_records = False
         self._lacking: deque[OutputDelta] = deque()
         """What it has still to be given of the output in the last record it passed."""
 
     @classmethod
+    def of_records(cls, after: Seq) -> Cursor:
+        """The place of a reader that takes in records themselves, and so needs none of them told as deltas."""
+        cursor = cls(after)
+        cursor._takes_records = True
+        return cursor
+
+    @classmethod
     def at_end_of(cls, log: Log) -> Cursor:
         """The place of a reader that was just given everything."""
-        cursor = cls(log.last)
-        cursor.live = True
+        cursor = cls(log.durable)
+        cursor.live = log.is_durable
         return cursor
 
     def appended(self, log: Log, first: Seq) -> None:
-        """Entries from `first` on are new. Had it all before; has the open items still."""
+        """Entries from `first` on are new. Had it all before, also what was open."""
         if self.live:
             self.seq, self.live = Seq(first - 1), False
-            self._offsets = log.open_lengths()
-            self._saw_output_until = log.last
+            self._offsets = log.lengths()
 
     def missed(self, log: Log, delta: Delta | OutputDelta) -> None:
         """The newest delta was not passed on. Had all before it."""
         if self.live:
             self.seq, self.live = log.last, False
-            self._offsets = log.open_lengths()
+            self._offsets = log.lengths()
             self._offsets[delta.item.id] = delta.offset
 
     def next(self, log: Log) -> Entry | Delta | OutputDelta | None:
-        """The next thing this reader lacks; entries first, then open items. None: it has all, and is live."""
+        """The next thing this reader lacks; entries first, then open items.
+
+        None: it has all that it may be given; if that is everything, it is live.
+        """
         if self.live:
             return None
         if self._lacking:
             return self._lacking.popleft()
-        if self.seq < len(log.entries):
+        if self.seq < log.durable:
             entry = log.entries[self.seq]
             self.seq = entry.seq
-            if entry.output is not None and entry.seq > self._saw_output_until:
-                for ended in output_of(entry):
-                    self._lacking.extend(ended.pieces(self._offsets.get(ended.id, 0)))
+            for ended in () if self._takes_records else output_of(entry):
+                self._lacking.extend(ended.pieces(self._offsets.get(ended.id, 0)))
             return entry
+        if not log.is_durable:
+            return None
         for item in log.open.values():
             offset = self._offsets.get(item.id, 0)
             if offset < item.length:

@@ -61,6 +61,12 @@ class StreamItem:
                 del self._tail[:-KEPT_BYTES]
         return delta
 
+    def skip_to(self, offset: int) -> None:
+        """What came in between is not known here."""
+        self.length = offset
+        self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
+        self._tail.clear()
+
     def kept(self) -> StreamOutput:
         """What goes into the log."""
         return StreamOutput(

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from parley.conversation.log import Happened
 from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted
-from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, Settlement
+from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached, Settlement
 from parley.wire.ids import ApprovalId, EventId
 
 __all__ = ["Ledger", "Question", "Shown"]
 
-Shown = ExecApprovalRequest | ApplyPatchApprovalRequest
+Shown = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
 """The event by which clients see a question."""
 
 
@@ -54,7 +54,7 @@ class Ledger:
         match happened:
             case TurnStarted(event_id=event_id):
                 self._event_id = event_id
-            case ExecApprovalRequest() | ApplyPatchApprovalRequest():
+            case ExecApprovalRequest() | ApplyPatchApprovalRequest() | LimitReached():
                 self._shown = happened
             case QuestionAsked(approval_id=approval_id):
                 if self._shown is None or self.open is not None or approval_id in self.settled:

@@ -6,7 +6,7 @@ the history sent to the model are folds over them.
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -32,8 +32,10 @@ __all__ = [
     "QuestionSettled",
     "Record",
     "RecordBase",
+    "Renamed",
     "SettingsChosen",
     "StreamOutput",
+    "TokensEstimated",
     "TurnEnded",
     "TurnStarted",
     "Why",
@@ -89,10 +91,18 @@ class RecordBase(Struct, frozen=True, kw_only=True, tag_field="record"):
 
 
 class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen"):
-    """The conversation begins, or goes on, with these."""
+    """The conversation begins, or goes on, with these; right behind the message that asked for them."""
 
     model: str
     cwd: str
+    asked: dict[str, Any] = {}
+    """The arguments as they were given, without secrets, on top of what was asked for before."""
+
+
+class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):
+    """Somebody gave the conversation a title."""
+
+    title: str
 
 
 class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
@@ -109,6 +119,12 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
     """One item of a response that ended well."""
 
     item: ModelItem
+
+
+class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated"):
+    """About what a response cost, where the provider does not say and a limit needs to know."""
+
+    tokens: int
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
@@ -146,6 +162,7 @@ class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked")
     approval_id: ApprovalId
     kind: QuestionKind
     call_id: CallId
+    """Which call it is about; empty where it is about none."""
     reason: str | None = None
     command: tuple[str, ...] = ()
     cwd: str = ""
@@ -198,9 +215,11 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
 
 Record = (
     SettingsChosen
+    | Renamed
     | TurnStarted
     | ModelAsked
     | ModelSaid
+    | TokensEstimated
     | CallOutput
     | CommandOutput
     | QuestionAsked

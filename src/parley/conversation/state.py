@@ -14,6 +14,7 @@ from parley.conversation.records import (
     QuestionAsked,
     QuestionSettled,
     Record,
+    Renamed,
     SettingsChosen,
     TurnEnded,
     TurnStarted,
@@ -53,6 +54,7 @@ class State:
         "_event_ids",
         "cwd",
         "event_id",
+        "inputs",
         "messages",
         "model",
         "phase",
@@ -73,6 +75,8 @@ class State:
         """The turn that runs, or the last that ran."""
         self.since = 0.0
         """When that turn began."""
+        self.inputs: dict[MessageId, str] = {}
+        """What the user said in it."""
         self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
         """What was sent under which id."""
         self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
@@ -95,8 +99,11 @@ class State:
         match happened:
             case SettingsChosen(model=model, cwd=cwd):
                 self.model, self.cwd = model, cwd
+            case Renamed(title=title):
+                self.title = title
             case TurnStarted(event_id=event_id):
                 self.event_id, self.since = event_id, at
+                self.inputs = {}
                 self._event_ids.add(event_id)
             case _:
                 pass
@@ -105,6 +112,7 @@ class State:
         match event:
             case UserMessage(message_id=message_id, content=content):
                 self.messages[message_id] = content
+                self.inputs[message_id] = text_of(content)
                 if not self.title:
                     self.title = text_of(content).strip().partition("\n")[0].strip()[:TITLE_LENGTH]
             case TokenCount():

@@ -99,7 +99,8 @@ class Commands(Protocol):
 
         When this returns or raises, nothing that the command started is left running, however it
         tried to get away. A process outside that holds its pipes delays the return by half a second
-        at most. Cancelling kills all of it and raises within that time too.
+        at most. Cancelling kills all of it and raises within that time too, or when it has been seen to that
+        what is protected is as it was.
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.

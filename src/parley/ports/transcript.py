@@ -7,6 +7,7 @@ from typing import Protocol
 from parley.conversation.history import History
 from parley.conversation.log import Happened, ItemKind
 from parley.conversation.records import CommandOutput
+from parley.conversation.spending import Spending
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId
 
@@ -16,7 +17,11 @@ __all__ = ["Transcript"]
 class Transcript(Protocol):
     """One conversation, as its running turn sees it."""
 
-    history: History
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def spending(self) -> Spending: ...
 
     async def append(self, *happened: Happened) -> None:
         """Write these down, all or none, right behind each other; then readers may see them."""

@@ -1,35 +1,47 @@
-"""What was chosen for a conversation, message by message."""
+"""What the wishes of one conversation come to: settings, by the files and the environment of this process."""
 
 from __future__ import annotations
 
-from parley.config.types import Chosen
-from parley.errors import ParentUnknown
-from parley.wire.ids import ConversationId, MessageId
+from collections.abc import Callable
 
-__all__ = ["Choices"]
+from parley.config.kept import wanted_again
+from parley.config.types import Chosen, Wanted
+from parley.conversation.wishes import Wish
+from parley.wire.ids import MessageId
+
+__all__ = ["Choices", "Choose"]
+
+Choose = Callable[[Wanted, Chosen | None], Chosen]
+"""What holds after a call that asks for something, on top of what was chosen before."""
 
 
 class Choices:
-    """What holds now, and what held behind each message: a branch begins with that."""
+    """Found out when first needed, and then kept."""
 
-    def __init__(self, conversation_id: ConversationId, chosen: Chosen) -> None:
-        self.now = chosen
-        # The conversation's own id as parent means: before the first message.
-        self._behind: dict[MessageId, Chosen] = {MessageId(conversation_id): chosen}
+    def __init__(self, choose: Choose) -> None:
+        self._choose = choose
+        self._known: dict[MessageId | None, Chosen] = {}
+        """By the message that asked for it, so that it is known also where the log had to be read again."""
+        self.has_secrets = False
+        """Whether somebody asked for what is written down nowhere."""
 
-    def behind(self, message_id: MessageId | None) -> Chosen:
-        """What held behind a message; now, where none is named.
+    def know(self, wish: Wish, chosen: Chosen) -> None:
+        """This is what a wish came to when it was made, with all its secrets."""
+        self._known[wish.by] = chosen
+
+    def of(self, wish: Wish) -> Chosen:
+        """What a wish comes to.
 
         Raises:
-            ParentUnknown: there is no such message.
+            ConfigError: the settings cannot be used as they are now.
         """
-        if message_id is None:
-            return self.now
-        try:
-            return self._behind[message_id]
-        except KeyError:
-            raise ParentUnknown(message_id) from None
-
-    def take(self, message_id: MessageId, chosen: Chosen) -> None:
-        """From this message on this holds."""
-        self.now = self._behind[message_id] = chosen
+        unknown: list[Wish] = []
+        step: Wish | None = wish
+        while step is not None and step.by not in self._known:
+            unknown.append(step)
+            step = step.before
+        chosen = None if step is None else self._known[step.by]
+        for one in reversed(unknown):
+            chosen = self._known[one.by] = self._choose(wanted_again(one.asked), chosen)
+        assert chosen is not None  # a chain has at least one wish
+        return chosen

@@ -13,17 +13,19 @@ from uuid import uuid4
 from msgspec import UNSET
 
 from parley.agent.bounds import Roots, bounds_for, read_only
+from parley.agent.limits import AskToGoOn
 from parley.agent.policy import Ask, decide
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import QuestionAsked
 from parley.ports.commands import Bounds, Commands
 from parley.ports.tools import Action, ApplyPatch, Denied, Granted, Permit, Refused, RunCommand, Verdict
-from parley.runtime.questions import Questions
-from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest
-from parley.wire.ids import ApprovalId
+from parley.runtime.choices import Choices
+from parley.runtime.questions import Answered, Questions
+from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
+from parley.wire.ids import ApprovalId, CallId
 from parley.wire.text import sayable
 
-__all__ = ["Permits"]
+__all__ = ["Permits", "Resumed", "Trust"]
 
 
 class _Allowed(NamedTuple):
@@ -37,25 +39,64 @@ class _Allowed(NamedTuple):
     escalated: bool
 
 
+class Trust:
+    """What one conversation was allowed and told that no log has, for as long as this process lives."""
+
+    def __init__(self, roots: Roots, choices: Choices) -> None:
+        self.roots, self.choices = roots, choices
+        self.allowed: set[_Allowed] = set()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it could not as well be made anew."""
+        return bool(self.allowed) or self.choices.has_secrets or not self.roots.is_empty
+
+
+class Resumed(NamedTuple):
+    """A question that was asked before this turn came into this process, and what was answered."""
+
+    asked: QuestionAsked
+    answered: Answered
+
+    def is_about(self, action: Action) -> bool:
+        """Whether somebody who saw the question has decided on this."""
+        if self.asked.kind == "limit" or action.call_id != self.asked.call_id:
+            return False
+        if isinstance(action, RunCommand):
+            return (tuple(map(sayable, action.argv)), sayable(action.cwd)) == (self.asked.command, self.asked.cwd)
+        return action.changes == self.asked.changes
+
+
 class Permits:
     """What one conversation may do."""
 
-    def __init__(self, questions: Questions, commands: Commands, roots: Roots) -> None:
-        self._questions, self._commands, self._roots = questions, commands, roots
-        self._allowed: set[_Allowed] = set()
+    def __init__(self, questions: Questions, commands: Commands, trust: Trust) -> None:
+        self._questions, self._commands, self._trust = questions, commands, trust
 
-    def for_turn(self, settings: Settings) -> Permit:
-        """What decides for a turn that begins now."""
-        bounds = bounds_for(settings, self._roots)
+    def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Permit:
+        """What decides for a turn that begins or goes on now."""
+        bounds = bounds_for(settings, self._trust.roots)
 
         async def permit(action: Action) -> Verdict:
+            nonlocal resumed
+            if resumed is not None and resumed.is_about(action):
+                answered, resumed = resumed.answered, None
+                return self._verdict(action, settings, answered)
             return await self._permit(action, settings, bounds)
 
         return permit
 
+    def to_go_on(self, settings: Settings) -> AskToGoOn:
+        """What asks for a turn that reaches a limit. A yes for the session is one for this time."""
+
+        async def ask(reached: LimitReached) -> bool:
+            asked = QuestionAsked(approval_id=_new_id(), kind="limit", call_id=CallId(""))
+            return (await self._questions.ask(reached, asked, settings.approvals)).is_yes
+
+        return ask
+
     async def _permit(self, action: Action, settings: Settings, bounds: Bounds | None) -> Verdict:
-        allowed = _allowed(action, settings) if isinstance(action, RunCommand) else None
-        if allowed is not None and allowed in self._allowed:
+        if isinstance(action, RunCommand) and _allowed(action, settings) in self._trust.allowed:
             return Granted(by_person=True)
         safe = isinstance(action, RunCommand) and _needs_nobody(action, settings, bounds)
         within = read_only(settings) if safe else bounds
@@ -66,9 +107,12 @@ class Permits:
         if isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
             return Refused(why="it holds a NUL character")  # nobody could see what they allow
         answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
-        if answered.decision == "approved_for_session" and allowed is not None:
-            self._allowed.add(allowed)
-        if answered.decision in ("approved", "approved_for_session"):
+        return self._verdict(action, settings, answered)
+
+    def _verdict(self, action: Action, settings: Settings, answered: Answered) -> Verdict:
+        if answered.decision == "approved_for_session" and isinstance(action, RunCommand):
+            self._trust.allowed.add(_allowed(action, settings))
+        if answered.is_yes:
             return Granted(by_person=True)
         return Denied(reason=answered.reason)
 
@@ -98,9 +142,13 @@ def _allowed(action: RunCommand, settings: Settings) -> _Allowed:
     )
 
 
+def _new_id() -> ApprovalId:
+    return ApprovalId(str(uuid4()))
+
+
 def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, QuestionAsked]:
     """The event that shows it, and the record."""
-    approval_id = ApprovalId(str(uuid4()))
+    approval_id = _new_id()
     reason = None if ask.reason is None else sayable(ask.reason)
     shown_reason = UNSET if reason is None else reason
     match action:

@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import UNSET, Struct
 
 from parley.config.types import Approvals
 from parley.conversation.log import Happened
-from parley.conversation.questions import Ledger, Question, Shown
+from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import QuestionIsSettled, UnknownQuestion
 from parley.ports.clock import Clock
+from parley.runtime.book import Book, outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 
-__all__ = ["Answered", "Asked", "Questions"]
+__all__ = ["Answer", "Answered", "Asked", "Questions", "answered"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,18 @@ class Answered(Struct, frozen=True, kw_only=True):
     decision: Decision
     reason: str | None = None
 
+    @property
+    def is_yes(self) -> bool:
+        return self.decision in ("approved", "approved_for_session")
+
+
+class _Reading(NamedTuple):
+    """What somebody who reads can be asked."""
+
+    can_be_asked: bool
+    full: bool
+    """Whether it sees our additions to the protocol; who does not cannot be asked about limits."""
+
 
 class Asked(Protocol):
     """Somebody to whom a question was put."""
@@ -46,34 +60,82 @@ class Asked(Protocol):
         ...
 
 
+class Answer(Protocol):
+    """Settles a question: at once where its turn runs here, and otherwise before the result is there."""
+
+    def __call__(
+        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+    ) -> asyncio.Future[None]:
+        """Fails with UnknownQuestion or QuestionIsSettled, and raises neither."""
+        ...
+
+
+def answered(decision: Settlement, reason: str | None) -> Answered:
+    """What the turn is told that waits for it."""
+    told: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
+    return Answered(decision=told, reason=reason)
+
+
 class Questions:
     """What one conversation asks."""
 
-    def __init__(
-        self, ledger: Ledger, *, append: Callable[..., None], interrupt: Callable[[], None], clock: Clock
-    ) -> None:
-        """`append` writes down what it is given, all of it or nothing, and shows it; `interrupt` ends the turn."""
-        self._ledger, self._append, self._interrupt, self._clock = ledger, append, interrupt, clock
+    def __init__(self, book: Book, *, interrupt: Callable[[], None], answer: Answer, clock: Clock) -> None:
+        """`interrupt` ends the turn; `answer` settles a question, whoever has the turn that waits for it."""
+        self._book, self._interrupt, self._clock = book, interrupt, clock
+        self.answer = answer
         self._answer: asyncio.Future[Answered] | None = None
+        self._unwritten: ApprovalId | None = None
+        """A question that is not on disk, and may never be."""
         self._approvals = Approvals()
-        self._reading: dict[Hashable, bool] = {}
-        """Who reads, and whether it could be asked when it began to."""
+        self._reading: dict[Hashable, _Reading] = {}
+        """Who reads, as it was when it began to."""
         self._asked: list[Asked] = []
-        """To whom the open question was put."""
+        """To whom the question was put that is, or was, open."""
+        self._asked_about: ApprovalId | None = None
+        self.on_audience: Callable[[], None] = lambda: None
+        """Called when others may read, or be asked, than before."""
         self._read_lately: asyncio.Task[None] | None = None
         self._patience: asyncio.Task[None] | None = None
+        self._patient_for: float | None = None
+        """How long, if it has patience now."""
         self._patient_since = 0.0
         self._spent_seconds = 0.0
         """How much of it is used up from before it last paused."""
 
     @property
     def open(self) -> Question | None:
-        """The question that waits for an answer."""
-        return self._ledger.open
+        """The question that waits for an answer, once it is on disk."""
+        question = self._book.folds.ledger.open
+        return None if question is None or question.approval_id == self._unwritten else question
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether somebody here could be asked something."""
+        return bool(self._asked) or any(one.can_be_asked for one in self._reading.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether somebody here can be asked about limits, or else everybody could be told of them."""
+        return self._answers_limits or all(one.full for one in self._reading.values())
+
+    @property
+    def _answers_limits(self) -> bool:
+        return bool(self._asks_about_limit and self._asked) or any(
+            one.can_be_asked and one.full for one in self._reading.values()
+        )
+
+    @property
+    def _asks_about_limit(self) -> bool:
+        return self.open is not None and self.open.asked.kind == "limit"
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody reads, or was asked."""
+        return bool(self._reading or self._asked or self._read_lately)
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
         """Whether it is, or was, asked here."""
-        return self._is_open(approval_id) or approval_id in self._ledger.settled
+        return self._is_open(approval_id) or approval_id in self._book.folds.ledger.settled
 
     # --- asking and settling -----------------------------------------------------------
 
@@ -81,58 +143,114 @@ class Questions:
         """Ask, wait, and return what was decided. One at a time.
 
         Does not return where the turn is to be stopped: it is cancelled. A question whose asking is cancelled
-        is dropped.
+        is dropped, unless it was left open.
         """
-        if self.open is not None:
+        if self._book.folds.ledger.open is not None:
             raise RuntimeError("a question is open already")
+        self._approvals, self._unwritten = approvals, asked.approval_id
+        written = self._book.write(shown, asked, shown=self._written)
+        return await self.ask_again(approvals, written)
+
+    async def ask_again(self, approvals: Approvals, written: asyncio.Future[None] | None = None) -> Answered:
+        """As `ask`, for the question that is open; `written` is done when it is on disk."""
         self._approvals = approvals
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._answer = answer
+        self._watch()
         try:
-            self._append(shown, asked)
-            self._watch()
+            if written is not None:
+                await outlast(written)
             answered = await answer
             if answered.decision == "abort":
                 await asyncio.Event().wait()  # until the cancellation is here
             return answered
         finally:
-            self.drop()
+            if self._answer is answer:
+                self._answer = None
+                self.drop()
+
+    def _written(self) -> None:
+        self._unwritten = None
+        self._watch()
 
     def settle(
         self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
-    ) -> None:
-        """Settle the open question; from here on it is as if nobody had been asked.
+    ) -> asyncio.Future[None]:
+        """Settle the open question: from here on nobody else can. The result is there when that is on disk.
 
         Raises:
             UnknownQuestion: it was never asked here.
             QuestionIsSettled: somebody was faster.
         """
-        question = self.open
-        if question is None or question.approval_id != approval_id:
-            if (before := self._ledger.settled.get(approval_id)) is not None:
-                raise QuestionIsSettled(before)
-            raise UnknownQuestion
-        self._append(*_settlement(question, decision, by, reason))
-        asked, self._asked = self._asked, []
+        return self._settle(self.find(approval_id), decision, by=by, reason=reason)
+
+    def _settle(
+        self, question: Question, decision: Settlement, *, by: SettledBy, reason: str | None = None
+    ) -> asyncio.Future[None]:
+        written = self._book.write(*_settlement(question, decision, by, reason))
+        tell = partial(self._tell_if, self._answer, question.approval_id, decision, reason)
+        if written.done():
+            tell(written)
+        else:
+            written.add_done_callback(tell)  # behind the book's own: readers have seen it by then
+        return written
+
+    def _tell_if(
+        self,
+        answer: asyncio.Future[Answered] | None,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        reason: str | None,
+        written: asyncio.Future[None],
+    ) -> None:
+        if written.exception() is None:
+            self._tell(answer, approval_id, decision, reason)
+
+    def _tell(
+        self,
+        answer: asyncio.Future[Answered] | None,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        reason: str | None,
+    ) -> None:
+        """From here on it is as if nobody had been asked."""
+        asked, self._asked, self._asked_about = self._asked, [], None
         for one in asked:
             one.settled(approval_id, decision)
         self._watch()
-        if self._answer is not None and not self._answer.done() and decision != "dropped":
-            told: Decision = "denied" if decision == "timed_out" else decision
-            self._answer.set_result(Answered(decision=told, reason=reason))
+        if answer is not None and not answer.done() and decision != "dropped":
+            answer.set_result(answered(decision, reason))
         if decision == "abort":
             self._interrupt()
 
+    def find(self, approval_id: ApprovalId) -> Question:
+        """The question, if it is open.
+
+        Raises:
+            UnknownQuestion: it was never asked here.
+            QuestionIsSettled: somebody was faster.
+        """
+        if (question := self.open) is not None and question.approval_id == approval_id:
+            return question
+        if (before := self._book.folds.ledger.settled.get(approval_id)) is not None:
+            raise QuestionIsSettled(before)
+        raise UnknownQuestion
+
     def drop(self) -> None:
         """Nobody needs the answer any more; nothing happens where no question is open."""
-        if (question := self.open) is not None:
-            self.settle(question.approval_id, "dropped", by="interrupt")
+        if (question := self._book.folds.ledger.open) is not None and self._book.is_ours:
+            self._settle(question, "dropped", by="interrupt")
+
+    def leave_open(self) -> None:
+        """The turn goes, and the question stays for whoever comes: its asking may be cancelled."""
+        self._answer = None
+        self._stop_waiting()
 
     # --- who is there ------------------------------------------------------------------
 
-    def read_by(self, reader: Hashable, *, can_be_asked: bool) -> None:
-        """Somebody begins to read."""
-        self._reading[reader] = can_be_asked
+    def read_by(self, reader: Hashable, *, can_be_asked: bool, full: bool) -> None:
+        """Somebody begins to read; `full` if it sees our additions to the protocol."""
+        self._reading[reader] = _Reading(can_be_asked, full)
         self._watch()
 
     def left_by(self, reader: Hashable) -> None:
@@ -152,6 +270,7 @@ class Questions:
     def put_to(self, asked: Asked) -> None:
         """The open question was put to somebody."""
         self._asked.append(asked)
+        self._asked_about = None if self.open is None else self.open.approval_id
         self._watch()
 
     def forgotten_by(self, asked: Asked) -> None:
@@ -167,35 +286,62 @@ class Questions:
 
         It pauses while nobody reads, and begins anew when somebody who can be asked was there.
         """
-        unheard = self.open is not None and not self._asked and not any(self._reading.values())
-        ends = bool(self._approvals.timeout_seconds) and self._approvals.on_timeout != "hold"
-        if unheard and ends and (self._reading or self._read_lately):
-            if self._patience is None:
+        self.on_audience()
+        heard = self._answers_limits if self._asks_about_limit else self.can_be_asked
+        # Where another process has the turn, that one loses patience.
+        unheard = self.open is not None and not heard and self._book.is_ours
+        seconds = self._most_patience() if unheard and (self._reading or self._read_lately) else None
+        if seconds != self._patient_for:
+            if self._patience is not None:
+                self._patience.cancel()
+                self._patience = None
+                self._spent_seconds += max(0.0, self._clock.now() - self._patient_since)
+            if seconds is not None:
                 self._patient_since = self._clock.now()
-                self._patience = asyncio.create_task(self._lose_patience())
-        elif self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-            self._spent_seconds += max(0.0, self._clock.now() - self._patient_since)
+                self._patience = asyncio.create_task(self._lose_patience(seconds))
+            self._patient_for = seconds
         if not unheard:
             self._spent_seconds = 0.0
         if self.open is None and self._read_lately is not None:
             self._read_lately.cancel()
             self._read_lately = None
 
+    def _most_patience(self) -> float | None:
+        """For how long whoever reads may be kept waiting; None: for as long as it takes."""
+        if self._asks_about_limit and not self.full:
+            return 0.0  # older clients know no such question, only the end of the turn (docs/protocol.md#limits)
+        held = self._approvals.on_timeout == "hold" or not self._approvals.timeout_seconds
+        return None if held else float(self._approvals.timeout_seconds)
+
+    def changed(self) -> None:
+        """Another process has written: whoever was asked hears when the question is settled."""
+        about = self._asked_about
+        if about is not None and (decision := self._book.folds.ledger.settled.get(about)) is not None:
+            self._asked_about = None
+            self._tell(None, about, decision, None)
+        else:
+            self._watch()
+
+    def _stop_waiting(self) -> None:
+        for waiting in (self._patience, self._read_lately):
+            if waiting is not None:
+                waiting.cancel()
+        self._patience = self._read_lately = self._patient_for = None
+
     async def _count_as_reader(self) -> None:
         await self._clock.sleep(BETWEEN_READS_SECONDS)
         self._read_lately = None
         self._watch()
 
-    async def _lose_patience(self) -> None:
-        await self._clock.sleep(max(0.0, self._approvals.timeout_seconds - self._spent_seconds))
-        self._patience = None
+    async def _lose_patience(self, seconds: float) -> None:
+        if seconds:
+            await self._clock.sleep(max(0.0, seconds - self._spent_seconds))
+        self._patience = self._patient_for = None
         if (question := self.open) is None:
             return
-        decision: Settlement = "abort" if self._approvals.on_timeout == "abort" else "timed_out"
+        decision: Settlement = "abort" if seconds and self._approvals.on_timeout == "abort" else "timed_out"
         try:
-            self.settle(question.approval_id, decision, by="timeout", reason=NOBODY)
+            await self.answer(question.approval_id, decision, by="timeout", reason=NOBODY)
         except Exception:  # a bug of ours; the question stays open, and others may still answer it
             log.exception("a question that nobody could be asked was not settled")
 

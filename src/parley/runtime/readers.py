@@ -26,6 +26,8 @@ class Voice(Protocol):
 
     hidden: frozenset[str]
     """Types of events that this client is not sent."""
+    tells_records: bool
+    """Whether it is sent records as well."""
 
     def entry(self, entry: Entry) -> bytes:
         """One event that has a position."""
@@ -76,9 +78,8 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """There are entries from `first` on."""
+        """There are entries from `first` on; they are shown by the next `pump` after they are durable."""
         self._cursor.appended(self._log, first)
-        self.pump()
 
     def pump(self) -> None:
         """Send what is lacking, as far as there is room and others do not wait too long."""
@@ -94,7 +95,7 @@ class Reader:
             if not isinstance(step, Entry):
                 out.send(voice.delta(step, encode_piece(step)))
                 continue
-            if step.is_event and step.type not in voice.hidden:
+            if (step.is_event or voice.tells_records) and step.type not in voice.hidden:
                 out.send(voice.entry(step))
             if self._passed is not None:
                 self._passed(step)

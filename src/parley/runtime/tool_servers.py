@@ -30,6 +30,11 @@ class ToolServers:
         if settings.mcp_servers:
             self._starting = asyncio.create_task(self._start(settings))
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether what `begin` began is under way."""
+        return self._starting is not None and not self._starting.done()
+
     async def begun(self) -> None:
         """Return when what `begin` began is done, or nobody wants to wait for it any more."""
         if self._starting is not None:

@@ -6,6 +6,8 @@ else is asked, and what becomes of an answer, is for `runtime/questions.py`.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
 from typing import Final
 
@@ -15,8 +17,8 @@ from msgspec import Struct
 from parley.conversation.log import Entry
 from parley.conversation.questions import Question
 from parley.conversation.records import QuestionAsked, record_type
-from parley.errors import QuestionIsSettled
-from parley.runtime.conversations import Conversation
+from parley.errors import ParleyError, QuestionIsSettled
+from parley.runtime.conversation import Conversation
 from parley.runtime.questions import Questions
 from parley.server.requests import Requests
 from parley.server.visible import harmless
@@ -27,6 +29,8 @@ from parley.wire.ids import ApprovalId, ConversationId
 from parley.wire.jsonrpc import Message, RequestId, encode
 
 __all__ = ["Asking"]
+
+log = logging.getLogger(__name__)
 
 _ASKED: Final = record_type(QuestionAsked)
 
@@ -78,6 +82,8 @@ class Asking:
         approval_id, questions = question.approval_id, conversation.questions
         if not self.can_be_asked or approval_id in self._open:
             return
+        if question.asked.kind == "limit" and not self._full:
+            return  # it sees the turn end instead (docs/protocol.md#limits)
         params = elicitation(question, call=self._calls[conversation.id], full=self._full)
         answered = partial(self._settle, questions, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
@@ -87,12 +93,16 @@ class Asking:
     def _settle(self, questions: Questions, approval_id: ApprovalId, answer: Message) -> None:
         """What is settled was taken back, and what is taken back is not answered: so this question is open."""
         decision, reason = read_answer(answer)
-        try:
-            questions.settle(approval_id, decision, by="client", reason=harmless(reason or ""))
-        except Exception:  # a bug of ours; the question stays open, and the client can be asked it again
+        settled = questions.answer(approval_id, decision, by="client", reason=harmless(reason or ""))
+        settled.add_done_callback(partial(self._see_to, questions, approval_id))
+
+    def _see_to(self, questions: Questions, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
+        """If it could not be settled it stays open, and the client can be asked it again."""
+        if (error := settled.exception()) is not None:
+            known = isinstance(error, ParleyError)
+            log.warning("an answer was not taken: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
             questions.forgotten_by(self)
-            raise
 
     # --- what becomes of it ------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ from parley.wire.jsonrpc import (
 )
 from parley.wire.mcp import Cancelled
 
-__all__ = ["Call", "Dispatch", "Handler"]
+__all__ = ["Call", "Dispatch", "Handler", "Notice"]
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[None]]
+Notice = Callable[[Raw], None]
+"""Takes the parameters of a notification."""
 
 
 class Dispatch:
@@ -103,8 +106,10 @@ class Dispatch:
         *,
         own: Requests,
         tasks: asyncio.TaskGroup,
+        notices: Mapping[str, Notice] = MappingProxyType({}),
     ) -> None:
         """`own` is what the client is asked, and given every answer of it."""
+        self._notices = notices
         self.out = out
         self._own = own
         self._requests = requests
@@ -212,7 +217,11 @@ class Dispatch:
                 call.fail(INTERNAL_ERROR, "internal error")
 
     def _notice(self, message: Message) -> None:
-        if message.method != Cancelled.METHOD or message.params is UNSET:
+        if message.params is UNSET or not isinstance(message.method, str):
+            return
+        if (take := self._notices.get(message.method)) is not None:
+            take(message.params)
+        if message.method != Cancelled.METHOD:
             return
         try:
             cancelled = decode_lenient(_cancelled_decoder, bytes(message.params))

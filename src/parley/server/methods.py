@@ -9,13 +9,13 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from parley.errors import NotSupportedYet, ParleyError, UnknownTool
+from parley.errors import ParleyError, UnknownTool
 from parley.server.dispatch import Call, Handler
 from parley.server.faults import RequestRefused, failure
 from parley.server.host import Host
 from parley.server.session import Session
 from parley.server.toolcall import ToolCall
-from parley.server.tools import LATER, TOOLS
+from parley.server.tools import TOOLS
 from parley.version import __version__
 from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, decode_lenient, encode
 from parley.wire.mcp import (
@@ -76,9 +76,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
     async def call_tool(call: Call) -> None:
         params = _params(_call_decoder, call)
         if (tool := TOOLS.get(params.name)) is None:
-            later = params.name in LATER
-            error = NotSupportedYet(params.name) if later else UnknownTool(params.name)
-            call.answer(encode(text_result(str(error), is_error=True)))
+            call.answer(encode(text_result(str(UnknownTool(params.name)), is_error=True)))
             return
         try:
             result = await tool.call(ToolCall(call, params, session, host))

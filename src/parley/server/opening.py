@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from parley.config.types import Wanted
-from parley.runtime.conversations import Conversation
+from parley.runtime.conversation import Conversation
 from parley.server.host import Host
 from parley.wire.tools import CodexArguments, ConversationCreateArguments
 
 __all__ = ["open_conversation"]
 
 
-def open_conversation(host: Host, args: CodexArguments | ConversationCreateArguments) -> Conversation:
+async def open_conversation(host: Host, args: CodexArguments | ConversationCreateArguments) -> Conversation:
     """A new conversation.
 
     Raises:
         ConfigError: the settings cannot be used.
         ShuttingDown: the server ends.
+        StoreError: it cannot be written down.
     """
     wanted = Wanted(
         model=args.model,
@@ -27,4 +28,4 @@ def open_conversation(host: Host, args: CodexArguments | ConversationCreateArgum
         include_plan_tool=args.include_plan_tool if isinstance(args, CodexArguments) else None,
         config=args.config,
     )
-    return host.conversations.create(host.loader.choose(wanted))
+    return await host.conversations.create(wanted)

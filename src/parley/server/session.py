@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parley.conversation.log import Cursor, Entry
 from parley.ports.outbox import Outbox
-from parley.runtime.conversations import Conversation
+from parley.runtime.conversation import Conversation
 from parley.runtime.readers import Reader
 from parley.server.asking import Asking
 from parley.server.dispatch import Call
@@ -36,8 +36,8 @@ class _Stream:
         if self._out.writable or self._ended:
             self._join()
         else:
-            asking = self._session.asking
-            self._conversation.questions.read_by(self, can_be_asked=asking.can_be_asked)
+            session = self._session
+            self._conversation.questions.read_by(self, can_be_asked=session.asking.can_be_asked, full=session.full)
             self._out.when_writable(self._join)
 
     def _join(self) -> None:
@@ -46,7 +46,7 @@ class _Stream:
             return
         log = self._conversation.log
         entries = log.events(after=self._after, hidden=self.voice.hidden)
-        self._out.send(self.voice.snapshot(entries, log.open_deltas(), log.last))
+        self._out.send(self.voice.snapshot(entries, log.open_deltas(), log.durable))
         self._reader = Reader(log, Cursor.at_end_of(log), self._out, self.voice, passed=self._passed)
         self._session.attach(self._conversation, self._reader)
         self._conversation.questions.left_by(self)
@@ -88,7 +88,7 @@ class Session:
     def attach(self, conversation: Conversation, reader: Reader) -> None:
         """Let the client follow a conversation."""
         self._followed[reader] = conversation
-        conversation.attach(reader, can_be_asked=self.asking.can_be_asked)
+        conversation.attach(reader, can_be_asked=self.asking.can_be_asked, full=self.full)
 
     def detach(self, conversation: Conversation, reader: Reader) -> None:
         self._followed.pop(reader, None)
@@ -101,6 +101,7 @@ class Session:
         voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
         stream = self._streams[conversation.id] = _Stream(self, conversation, call, voice, after)
         self._tell_apart()
+        conversation.when_gone[self] = lambda: self._disconnect(conversation.id, StreamDisconnected.DELETED)
         call.on_cancel(lambda: self._close(conversation.id))  # it may have been cancelled already
         stream.begin()
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from parley.runtime.conversations import Conversation
+from parley.runtime.conversation import Conversation
 from parley.server.dispatch import Call
 from parley.server.host import Host
 from parley.server.session import Session
@@ -26,9 +26,9 @@ class ToolCall:
         if params.meta and params.meta.progress_token is not UNSET:
             self.progress_token = params.meta.progress_token
 
-    def conversation(self, conversation_id: UUID) -> Conversation:
-        """Raises UnknownConversation."""
-        return self.host.conversations.find(ConversationId(str(conversation_id)))
+    async def conversation(self, conversation_id: UUID) -> Conversation:
+        """Raises UnknownConversation, StoreError."""
+        return await self.host.conversations.find(ConversationId(str(conversation_id)))
 
     def answer(self, result: CallToolResult) -> None:
         """Answer now, for a tool that has more to do afterwards."""

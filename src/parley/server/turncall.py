@@ -7,6 +7,7 @@ its request when it has passed the end of the turn. So the answer can never over
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,7 +15,8 @@ from msgspec import UNSET, UnsetType
 
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.records import TurnEnded, TurnStarted, record_type
-from parley.runtime.conversations import Accepted, Conversation, Turn
+from parley.errors import StoreFailed
+from parley.runtime.conversation import ENDINGS, Accepted, Conversation, Turn
 from parley.runtime.readers import Reader
 from parley.server.toolcall import ToolCall
 from parley.server.voices import CodexVoice
@@ -60,20 +62,24 @@ class TurnCall:
 
     async def _submit(self, prompt: str, event_id: EventId | None, follow_from: Seq | None) -> None:
         def accepted(message: Accepted) -> None:
-            assert message.turn is not None  # the message's id was made here: it cannot be a repetition
-            if follow_from is None:
+            if follow_from is None and message.turn is not None:
                 self._voice.change_event_id(message.turn.event_id)
             after = Seq(message.first - 1) if follow_from is None else follow_from
             self._follow(after, message.turn)
 
         await self._conversation.submit((TextItem(text=prompt),), event_id=event_id, accepted=accepted)
 
-    def _follow(self, after: Seq, turn: Turn) -> None:
+    def _follow(self, after: Seq, turn: Turn | None) -> None:
+        """Without a turn, it is over: its process died when it had taken the message, and the end is in the log."""
         self._reader = Reader(self._conversation.log, Cursor(after), self._out, self._voice, passed=self._passed)
         session = self._call.session
         session.attach(self._conversation, self._reader)
         session.asking.ask_what_is_open(self._conversation)  # where it joins a turn that waits for an answer
-        self._call.call.on_cancel(lambda: self._conversation.interrupt(turn))
+        if turn is not None:
+            self._call.call.on_cancel(lambda: self._conversation.interrupt(turn))
+            turn.work.add_done_callback(partial(self._work_ended, turn))
+        else:
+            self._reader.pump()
         if self._call.progress_token is not None:
             self._beat()
 
@@ -86,7 +92,18 @@ class TurnCall:
         elif entry.is_event and entry.type not in self._voice.hidden:
             self._report(entry.type)
 
+    def _work_ended(self, turn: Turn, work: asyncio.Future[TurnEnded]) -> None:
+        """Where the end of the turn cannot be written down, or comes when this server has ended, nobody here passes
+        it: the call is answered all the same."""
+        if work.cancelled():
+            if turn.is_left and self._call.host.conversations.closing:
+                self._end(TurnEnded(why="stopped", message=ENDINGS["stopped"]))
+        elif isinstance(error := work.exception(), StoreFailed):
+            self._end(TurnEnded(why="failed", message=str(error)))
+
     def _end(self, ended: TurnEnded) -> None:
+        if self._call.call.answered:
+            return
         assert self._reader is not None
         self._call.session.detach(self._conversation, self._reader)
         if self._heartbeat is not None:

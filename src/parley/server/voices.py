@@ -27,6 +27,8 @@ def hidden_events(*, full: bool) -> frozenset[str]:
 class StreamVoice:
     """Events of a streamed conversation: `{"msg"}`, with `_meta` where the client wants or needs it."""
 
+    tells_records = False
+
     def __init__(self, conversation: ConversationId, *, full: bool, event_meta: bool) -> None:
         self.hidden = hidden_events(full=full)
         self._event_meta = event_meta
@@ -110,6 +112,8 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
 
 class CodexVoice:
     """Events of a `codex` call: each as `codex/event` and again under its own name."""
+
+    tells_records = False
 
     def __init__(self, request: RequestId, *, full: bool, event_id: EventId) -> None:
         self.hidden = hidden_events(full=full)

@@ -8,16 +8,18 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
-from parley.conversation.questions import Question, Shown
+from parley.conversation.questions import Question
 from parley.server.times import iso
 from parley.server.visible import one_line, quoted, quoted_command
 from parley.wire import tools
 from parley.wire.elicitation import FULL_SCHEMA, PLAIN_SCHEMA, ElicitationParams, QuestionFields
-from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest
+from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import encode
 
 __all__ = ["elicitation", "listed"]
+
+_Action = ExecApprovalRequest | ApplyPatchApprovalRequest
 
 _FULL_FORM: Final = Raw(encode(FULL_SCHEMA))
 _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
@@ -53,12 +55,14 @@ def listed(question: Question, conversation: ConversationId) -> tools.Question:
 
 def _message(question: Question, *, full: bool) -> str:
     shown = question.shown
+    if isinstance(shown, LimitReached):
+        return f"{shown.limit} reached ({shown.used} of {shown.allowed}). Go on?"
     outside = ", outside the sandbox" if full and question.asked.leaves_sandbox else ""
     reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
     return f"{reason}Allow Codex to {_what(shown)}{outside}?"
 
 
-def _what(shown: Shown) -> str:
+def _what(shown: _Action) -> str:
     match shown:
         case ExecApprovalRequest(command=command, cwd=cwd):
             return f"run `{quoted_command(command)}` in `{quoted(cwd)}`"
@@ -66,20 +70,29 @@ def _what(shown: Shown) -> str:
             return "apply proposed code changes"
 
 
-def _is_given_reasons(shown: Shown, *, full: bool) -> bool:
+def _is_given_reasons(shown: _Action, *, full: bool) -> bool:
     """Older clients are told why a patch is wanted, and not why a command is."""
     return full or isinstance(shown, ApplyPatchApprovalRequest)
 
 
 def _fields(question: Question, *, call: str, full: bool) -> QuestionFields:
     shown = question.shown
+    approval_id = question.approval_id if full else UNSET
+    if isinstance(shown, LimitReached):
+        return QuestionFields(
+            codex_elicitation="limit",
+            codex_mcp_tool_call_id=call,
+            codex_event_id=question.event_id,
+            codex_call_id=question.asked.call_id,
+            parley_approval_id=approval_id,
+        )
     fields = partial(
         QuestionFields,
         codex_mcp_tool_call_id=call,
         codex_event_id=question.event_id,
         codex_call_id=shown.call_id,
         codex_reason=shown.reason if _is_given_reasons(shown, full=full) else UNSET,
-        parley_approval_id=question.approval_id if full else UNSET,
+        parley_approval_id=approval_id,
     )
     match shown:
         case ExecApprovalRequest(command=command, cwd=cwd):

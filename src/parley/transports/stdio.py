@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import stat
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -39,13 +40,16 @@ PIPE_BYTES: Final = 1024 * 1024
 class DescriptorOutbox:
     """The way out. Failing to write means that nobody reads any more: it closes, silently."""
 
-    def __init__(self, fd: int, *, on_closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, fd: int, *, on_closed: Callable[[], None] = lambda: None, most_unread: int = sys.maxsize
+    ) -> None:
+        """Who leaves more than `most_unread` bytes unread is taken for gone."""
         self.writable = True
         self.closed = False
         self.on_room: Callable[[], None] | None = None
         """Called whenever unread bytes became fewer."""
         self.unread = 0
-        self._on_closed = on_closed
+        self._on_closed, self._most_unread = on_closed, most_unread
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
         self._chunks: deque[memoryview] = deque()
@@ -64,10 +68,8 @@ class DescriptorOutbox:
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        if self.unread >= HIGH_WATER_BYTES and self.writable:
-            # Much came in one tick, from many conversations perhaps: that alone leaves nobody behind.
-            self._write_frames()
-            self.writable = self.unread < HIGH_WATER_BYTES
+        if self.unread >= HIGH_WATER_BYTES:
+            self._fill()
 
     def when_writable(self, wake: Callable[[], None]) -> None:
         if self.closed:
@@ -102,6 +104,14 @@ class DescriptorOutbox:
         if not self.closed:
             self._write_frames()
             self._make_room()
+
+    def _fill(self) -> None:
+        if self.writable:
+            # Much came in one tick, from many conversations perhaps: that alone leaves nobody behind.
+            self._write_frames()
+            self.writable = self.unread < HIGH_WATER_BYTES
+        if self.unread > self._most_unread:
+            self.close()
 
     def _can_write(self) -> None:
         self._write_chunks()
@@ -157,7 +167,16 @@ class DescriptorOutbox:
 class Stdio:
     """One client on two descriptors."""
 
-    def __init__(self, *, stdin: int = 0, stdout: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        stdin: int = 0,
+        stdout: int = 1,
+        stop_reading_at: int = STOP_READING_BYTES,
+        most_unread: int = sys.maxsize,
+    ) -> None:
+        """Who leaves `stop_reading_at` bytes unread is not read from, and who leaves `most_unread` is gone."""
+        self._stop_reading_at = stop_reading_at
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._framer = LineFramer()
@@ -166,10 +185,14 @@ class Stdio:
         self._hung_up = False
         self._changed = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
-        self.outbox = DescriptorOutbox(stdout, on_closed=self.stop_reading)
-        self.outbox.on_room = self._regulate
         self._stdin: int | None
         self._stdin, self._pollable = _open_for_reading(stdin)
+        try:
+            self.outbox = DescriptorOutbox(stdout, on_closed=self.stop_reading, most_unread=most_unread)
+        except OSError:
+            self._let_go()
+            raise
+        self.outbox.on_room = self._regulate
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
         """Hand every frame to `take` until the client has closed its side, or reads no more."""
@@ -187,9 +210,20 @@ class Stdio:
         self._ended.set()
         self._regulate()
 
+    def close(self) -> None:
+        """Read and write no more, and keep neither descriptor."""
+        self.outbox.close()
+        self.stop_reading()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
+
     def _regulate(self) -> None:
         self._changed.set()
-        has_room = self.outbox.unread < STOP_READING_BYTES or self._hung_up
+        has_room = self.outbox.unread < self._stop_reading_at or self._hung_up
         wanted = self._pollable and not self._ended.is_set() and has_room
         if wanted == self._reading or self._stdin is None:
             return
@@ -227,7 +261,7 @@ class Stdio:
 
     async def _read_file(self, fd: int) -> None:
         while not self._ended.is_set():
-            if self.outbox.unread >= STOP_READING_BYTES:
+            if self.outbox.unread >= self._stop_reading_at:
                 self._changed.clear()
                 await self._changed.wait()  # there is room, or no need for any more
                 continue

@@ -71,6 +71,8 @@ def _complaint(found: Any, wanted: dict[str, Any]) -> str:
         return f"unknown variant `{found}`, expected one of {', '.join(f'`{choice}`' for choice in choices)}"
     if wanted.get("format") == "uuid" and isinstance(found, str):
         return f"invalid value: {_described(found)}, expected a uuid"
+    if "maxLength" in wanted and isinstance(found, str):
+        return f"invalid value: {_described(found)}, expected a string of at most {wanted['maxLength']} characters"
     if "minimum" in wanted and isinstance(found, int | float) and not isinstance(found, bool):
         limits = f"at least {wanted['minimum']}"
         if "maximum" in wanted:

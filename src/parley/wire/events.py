@@ -353,7 +353,10 @@ class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settle
 
 
 class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
+    """The agent has stopped until someone says whether it may go on beyond a limit of `[limits]`."""
+
     limit: str
+    """Its name in `[limits]`."""
     used: int
     allowed: int
 

@@ -22,7 +22,7 @@ EventId = NewType("EventId", str)
 """The `id` that `codex/event` carries: one for each turn, never reused within a conversation."""
 
 ItemId = NewType("ItemId", str)
-"""An open item of a log, such as `i7`."""
+"""An open item of a log, such as `i2.7`: the seventh of the second epoch."""
 
 Seq = NewType("Seq", int)
 """A position in a log; the first entry has 1, and 0 means before everything."""

@@ -22,11 +22,15 @@ __all__ = [
     "CodexArguments",
     "CodexReplyArguments",
     "CodexResult",
+    "ConversationArchiveArguments",
     "ConversationArguments",
     "ConversationCreateArguments",
     "ConversationCreated",
+    "ConversationForkArguments",
+    "ConversationForked",
     "ConversationReadArguments",
     "ConversationReadResult",
+    "ConversationRenameArguments",
     "ConversationStatusResult",
     "ConversationStreamArguments",
     "ConversationSummary",
@@ -195,6 +199,27 @@ class ConversationsListResult(Struct, frozen=True, kw_only=True):
 
 class ConversationArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+
+
+class ConversationRenameArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    title: Annotated[str, Meta(description="What it is called from now on.", max_length=1000)]
+
+
+class ConversationArchiveArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    archived: Annotated[bool | None, Meta(description="False puts it back into the list (default true).")] = None
+
+
+class ConversationForkArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation to begin with.")]
+    at_message_id: Annotated[
+        UUID | None, Meta(description="The last message that the new one has, with its answer (default: the last).")
+    ] = None
+
+
+class ConversationForked(Struct, frozen=True, kw_only=True):
+    conversation_id: ConversationId
 
 
 class ConversationReadArguments(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kit.events import background_event, task_started, text, token_count, user_message
 from kit.model_peer import RecordingClock, settings
@@ -21,13 +22,14 @@ from kit.records import (
     model_asked,
     model_said,
     opaque,
+    tokens_estimated,
     turn_ended,
     turn_started,
 )
 from parley.agent.compaction import FOREWORD, INSTRUCTIONS, Meter, make_room
 from parley.agent.prompt import request_for
 from parley.agent.tokens import estimate
-from parley.config.types import Settings
+from parley.config.types import Limits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.log import Happened
 from parley.conversation.records import CallItem
@@ -436,6 +438,15 @@ async def test_only_the_attempt_that_succeeded_is_the_summary_and_its_cost_is_to
     assert rest == [spent, history_compacted(f"{FOREWORD}In short.", replaced=5)]
     assert isinstance(told, BackgroundEvent)
     assert model.records[0] == model.records[1]
+
+
+async def test_the_cost_of_a_summary_is_estimated_where_a_limit_counts_tokens_and_the_provider_does_not() -> None:
+    notebook, model = long_talk(), Summaries()
+    await room_made(notebook, model, replace(with_window(), limits=Limits(conversation_tokens=1)))
+
+    (asked,) = model.asked
+    cost = estimate(asked) + estimate(ModelRequest(instructions="", context=(), history=[message("In short.")]))
+    assert notebook.happened[0] == tokens_estimated(cost)
 
 
 async def test_a_summary_that_is_too_long_loses_its_middle() -> None:

@@ -38,7 +38,7 @@ from parley.ports.model import (
     TextDelta,
     ToolSpec,
 )
-from parley.wire.events import BackgroundEvent
+from parley.wire.events import BackgroundEvent, LimitReached
 from parley.wire.items import InputItem, TextItem
 
 SETTINGS = settings(project_doc_max_bytes=0)
@@ -106,8 +106,12 @@ def asked_to_go() -> Notebook:
     return Notebook(turn_started(), task_started(), user_message("go"))
 
 
+async def nobody_to_ask(reached: LimitReached) -> bool:
+    raise AssertionError(f"{reached} without a limit")
+
+
 async def turn_of(notebook: Notebook, model: Model, clock: Clock) -> TurnEnded:
-    return await run_turn(notebook, model, NoTools(), SETTINGS, clock, Meter())
+    return await run_turn(notebook, model, NoTools(), SETTINGS, clock, Meter(), nobody_to_ask)
 
 
 def says(text: str) -> list[Sequence[Chunk]]:

@@ -126,6 +126,10 @@ from unit.config.home import Home
             'limits.turn_calls = "many"',
             '`limits.turn_calls`: invalid type: string "many", expected an integer',
         ),
+        (
+            "limits.turn_calls = -1",
+            "`limits.turn_calls`: invalid value: integer `-1`, expected an integer from 0 to 9223372036854775807",
+        ),
         ("model_providers = []", "`model_providers`: invalid type: sequence, expected a map"),
         (
             "model_providers.x.base_url = 5",

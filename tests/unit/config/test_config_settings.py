@@ -10,6 +10,7 @@ import pytest
 
 from parley.config.types import (
     Approvals,
+    Limits,
     Provider,
     Sandbox,
     Settings,
@@ -57,6 +58,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         workspace_write=WorkspaceWrite(),
         sandbox=Sandbox(mechanism="auto", hidden_paths=(str(home.path), *SECRETS), allow_unix_sockets=False),
         approvals=Approvals(timeout_seconds=300, on_timeout="deny"),
+        limits=Limits(turn_tokens=0, turn_seconds=0, turn_calls=0, conversation_tokens=0),
         base_instructions=None,
         model_reasoning_effort="medium",
         model_reasoning_summary="auto",
@@ -180,6 +182,7 @@ def test_a_file_may_set_everything(home: Home) -> None:
             allow_unix_sockets=True,
         ),
         approvals=Approvals(timeout_seconds=0, on_timeout="hold"),
+        limits=Limits(turn_tokens=1, turn_seconds=2, turn_calls=3, conversation_tokens=4),
         base_instructions=None,
         model_reasoning_effort="minimal",
         model_reasoning_summary="none",

@@ -16,7 +16,7 @@ from kit.events import (
     task_started,
     user_message,
 )
-from kit.logs import AT, log_of
+from kit.logs import AT, log_of, write
 from kit.records import turn_ended, turn_started
 from parley.conversation.log import ENDS, VOIDS, Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta
 from parley.conversation.output import OutputDelta
@@ -132,7 +132,7 @@ def test_an_event_ends_its_own_kind_or_voids_everything(event: Happened, left: s
     for kind in ItemKind:
         log.extend(kind, "so far")
 
-    log.append([event], at=AT)
+    write(log, event)
 
     assert set(log.open) == left
 
@@ -140,7 +140,7 @@ def test_an_event_ends_its_own_kind_or_voids_everything(event: Happened, left: s
 def test_what_is_said_after_an_end_is_another_item() -> None:
     log = Log()
     log.extend(ItemKind.MESSAGE, "Hello")
-    log.append([agent_message("Hello")], at=AT)
+    write(log, agent_message("Hello"))
 
     delta = log.extend(ItemKind.MESSAGE, "And")
 
@@ -151,7 +151,7 @@ def test_one_append_may_end_an_item_by_several_events() -> None:
     log = Log()
     log.extend(ItemKind.REASONING, "One. Two.")
 
-    log.append([agent_reasoning("One."), agent_reasoning("Two.")], at=AT)
+    write(log, agent_reasoning("One."), agent_reasoning("Two."))
 
     assert log.open == {}
     assert log.last == 2
@@ -205,7 +205,7 @@ def test_a_live_reader_is_handed_what_was_appended_and_not_the_text_it_has() -> 
     log.extend(ItemKind.MESSAGE, "Hello")
     cursor = Cursor.at_end_of(log)
 
-    [entry] = log.append([agent_message("Hello")], at=AT)
+    [entry] = write(log, agent_message("Hello"))
     cursor.appended(log, entry.seq)
 
     assert said(log, cursor) == ["agent_message"]
@@ -240,7 +240,7 @@ def test_a_reader_that_comes_back_after_the_end_is_handed_the_finished_event_alo
     cursor.missed(log, log.extend(ItemKind.MESSAGE, "He"))
     log.extend(ItemKind.MESSAGE, "llo")
 
-    [entry] = log.append([agent_message("Hello")], at=AT)
+    [entry] = write(log, agent_message("Hello"))
     cursor.appended(log, entry.seq)
 
     assert said(log, cursor) == ["agent_message"]
@@ -251,7 +251,7 @@ def test_what_was_appended_comes_before_the_text_that_was_missed_earlier() -> No
     cursor = Cursor.at_end_of(log)
     cursor.missed(log, log.extend(ItemKind.MESSAGE, "He"))
 
-    [entry] = log.append([user_message("and?")], at=AT)
+    [entry] = write(log, user_message("and?"))
     cursor.appended(log, entry.seq)
 
     assert said(log, cursor) == ["user_message", "i1@0:He"]
@@ -285,7 +285,7 @@ def test_an_empty_delta_leaves_a_reader_that_is_behind_with_nothing_to_be_told()
 def test_void_text_is_never_handed_out(event: EventMsg) -> None:
     log = Log()
     log.extend(ItemKind.MESSAGE, "He")
-    [entry] = log.append([event], at=AT)
+    [entry] = write(log, event)
 
     assert said(log, Cursor()) == [entry.type]
 
@@ -298,3 +298,113 @@ def test_an_append_that_cannot_be_written_down_changes_nothing() -> None:
 
     assert [entry.type for entry in log.entries] == ["task_started"]
     assert [words_of(delta) for delta in log.open_deltas()] == ["Hel"]
+
+
+# --- durable -----------------------------------------------------------------------------
+
+
+def test_nobody_is_shown_what_is_not_durable() -> None:
+    log = log_of(task_started())
+    log.append([user_message("and?"), agent_message("Hm")], at=AT)
+    cursor = Cursor()
+
+    assert said(log, cursor) == ["task_started"]
+    assert [entry.seq for entry in log.events()] == [1]
+    assert not cursor.live
+
+    log.durable = Seq(2)
+    assert said(log, cursor) == ["user_message"]
+    assert [entry.seq for entry in log.events(after=Seq(1))] == [2]
+    assert not cursor.live
+
+
+def test_what_is_being_said_waits_for_the_entries_before_it() -> None:
+    log = log_of(task_started())
+    cursor = Cursor()
+    log.extend(ItemKind.MESSAGE, "Hel")
+    live = Cursor.at_end_of(log)
+    [entry] = log.append([user_message("and?")], at=AT)
+    live.appended(log, entry.seq)
+    log.extend(ItemKind.MESSAGE, "lo")
+
+    assert (said(log, cursor), said(log, live), log.open_deltas()) == (["task_started"], [], [])
+
+    log.durable = log.last
+    assert said(log, cursor) == ["user_message", "i1@0:Hello"]
+    assert said(log, live) == ["user_message", "i1@3:lo"]
+    assert open_text(log) == {"i1": "Hello"}
+
+
+def test_one_who_joins_in_front_of_what_is_not_durable_is_not_live() -> None:
+    log = log_of(task_started())
+    log.append([user_message("and?")], at=AT)
+    log.extend(ItemKind.MESSAGE, "Hel")
+    cursor = Cursor.at_end_of(log)
+
+    assert (cursor.seq, cursor.live) == (1, False)
+
+    log.durable = log.last
+    assert said(log, cursor) == ["user_message", "i1@0:Hel"]
+    assert cursor.live
+
+
+def test_what_is_taken_back_has_not_happened_and_what_it_ended_goes_on() -> None:
+    log = log_of(task_started())
+    log.extend(ItemKind.MESSAGE, "Hel")
+    live = Cursor.at_end_of(log)
+    [ended, *_] = log.append([agent_message("Hel"), task_complete("Hel")], at=AT)
+    live.appended(log, ended.seq)
+    log.extend(ItemKind.MESSAGE, "never said")
+
+    log.take_back(log.durable)
+    more = log.extend(ItemKind.MESSAGE, "lo")
+
+    assert [entry.type for entry in log.entries] == ["task_started"]
+    assert (more.item.id, more.offset) == ("i1", 3)
+    assert said(log, live) == ["i1@3:lo"]
+    assert said(log, Cursor()) == ["task_started", "i1@0:Hello"]
+
+
+def test_what_is_void_after_all_goes_on_when_that_is_taken_back() -> None:
+    log = log_of(task_started())
+    for kind in ItemKind:
+        log.extend(kind, kind.name)
+    log.append([background_event("retrying")], at=AT)
+    log.take_back(log.durable)
+
+    assert open_text(log) == {"i1": "MESSAGE", "i2": "REASONING", "i3": "RAW_REASONING"}
+
+
+def test_only_what_stands_behind_a_position_is_taken_back() -> None:
+    log = log_of(task_started())
+    log.extend(ItemKind.REASONING, "Hm")
+    log.extend(ItemKind.MESSAGE, "Hello")
+    log.append([agent_reasoning("Hm")], at=AT)
+    log.append([agent_message("Hello")], at=AT)
+
+    log.take_back(Seq(2))
+    log.durable = log.last
+
+    assert said(log, Cursor()) == ["task_started", "agent_reasoning", "i2@0:Hello"]
+
+
+def test_what_others_have_written_is_taken_as_it_is() -> None:
+    theirs = log_of(turn_started(), task_started(), agent_message("Hello"))
+    log = Log()
+    log.extend(ItemKind.MESSAGE, "Hel")
+
+    log.take(theirs.entries)
+
+    assert (log.entries, log.open) == (theirs.entries, {})
+
+
+def test_items_of_two_series_never_have_the_same_name() -> None:
+    log = Log()
+    names = []
+    for series in (1, 2, 12):
+        log.begin_series(series)
+        for _ in range(3):
+            names.append(log.extend(ItemKind.MESSAGE, "Hello").item.id)
+            write(log, agent_message("Hello"))
+
+    assert names == ["i1.1", "i1.2", "i1.3", "i2.1", "i2.2", "i2.3", "i12.1", "i12.2", "i12.3"]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kit.events import error, exec_command_begin, exec_command_end
-from kit.logs import AT
+from kit.logs import AT, log_of, write
 from parley.conversation.log import Cursor, Entry, Log, output_of
 from parley.conversation.output import KEPT_BYTES, OutputDelta, StreamItem, encode_output_delta
 from parley.conversation.records import CommandOutput, StreamOutput
@@ -131,7 +131,7 @@ def say(log: Log, data: bytes, *, stream: OutputStream = "stdout", call: CallId 
 
 
 def end(log: Log, call: CallId = CALL) -> Seq:
-    return log.append([*log.kept_outputs(call), exec_command_end(call)], at=AT)[0].seq
+    return write(log, *log.kept_outputs(call), exec_command_end(call))[0].seq
 
 
 def handed(log: Log, cursor: Cursor) -> list[str]:
@@ -146,9 +146,7 @@ def handed(log: Log, cursor: Cursor) -> list[str]:
 
 
 def running() -> Log:
-    log = Log()
-    log.append([exec_command_begin(CALL, "make")], at=AT)
-    return log
+    return log_of(exec_command_begin(CALL, "make"))
 
 
 def test_each_stream_of_each_command_is_an_item_of_its_own() -> None:
@@ -233,7 +231,7 @@ def test_a_call_id_used_twice_is_two_items() -> None:
 def test_an_interrupt_ends_all_of_them_and_keeps_what_was_said() -> None:
     log = running()
     say(log, b"so far")
-    log.append([*log.kept_outputs(), error("Turn interrupted")], at=AT)
+    write(log, *log.kept_outputs(), error("Turn interrupted"))
 
     record = next(entry for entry in log.entries if entry.output is not None)
 
@@ -249,7 +247,49 @@ def test_what_is_not_utf_8_survives_the_record() -> None:
     say(log, bytes(range(256)))
 
     (record,) = log.kept_outputs()
-    log.append([record], at=AT)
+    write(log, record)
 
     assert isinstance(record, CommandOutput)
     assert output_of(log.entries[-1])[0].kept() == record.streams[0]
+
+
+def test_an_end_that_is_taken_back_leaves_the_command_running_and_nobody_hears_anything_twice() -> None:
+    log = running()
+    cursor = Cursor.at_end_of(log)
+    say(log, b"heard ")
+    ended = log.append([*log.kept_outputs(CALL), exec_command_end(CALL)], at=AT)
+    cursor.appended(log, ended[0].seq)
+
+    log.take_back(log.durable)
+    say(log, b"more")
+    end(log)
+
+    assert handed(log, cursor) == ["command_output", "i1@6:more", "exec_command_end"]
+    assert handed(log, Cursor()) == ["exec_command_begin", "command_output", "i1@0:heard more", "exec_command_end"]
+
+
+def test_a_reader_that_was_behind_when_an_end_was_taken_back_hears_the_output_of_the_next_command() -> None:
+    log = running()
+    cursor = Cursor.at_end_of(log)
+    say(log, b"first")
+    ended = log.append([*log.kept_outputs(CALL), exec_command_end(CALL)], at=AT)
+    cursor.appended(log, ended[0].seq)
+    log.take_back(log.durable)
+
+    end(log)
+    say(log, b"second")
+    end(log)
+
+    assert [step for step in handed(log, cursor) if "@" in step] == ["i2@0:second"]
+
+
+@pytest.mark.parametrize("kept", [b"", b"ok", bytes(range(256))])
+def test_what_a_command_said_comes_out_of_the_store_as_it_went_in(kept: bytes) -> None:
+    log = running()
+    say(log, kept)
+    end(log)
+
+    for entry in log.entries:
+        again = Entry.kept(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
+
+        assert again == entry

@@ -26,7 +26,9 @@ from kit.records import (
     input_refused,
     model_asked,
     model_said,
+    renamed,
     settings_chosen,
+    tokens_estimated,
     turn_ended,
     turn_started,
 )
@@ -41,9 +43,11 @@ RECORDS: dict[type[Record], Record] = {
     type(record): record
     for record in (
         settings_chosen(),
+        renamed("A title"),
         turn_started("9"),
         model_asked(),
         model_said(call("c1")),
+        tokens_estimated(),
         call_output("c1", "ok"),
         command_output("c1", b"ok"),
         command_question(1, "ls")[1],
@@ -193,6 +197,23 @@ def test_later_messages_leave_the_title() -> None:
 
 def test_a_first_message_without_words_leaves_the_title_to_the_next() -> None:
     assert state_of(user_message(ImageItem(file_id="f")), user_message("two", message_id="m2")).title == "two"
+
+
+def test_a_title_that_somebody_gave_stays_until_the_next_is_given() -> None:
+    given = (renamed("Foxes"), user_message("one"))
+
+    assert state_of(*given).title == "Foxes"
+    assert state_of(user_message("one"), *given, renamed("Hares")).title == "Hares"
+
+
+# --- the turn ----------------------------------------------------------------------------
+
+
+def test_the_input_of_a_turn_is_known_until_the_next_begins() -> None:
+    said = (user_message("one", message_id="a"), user_message("two", message_id="b"))
+
+    assert state_of(turn_started("1"), *said, turn_ended()).inputs == {"a": "one", "b": "two"}
+    assert state_of(turn_started("1"), *said, turn_ended(), turn_started("2")).inputs == {}
 
 
 # --- event ids ---------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +12,19 @@ import pytest
 from kit.hands import NoCommands
 from kit.questions import command_question
 from kit.room import StandingClock
-from parley.agent.bounds import Roots
+from kit.stores import SlowStore
+from kit.turns import new_trust, questions_in
 from parley.config.load import Loader
 from parley.config.types import Approvals, Settings, Wanted
-from parley.conversation.log import Happened
-from parley.conversation.questions import Ledger
-from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.ports.tools import Action, ApplyPatch, Denied, RunCommand
-from parley.runtime.permits import Permits
-from parley.runtime.questions import Questions
+from parley.conversation.records import QuestionAsked
+from parley.ports.tools import Action, ApplyPatch, Denied, Granted, RunCommand
+from parley.runtime.permits import Permits, Resumed
+from parley.runtime.questions import Answered
+from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
 
 ROUNDS = 20
 """More turns of the loop than asking takes."""
-
-
-@dataclass
-class Notebook:
-    """Questions that are written down nowhere but in their own ledger."""
-
-    broken: bool = False
-
-    def __post_init__(self) -> None:
-        self.clock = StandingClock()
-        self.ledger = Ledger()
-        self.questions = Questions(self.ledger, append=self._append, interrupt=lambda: None, clock=self.clock)
-
-    def _append(self, *happened: Happened) -> None:
-        if self.broken and isinstance(happened[0], QuestionSettled):
-            raise OSError("no room is left")
-        for one in happened:
-            self.ledger.apply(one, at=self.clock.now())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -82,13 +63,13 @@ def patch(**more: Any) -> ApplyPatch:
 async def test_the_record_of_a_question_says_what_exactly_was_asked(
     tmp_path: Path, action: Action, escalated: bool, has_failed: bool
 ) -> None:
-    notebook = Notebook()
-    permit = Permits(notebook.questions, NoCommands(), Roots({})).for_turn(settings_in(tmp_path))
+    questions = await questions_in(MemoryStore(), StandingClock())
+    permit = Permits(questions, NoCommands(), new_trust()).for_turn(settings_in(tmp_path))
     verdict = asyncio.create_task(permit(action))
-    await until(lambda: notebook.questions.open is not None)
-    question = notebook.questions.open
+    await until(lambda: questions.open is not None)
+    question = questions.open
     assert question is not None
-    notebook.questions.settle(question.approval_id, "denied", by="tool")
+    questions.settle(question.approval_id, "denied", by="tool")
 
     assert await verdict == Denied()
     asked: QuestionAsked = question.asked
@@ -98,16 +79,47 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
 async def test_a_timeout_that_cannot_be_written_down_is_logged_and_leaves_the_question_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    notebook = Notebook(broken=True)
-    questions = notebook.questions
-    questions.read_by("somebody", can_be_asked=False)
+    store, clock = SlowStore(), StandingClock()
+    questions = await questions_in(store, clock)
+    questions.read_by("somebody", can_be_asked=False, full=True)
     shown, asked = command_question(1, "touch", "a")
     answer = asyncio.create_task(questions.ask(shown, asked, Approvals(timeout_seconds=30)))
     await until(lambda: questions.open is not None)
-    notebook.clock.passes(30)
-    await until(lambda: len(caplog.records) == 1)
+    store.slow = True
+    clock.passes(30)
+    await store.until_waiting()
+    await store.fail()
+    await until(lambda: questions.open is not None)
 
-    notebook.broken = False
+    store.slow = False
     questions.settle(asked.approval_id, "approved", by="tool")
     assert (await answer).decision == "approved"
-    assert caplog.messages == ["a question that nobody could be asked was not settled"]
+    assert caplog.messages[-1] == "a question that nobody could be asked was not settled"
+
+
+@pytest.mark.parametrize("asked_again", ["the same", "another command", "another directory", "another call"])
+async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
+    tmp_path: Path, asked_again: str
+) -> None:
+    questions = await questions_in(MemoryStore(), StandingClock())
+    _, asked = command_question(1, "touch", "a")
+    resumed = Resumed(asked, Answered(decision="approved"))
+    permit = Permits(questions, NoCommands(), new_trust()).for_turn(settings_in(tmp_path), resumed)
+    wish = {
+        "the same": run("touch", "a"),
+        "another command": run("touch", "b"),
+        "another directory": run("touch", "a", cwd="/elsewhere"),
+        "another call": run("touch", "a", call_id="call2"),
+    }[asked_again]
+    if asked_again == "the same":
+        assert await permit(wish) == Granted(by_person=True)
+
+    verdict = asyncio.create_task(permit(wish))
+    await until(lambda: questions.open is not None)
+    assert questions.open is not None
+    questions.settle(questions.open.approval_id, "denied", by="tool")
+    assert await verdict == Denied()
+
+
+def run(*argv: str, cwd: str = "/project", call_id: str = "call1") -> RunCommand:
+    return RunCommand(call_id=CallId(call_id), argv=argv, cwd=cwd)

@@ -8,19 +8,13 @@ import pytest
 
 from kit.hands import NoCommands
 from kit.room import StandingClock
-from parley.agent.bounds import Roots
+from kit.turns import new_trust, questions_in
 from parley.config.load import Loader
 from parley.config.types import Wanted
-from parley.conversation.log import Happened
-from parley.conversation.questions import Ledger
 from parley.ports.tools import Refused, RunCommand
 from parley.runtime.permits import Permits
-from parley.runtime.questions import Questions
+from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
-
-
-def nobody_is_asked(*happened: Happened) -> None:
-    raise AssertionError(f"nobody was to be asked: {happened}")
 
 
 @pytest.mark.parametrize(
@@ -31,9 +25,10 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
 ) -> None:
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
     wanted = Wanted(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
-    questions = Questions(Ledger(), append=nobody_is_asked, interrupt=lambda: None, clock=StandingClock())
-    permit = Permits(questions, NoCommands(), Roots({})).for_turn(loader.choose(wanted).settings)
+    questions = await questions_in(MemoryStore(), StandingClock())
+    permit = Permits(questions, NoCommands(), new_trust()).for_turn(loader.choose(wanted).settings)
 
     verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 
     assert verdict == Refused(why="it holds a NUL character")
+    assert questions.open is None

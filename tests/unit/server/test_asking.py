@@ -9,12 +9,14 @@ import pytest
 
 from kit.questions import approval_id
 from kit.room import Guest, Room
+from kit.stores import SlowStore
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
 
 NO = {"decision": "denied"}
 YES = {"decision": "approved"}
+SAY_ONE = {"type": "text", "text": "1"}
 
 SETTLED = ["question_asked", "question_settled", "approval_settled"]
 
@@ -40,7 +42,7 @@ def taken_back(request_id: int, decision: str) -> dict[str, Any]:
 @pytest.mark.promises("approvals.everybody")
 async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guests = [await room.guest() for _ in range(3)]
         for guest in guests:
             await guest.stream(conversation.id)
@@ -63,7 +65,7 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
     home: str,
 ) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
         await guest.stream(conversation.id)
         await other.stream(conversation.id)
@@ -80,7 +82,7 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
 @pytest.mark.promises("approvals.event-first")
 async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not_asked_again(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         first, second = await room.guest(), await room.guest()
         await first.stream(conversation.id)
         await first.say(conversation.id, 1)
@@ -100,7 +102,7 @@ async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not
 @pytest.mark.promises("approvals.held")
 async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_comes_counts(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         await guest.say(conversation.id, 1)
         await room.settle_down()
@@ -118,7 +120,7 @@ async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_c
 
 async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         stream = await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -135,7 +137,7 @@ async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home:
 
 async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         stream = await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -151,7 +153,7 @@ async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> No
 @pytest.mark.promises("approvals.held")
 async def test_where_everybody_who_was_asked_is_gone_the_next_who_streams_is_asked(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         first, second = await room.guest(), await room.guest()
         await first.stream(conversation.id)
         await first.say(conversation.id, 1)
@@ -191,7 +193,7 @@ async def test_a_call_is_asked_too_and_so_is_a_reply_that_joins_while_the_turn_w
 
 async def test_a_client_that_calls_and_streams_one_conversation_is_asked_once(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         stream = await guest.stream(conversation.id)
         reply = guest.call("codex-reply", sessionId=conversation.id, prompt="1")
@@ -209,7 +211,7 @@ async def test_each_client_is_told_the_first_of_its_own_requests(home: str) -> N
         creator, watcher = await room.guest(), await room.guest()
         create = creator.call("conversationCreate", prompt="", model="m", cwd="/project")
         conversation = (await creator.value_of(create))["conversation_id"]
-        await watcher.stream(room.create().id)
+        await watcher.stream((await room.create()).id)
         await creator.stream(conversation)
         stream = await watcher.stream(conversation)
         await creator.say(conversation, 1)
@@ -225,7 +227,7 @@ async def test_each_client_is_told_the_first_of_its_own_requests(home: str) -> N
 @pytest.mark.promises("approvals.once")
 async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
         await guest.stream(conversation.id)
         await other.stream(conversation.id)
@@ -254,7 +256,7 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
 @pytest.mark.promises("approvals.once")
 async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, other = await room.guest(), await room.guest(capabilities={})
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 2)
@@ -285,7 +287,7 @@ async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late
 )
 async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, answer: Overlong) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -316,7 +318,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_i
     home: str, answer: bytes
 ) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -333,18 +335,20 @@ async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_i
         assert [one for one in guest.messages if "error" in one] == []
 
 
-async def test_whoever_answered_in_vain_is_asked_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Room(home) as room:
-        conversation = room.create()
+async def test_whoever_answered_in_vain_is_asked_again(home: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
         await guest.question()
 
-        with monkeypatch.context() as broken:
-            broken.setattr(conversation.questions, "settle", lambda *_, **__: 1 / 0)
-            guest.answer(0, YES)
-            await room.settle_down()
+        store.slow = True
+        guest.answer(0, YES)
+        await room.settle_down()
+        await store.fail()
+        store.slow = False
         await guest.stream(conversation.id)
         again = await guest.question(2)
         guest.answer(again["id"], NO)
@@ -352,11 +356,69 @@ async def test_whoever_answered_in_vain_is_asked_again(home: str, monkeypatch: p
 
         assert room.told == [(1, "denied")]
         assert guest.taken_back == []
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        assert caplog.messages[-1].startswith("an answer was not taken: ")
+
+
+@pytest.mark.promises("approvals.event-first")
+async def test_nobody_is_asked_or_told_of_a_question_that_is_not_on_disk(home: str) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.say(conversation.id, 0)
+        await room.settle_down()
+        store.slow = True
+        said = guest.call("conversationSendMessage", conversation_id=conversation.id, content=[SAY_ONE])
+        while ["exec_approval_request", "question_asked"] not in store.waiting:
+            await room.settle_down()
+            if store.waiting[0] != ["exec_approval_request", "question_asked"]:
+                await store.write()
+        await guest.answer_to(said)
+        status = guest.call("conversationStatus", conversation_id=conversation.id)
+        await guest.stream(conversation.id)
+        await room.settle_down()
+        assert (guest.asked, (await guest.value_of(status))["questions"]) == ([], [])
+
+        store.slow = False
+        await store.write()
+        question = await guest.question()
+        assert guest.heard("exec_approval_request", "elicitation/create") == [
+            "exec_approval_request",
+            "elicitation/create",
+        ]
+        guest.answer(question["id"], YES)
+        await guest.hears("task_complete")
+
+
+@pytest.mark.promises("approvals.everybody")
+async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        conversation = await room.create()
+        guest, other = await room.guest(), await room.guest()
+        await guest.stream(conversation.id)
+        await other.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await other.question()
+
+        store.slow = True
+        guest.answer(0, YES)
+        await room.settle_down()
+        other.answer(1, NO)
+        await room.settle_down()
+        assert (room.told, other.taken_back, other.number_of("approval_settled")) == ([], [], 0)
+
+        store.slow = False
+        await store.write()
+        await other.hears("task_complete")
+        assert room.told == [(1, "approved")]
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
 
 
 async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         message = await guest.say(conversation.id, 1)
@@ -381,7 +443,7 @@ async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: s
 
 async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_as_it_is(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         message = await guest.say(conversation.id, 2)
@@ -400,7 +462,7 @@ async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_
 
 async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         slow, quick = await room.guest(), await room.guest()
         await slow.stream(conversation.id)
         await quick.stream(conversation.id)
@@ -428,7 +490,7 @@ async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: st
 
 async def test_whoever_cannot_take_its_snapshot_yet_is_asked_behind_it(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, slow, fickle = await room.guest(), await room.guest(), await room.guest()
         await guest.say(conversation.id, 1)
         for one in (slow, fickle):
@@ -453,7 +515,7 @@ async def test_whoever_cannot_take_its_snapshot_yet_is_asked_behind_it(home: str
 
 async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, other = await room.guest(), await room.guest(version=PLAIN_VERSION, capabilities={})
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -473,7 +535,7 @@ async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: st
 
 async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
         await guest.stream(conversation.id)
         await other.stream(conversation.id)
@@ -493,7 +555,7 @@ async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_qu
     home: str,
 ) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
         await guest.stream(conversation.id)
         await older.stream(conversation.id)
@@ -511,27 +573,32 @@ async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_qu
         assert room.told == [(1, "approved")]
 
 
-@pytest.mark.promises("approvals.dropped")
-async def test_the_end_of_the_server_drops_the_question(home: str) -> None:
-    room = Room(home)
-    async with room:
-        conversation = room.create()
+@pytest.mark.promises("approvals.outlives")
+async def test_the_end_of_the_server_leaves_the_question_open_and_the_next_one_asks_it(home: str) -> None:
+    store = SlowStore()
+    asked: list[Any] = []
+    async with Room(home, store=store) as room:
+        created = (await room.create()).id
         guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        await guest.say(created, 1)
+        await guest.stream(created)
+        asked.append(await guest.question())
+    for _ in range(2):
+        async with Room(home, store=store) as room:
+            guest = await room.guest()
+            await guest.stream(created)
+            asked.append(await guest.question())
+            conversation = await room.conversations.find(created)
 
-    assert guest.taken_back == [taken_back(0, "dropped")]
-    assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
-    assert guest.messages[-1]["params"]["msg"] == {
-        "type": "error",
-        "message": "Turn interrupted: the server was stopped",
-    }
+        assert guest.taken_back == []
+        assert settlements(room, conversation) == ["question_asked"]
+
+    assert [one["params"]["parley_approval_id"] for one in asked] == [approval_id(1)] * 3
 
 
 async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 2)
@@ -546,7 +613,7 @@ async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
 
 async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_goes_on(home: str) -> None:
     async with Room(home) as room:
-        conversation, busy = room.create(), room.create()
+        conversation, busy = await room.create(), await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -572,7 +639,7 @@ PATIENT = {"approvals": {"timeout_seconds": 30}}
 
 async def unheard(room: Room, **approvals: Any) -> tuple[Guest, Any]:
     """A client that cannot be asked, streaming a conversation that asks."""
-    conversation = room.create({"approvals": {**PATIENT["approvals"], **approvals}})
+    conversation = await room.create({"approvals": {**PATIENT["approvals"], **approvals}})
     guest = await room.guest(capabilities={})
     await guest.stream(conversation.id)
     await guest.say(conversation.id, 1)
@@ -585,7 +652,7 @@ async def unheard(room: Room, **approvals: Any) -> tuple[Guest, Any]:
 @pytest.mark.promises("approvals.nobody")
 async def test_whoever_did_not_say_that_it_takes_forms_is_not_asked(home: str, capabilities: Any) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest(capabilities=capabilities)
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -598,7 +665,7 @@ async def test_whoever_did_not_say_that_it_takes_forms_is_not_asked(home: str, c
 @pytest.mark.parametrize("capability", [{}, {"form": {}}, {"form": {}, "url": {}}])
 async def test_whoever_said_that_it_takes_forms_is_asked(home: str, capability: Any) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest(capabilities={"elicitation": capability})
         await guest.stream(conversation.id)
         await guest.say(conversation.id, 1)
@@ -706,7 +773,7 @@ async def test_time_does_not_run_while_nobody_reads(home: str) -> None:
 
 async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create({"approvals": {"timeout_seconds": 90}})
+        conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
         await guest.say(conversation.id, 1)
         for _ in range(3):
@@ -722,7 +789,7 @@ async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str
 @pytest.mark.promises("approvals.nobody")
 async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create({"approvals": {"timeout_seconds": 90}})
+        conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
         await guest.say(conversation.id, 1)
         for _ in range(2):
@@ -739,7 +806,7 @@ async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> N
 @pytest.mark.promises("approvals.nobody")
 async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create(PATIENT)
+        conversation = await room.create(PATIENT)
         guest = await room.guest(capabilities={})
         await guest.say(conversation.id, 1)
         for _ in range(3):
@@ -782,7 +849,7 @@ async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_f
 
 async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create({"approvals": {"timeout_seconds": 90}})
+        conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
         await guest.say(conversation.id, 1)
         await guest.value_of(guest.call("conversationRead", conversation_id=conversation.id))
@@ -796,7 +863,7 @@ async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) 
 
 async def test_whoever_says_after_it_began_to_stream_that_it_can_be_asked_is_asked_from_then_on(home: str) -> None:
     async with Room(home) as room:
-        conversation = room.create()
+        conversation = await room.create()
         guest = await room.guest(capabilities=None)
         late = room.stranger()
         await late.stream(conversation.id)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.json import as_json
-from kit.questions import approval_id, command_question, patch_question
+from kit.questions import approval_id, command_question, limit_question, patch_question
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked
 from parley.server.wording import elicitation, listed
@@ -97,6 +97,23 @@ def test_a_newer_client_is_asked_for_a_patch_with_all_that_is_known() -> None:
 
     assert asked_of(FULL_VERSION, shown, asked) == {
         "message": "why not\nAllow Codex to apply proposed code changes, outside the sandbox?",
+        "requestedSchema": FULL_SCHEMA,
+        **fields,
+        "_meta": fields,
+    }
+
+
+def test_a_newer_client_is_asked_whether_to_go_on_beyond_a_limit() -> None:
+    fields = {
+        "codex_elicitation": "limit",
+        "codex_mcp_tool_call_id": "9",
+        "codex_event_id": "2",
+        "codex_call_id": "",
+        "parley_approval_id": approval_id(1),
+    }
+
+    assert asked_of(FULL_VERSION, *limit_question(1, "turn_tokens", used=1234, allowed=1000)) == {
+        "message": "turn_tokens reached (1234 of 1000). Go on?",
         "requestedSchema": FULL_SCHEMA,
         **fields,
         "_meta": fields,

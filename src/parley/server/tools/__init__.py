@@ -7,12 +7,16 @@ from typing import Final
 from parley.server.faults import Faults
 from parley.server.tools.approval_answer import answer_question
 from parley.server.tools.approvals_list import list_questions
+from parley.server.tools.archive import archive
 from parley.server.tools.codex import codex
 from parley.server.tools.codex_reply import codex_reply
 from parley.server.tools.create import create
+from parley.server.tools.delete import delete
+from parley.server.tools.fork import fork
 from parley.server.tools.interrupt import interrupt
 from parley.server.tools.list import list_conversations
 from parley.server.tools.read import read
+from parley.server.tools.rename import rename
 from parley.server.tools.send import send
 from parley.server.tools.status import status
 from parley.server.tools.stream import stream
@@ -25,11 +29,15 @@ from parley.wire.tools import (
     CodexArguments,
     CodexReplyArguments,
     CodexResult,
+    ConversationArchiveArguments,
     ConversationArguments,
     ConversationCreateArguments,
     ConversationCreated,
+    ConversationForkArguments,
+    ConversationForked,
     ConversationReadArguments,
     ConversationReadResult,
+    ConversationRenameArguments,
     ConversationsListArguments,
     ConversationsListResult,
     ConversationStatusResult,
@@ -40,7 +48,7 @@ from parley.wire.tools import (
     StreamStarted,
 )
 
-__all__ = ["LATER", "TOOLS"]
+__all__ = ["TOOLS"]
 
 _ACTS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
 """The agent behind it may change files and reach the network, as far as its settings allow."""
@@ -48,6 +56,9 @@ _LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _OPENS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 _STOPS: Final = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+_DELETES: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
 )
 
 TOOLS: Final = ToolTable(
@@ -144,6 +155,46 @@ TOOLS: Final = ToolTable(
         annotations=_LOOKS,
     ),
     Tool(
+        "conversationRename",
+        title="Rename a conversation",
+        description="Give a conversation a title of your own.",
+        args=ConversationRenameArguments,
+        result=PlainOk,
+        run=rename,
+        faults=Faults.TYPED,
+        annotations=_STOPS,
+    ),
+    Tool(
+        "conversationArchive",
+        title="Archive a conversation",
+        description="Take a conversation out of the list, or put it back. Nothing of it is lost.",
+        args=ConversationArchiveArguments,
+        result=PlainOk,
+        run=archive,
+        faults=Faults.TYPED,
+        annotations=_STOPS,
+    ),
+    Tool(
+        "conversationDelete",
+        title="Delete a conversation",
+        description="Remove a conversation for ever. Not while its agent works.",
+        args=ConversationArguments,
+        result=PlainOk,
+        run=delete,
+        faults=Faults.TYPED,
+        annotations=_DELETES,
+    ),
+    Tool(
+        "conversationFork",
+        title="Fork a conversation",
+        description="Begin a new conversation with all that happened in another, up to a message and its answer.",
+        args=ConversationForkArguments,
+        result=ConversationForked,
+        run=fork,
+        faults=Faults.TYPED,
+        annotations=_OPENS,
+    ),
+    Tool(
         "approvalsList",
         title="List open questions",
         description="What agents wait to be allowed, the oldest first: of all conversations, or of one.",
@@ -164,13 +215,3 @@ TOOLS: Final = ToolTable(
         annotations=_ACTS,
     ),
 )
-
-LATER: Final = frozenset(
-    {
-        "conversationRename",
-        "conversationArchive",
-        "conversationDelete",
-        "conversationFork",
-    }
-)
-"""Tools of the protocol that this version does not have."""

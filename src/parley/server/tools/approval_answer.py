@@ -13,6 +13,6 @@ __all__ = ["answer_question"]
 
 async def answer_question(call: ToolCall, args: ApprovalAnswerArguments) -> CallToolResult:
     approval_id = ApprovalId(str(args.approval_id))
-    questions = call.host.conversations.question(approval_id)
-    questions.settle(approval_id, args.decision, by="tool", reason=harmless(args.reason or ""))
+    conversation = await call.host.conversations.question(approval_id)
+    await conversation.answer(approval_id, args.decision, by="tool", reason=harmless(args.reason or ""))
     return typed_result(PlainOk())

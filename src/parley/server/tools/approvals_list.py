@@ -11,7 +11,10 @@ __all__ = ["list_questions"]
 
 
 async def list_questions(call: ToolCall, args: ApprovalsListArguments) -> CallToolResult:
-    wanted = call.host.conversations if args.conversation_id is None else [call.conversation(args.conversation_id)]
-    found = [(question, one.id) for one in wanted if (question := one.questions.open) is not None]
+    if args.conversation_id is None:
+        asking = await call.host.conversations.asking()
+    else:
+        asking = [await call.conversation(args.conversation_id)]
+    found = [(question, one.id) for one in asking if (question := one.questions.open) is not None]
     found.sort(key=lambda one: one[0].at)
     return typed_result(ApprovalsListResult(approvals=tuple(listed(*one) for one in found)))

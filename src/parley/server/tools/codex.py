@@ -15,7 +15,7 @@ __all__ = ["codex"]
 
 
 async def codex(call: ToolCall, args: CodexArguments) -> None:
-    conversation = open_conversation(call.host, args)
+    conversation = await open_conversation(call.host, args)
     turn = TurnCall(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
     conversation.tool_servers.begin(conversation.settings)

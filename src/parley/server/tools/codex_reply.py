@@ -17,4 +17,4 @@ async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
         session_id = UUID(args.session_id)
     except ValueError:
         raise BadSessionId(args.session_id) from None
-    await TurnCall(call, call.conversation(session_id)).run_next(args.prompt)
+    await TurnCall(call, await call.conversation(session_id)).run_next(args.prompt)

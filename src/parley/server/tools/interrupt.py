@@ -10,5 +10,5 @@ __all__ = ["interrupt"]
 
 
 async def interrupt(call: ToolCall, args: ConversationArguments) -> CallToolResult:
-    call.conversation(args.conversation_id).interrupt()
+    await (await call.conversation(args.conversation_id)).interrupt_wherever()
     return typed_result(PlainOk())

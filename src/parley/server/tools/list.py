@@ -8,11 +8,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from parley.errors import BadCursor, NotSupportedYet
-from parley.runtime.conversations import Conversation
+from parley.errors import BadCursor
+from parley.ports.store import Listed, Place, Query
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
-from parley.wire.ids import ConversationId
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationsListArguments, ConversationsListResult, ConversationSummary
 
@@ -20,43 +19,34 @@ __all__ = ["list_conversations"]
 
 DEFAULT_LIMIT: Final = 50
 
-Place = tuple[float, ConversationId]
-"""Where a conversation stands in the list: minus its last activity, then its id."""
-
 _decoder: Final[msgspec.json.Decoder[Place]] = msgspec.json.Decoder(Place)
 
 
 async def list_conversations(call: ToolCall, args: ConversationsListArguments) -> CallToolResult:
-    for name in ("cwd", "text", "state"):
-        if getattr(args, name) is not None:
-            raise NotSupportedYet(f"{name} of conversationsList")
-    if args.archived:
-        raise NotSupportedYet("archived of conversationsList")
-    behind = _decode(args.cursor) if args.cursor is not None else None
-    limit = args.limit or DEFAULT_LIMIT
-    found = sorted(call.host.conversations, key=_place)
-    if behind is not None:
-        found = [one for one in found if _place(one) > behind]
-    page = found[:limit]
+    query = Query(
+        cwd=args.cwd,
+        text=args.text or None,
+        state=args.state,
+        archived=bool(args.archived),
+        behind=_decode(args.cursor) if args.cursor is not None else None,
+        limit=args.limit or DEFAULT_LIMIT,
+    )
+    found = await call.host.conversations.page(query)
     result = ConversationsListResult(
-        conversations=tuple(_summary(one, full=call.session.full) for one in page),
-        next_cursor=_encode(_place(page[-1])) if len(found) > limit else UNSET,
+        conversations=tuple(_summary(one, full=call.session.full) for one in found.page),
+        next_cursor=_encode(found.page[-1].place) if found.more else UNSET,
     )
     return typed_result(result)
 
 
-def _place(conversation: Conversation) -> Place:
-    return -conversation.state.updated_at, conversation.id
-
-
-def _summary(conversation: Conversation, *, full: bool) -> ConversationSummary:
-    state = conversation.state
+def _summary(listed: Listed, *, full: bool) -> ConversationSummary:
+    summary = listed.summary
     return ConversationSummary(
-        conversation_id=conversation.id,
-        title=state.title,
-        updated_at=iso(state.updated_at) if full else UNSET,
-        cwd=state.cwd if full else UNSET,
-        state=state.phase.value if full else UNSET,
+        conversation_id=listed.conversation_id,
+        title=summary.title,
+        updated_at=iso(summary.updated_at) if full else UNSET,
+        cwd=summary.cwd if full else UNSET,
+        state=summary.state if full else UNSET,
     )
 
 

@@ -24,11 +24,11 @@ DEFAULT_LIMIT: Final = 100
 
 
 async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResult:
-    conversation = call.conversation(args.conversation_id)
+    conversation = await call.conversation(args.conversation_id)
     log = conversation.log
     after, limit = Seq(args.after or 0), args.limit or DEFAULT_LIMIT
-    if after > log.last:
-        raise PositionBeyondEnd(after=after, last=log.last)
+    if after > log.durable:
+        raise PositionBeyondEnd(after=after, last=log.durable)
     hidden = hidden_events(full=call.session.full)
     conversation.questions.read_once()
 
@@ -40,7 +40,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
         try:
             async with asyncio.timeout(args.wait_seconds):
                 while not found and not call.host.conversations.closing:
-                    await conversation.wait_beyond(log.last)
+                    await conversation.wait_beyond(log.durable)
                     found = newer()
         except TimeoutError:
             # Nothing new is an answer too; but the answer goes up to the end of the log, and something
@@ -55,9 +55,9 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     more = page < len(found)
     result = ConversationReadResult(
         events=tuple(events),
-        open=() if more else tuple(_open(log)),
-        seq=found[page - 1].seq if more else log.last,
-        state=conversation.state.phase.value,
+        open=() if more or not log.is_durable else tuple(_open(log)),
+        seq=found[page - 1].seq if more else log.durable,
+        state=conversation.book.phase.value,
     )
     return typed_result(result)
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec import UNSET
 
-from parley.config.types import Chosen, Wanted
+from parley.config.types import Wanted
 from parley.errors import NoContent
-from parley.runtime.conversations import Accepted, Conversation
+from parley.runtime.conversation import Accepted, Conversation
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
 from parley.wire.mcp import typed_result
@@ -22,11 +22,8 @@ _OVERRIDES: Final = ("model", "cwd", "approval_policy", "sandbox", "config", "pr
 async def send(call: ToolCall, args: SendMessageArguments) -> None:
     if not args.content:
         raise NoContent
-    conversation = call.conversation(args.conversation_id)
+    conversation = await call.conversation(args.conversation_id)
     overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
-
-    def choose(before: Chosen) -> Chosen:
-        return call.host.loader.choose(overrides, before)
 
     def accepted(message: Accepted) -> None:
         # The answer leaves before the turn's first event: a client that sends and then waits for
@@ -41,7 +38,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         args.content,
         message_id=message_id,
         parent_id=_parent(call, args, conversation),
-        choose=None if overrides == Wanted() else choose,
+        wanted=None if overrides == Wanted() else overrides,
         accepted=accepted,
     )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from parley.conversation.state import Phase
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
 from parley.server.wording import listed
@@ -14,19 +13,21 @@ __all__ = ["status"]
 
 
 async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
-    conversation = call.conversation(args.conversation_id)
-    state = conversation.state
+    conversation = await call.conversation(args.conversation_id)
+    owner = (await call.host.conversations.head(conversation.id)).owner
+    state, phase = conversation.state, conversation.book.phase
     question = conversation.questions.open
-    running = conversation.turn is not None
+    if phase is Phase.IDLE:
+        owner = None  # it is about to let go
     result = ConversationStatusResult(
-        state=state.phase.value,
-        seq=conversation.log.last,
+        state=phase.value,
+        seq=conversation.log.durable,
         title=state.title,
         cwd=state.cwd,
         model=state.model,
         updated_at=iso(state.updated_at),
         questions=() if question is None else (listed(question, conversation.id),),
         tokens=state.tokens,
-        owner=Owner(pid=os.getpid(), since=iso(state.since)) if running else None,
+        owner=None if owner is None else Owner(pid=owner.pid, since=iso(state.since)),
     )
     return typed_result(result)

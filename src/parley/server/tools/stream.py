@@ -12,10 +12,10 @@ __all__ = ["stream"]
 
 
 async def stream(call: ToolCall, args: ConversationStreamArguments) -> None:
-    conversation = call.conversation(args.conversation_id)
+    conversation = await call.conversation(args.conversation_id)
     after = Seq(args.after or 0)
-    if after > conversation.log.last:
-        raise PositionBeyondEnd(after=after, last=conversation.log.last)
+    if after > conversation.log.durable:
+        raise PositionBeyondEnd(after=after, last=conversation.log.durable)
     event_meta = call.session.full if args.event_meta is None else args.event_meta
     call.answer(typed_result(StreamStarted()))
     call.session.open_stream(conversation, call.call, after=after, event_meta=event_meta)

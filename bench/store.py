@@ -1,0 +1,105 @@
+"""What it costs to write events down so that neither a kill nor a power cut takes them back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from bench.report import Row
+from bench.servers import Parley
+from parley.conversation.log import Entry
+from parley.ports.store import Lease, Summary
+from parley.stores.sqlite import SqliteStore
+from parley.wire.ids import ConversationId, Seq
+
+__all__ = ["store"]
+
+PRODUCERS: Final = (1, 100)
+SECONDS: Final = 3.0
+BODY: Final = b'{"type":"agent_message","message":"%b"}' % (b"Some words of an agent. " * 8)
+SYNCS: Final = 200
+SYNCED: Final = 4096
+"""Bytes: a page of the database."""
+
+
+class _Run(NamedTuple):
+    a_second: float
+    p50: float
+    p99: float
+    """Seconds from handing an event over to knowing that it is on disk."""
+
+
+def store(*, repetitions: int) -> list[Row]:
+    """Events of about 200 bytes, one a transaction unless others wait; the best run of each counts."""
+    with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=Path.cwd()) as directory:
+        sync_ms = _sync(Path(directory, "synced")) * 1000
+        rows = []
+        for producers in PRODUCERS:
+            runs = [
+                asyncio.run(_run(Path(directory, f"{producers}-{number}"), producers))
+                for number in range(repetitions)
+            ]
+            rows += _rows(producers, max(runs), sync_ms, repetitions)
+    return rows
+
+
+def _rows(producers: int, run: _Run, sync_ms: float, repetitions: int) -> list[Row]:
+    who = "1 producer" if producers == 1 else f"{producers} producers"
+    notes = (
+        f"acknowledged after {run.p50 * 1000:.2f} ms at the median, {run.p99 * 1000:.2f} ms at the 99th percentile",
+        f"one fdatasync of {SYNCED} bytes on this disk takes {sync_ms:.2f} ms; best of {repetitions}",
+    )
+    return [
+        Row(what=f"durable events, {who}", unit="/s", values={Parley.name: run.a_second}, notes=notes),
+        Row(what=f"acknowledged, {who}", unit="ms", values={Parley.name: run.p50 * 1000}),
+    ]
+
+
+async def _run(home: Path, producers: int) -> _Run:
+    opened = SqliteStore(str(home))
+    leases: list[Lease] = []
+    for number in range(producers):
+        name = ConversationId(f"00000000-0000-4000-8000-{number:012}")
+        await opened.create(name, [], _summary(0.0))
+        leases.append(await opened.acquire(name, address=""))
+    began = time.perf_counter()
+    taken = await asyncio.gather(*(_produce(opened, lease, until=began + SECONDS) for lease in leases))
+    ended = time.perf_counter()
+    await opened.close()
+    seconds = sorted(one for each in taken for one in each)
+    return _Run(len(seconds) / (ended - began), median(seconds), seconds[len(seconds) * 99 // 100])
+
+
+async def _produce(opened: SqliteStore, lease: Lease, *, until: float) -> list[float]:
+    taken: list[float] = []
+    seq, now = lease.last, time.perf_counter()
+    while now < until:
+        seq = Seq(seq + 1)
+        await opened.append(lease, [Entry(seq, now, "agent_message", True, BODY)], _summary(now))
+        before, now = now, time.perf_counter()
+        taken.append(now - before)
+    return taken
+
+
+def _summary(updated_at: float) -> Summary:
+    return Summary(title="A title", cwd="/work", model="gpt-5", state="running", updated_at=updated_at)
+
+
+def _sync(path: Path) -> float:
+    """Seconds at the median."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        taken = []
+        for number in range(SYNCS):
+            began = time.perf_counter()
+            os.pwrite(fd, bytes(SYNCED), number * SYNCED)
+            os.fdatasync(fd)
+            taken.append(time.perf_counter() - began)
+        return median(taken)
+    finally:
+        os.close(fd)

@@ -1,0 +1,56 @@
+"""What a home need not keep any longer: how much that is, and removing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from parley.errors import OwnedElsewhere, UnknownConversation
+from parley.ports.store import Listed
+from parley.stores.sqlite import Freed, SqliteStore
+from parley.wire.ids import START
+
+__all__ = ["Removed", "Unneeded", "find_unneeded", "remove_unneeded"]
+
+DAY_SECONDS: Final = 86_400
+
+
+class Unneeded(NamedTuple):
+    """What may go."""
+
+    conversations: Sequence[Listed]
+    conversation_bytes: int
+    blobs: Freed
+
+
+class Removed(NamedTuple):
+    conversations: int
+    blobs: Freed
+
+
+async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Unneeded:
+    """Archived conversations in which nothing happened for so many days (0: none), and blobs of no conversation."""
+    expired = await store.expired(archived_before=now - keep_days * DAY_SECONDS) if keep_days else []
+    size = 0
+    for listed in expired:
+        at = START
+        while page := await store.read(listed.conversation_id, after=at):
+            at = page[-1].seq
+            size += sum(len(entry.body) for entry in page)
+    return Unneeded(expired, size, await store.unused_blobs())
+
+
+async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
+    """Remove these conversations, but those that somebody has taken up meanwhile, and then all blobs of none."""
+    removed = 0
+    for listed in unneeded.conversations:
+        with suppress(OwnedElsewhere, UnknownConversation):
+            lease = await store.acquire(listed.conversation_id, address="")
+            head = await store.head(listed.conversation_id)
+            if head.archived and head.summary == listed.summary:
+                await store.delete(lease)
+                removed += 1
+            else:
+                await store.release(lease)
+    return Removed(removed, await store.tidy())

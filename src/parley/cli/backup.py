@@ -1,0 +1,65 @@
+"""`parley backup`: a copy of all conversations of a home."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from parley.cli.ending import run_unless_ended
+from parley.cli.here import loader_here, shown
+from parley.cli.options import options_in
+from parley.cli.overrides import BadLine
+from parley.errors import ParleyError, StoreFailed
+
+__all__ = ["run_backup"]
+
+USAGE: Final = """\
+usage: parley backup FILE
+
+Write all conversations of the home into one file, as they are at one moment,
+while servers go on using them. The file is a home's parley.db: put into an
+empty home under that name, it is that home. Settings and keys are not in it.
+
+options:
+  -h, --help   this text
+
+exit code: 0 when it was written, 2 for a wrong command line, else 1.
+"""
+
+
+def run_backup(arguments: Sequence[str]) -> int:
+    """Write it, and return the exit code that the usage tells of."""
+    try:
+        given = options_in(arguments, command="backup")
+        if given is None:
+            print(USAGE, end="")
+            return 0
+        if len(given.operands) != 1:
+            raise BadLine("one file has to be named; try `parley backup --help`")
+    except BadLine as error:
+        print(f"parley backup: {error}", file=sys.stderr)
+        return 2
+    (path,) = given.operands
+    if os.path.lexists(path):
+        print(f"parley backup: {shown(path)} is there already, and nothing is written over it", file=sys.stderr)
+        return 1
+    try:
+        code = run_unless_ended(_back_up(loader_here().home, path))
+        if code == 0:
+            print(f"{shown(path)}: {os.path.getsize(path):,} bytes")
+        return code
+    except StoreFailed as error:
+        print(f"parley backup: it cannot be written: {error.detail}", file=sys.stderr)
+    except ParleyError as error:
+        print(f"parley backup: {error}", file=sys.stderr)
+    return 1
+
+
+async def _back_up(home: str, path: str) -> int:
+    from parley.app.files.homes import open_home
+
+    async with open_home(home) as store:
+        await store.backup(path)
+    return 0

@@ -1,0 +1,95 @@
+"""`parley export`: a conversation as a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from parley.cli.ending import run_unless_ended
+from parley.cli.here import loader_here, shown
+from parley.cli.options import options_in
+from parley.cli.overrides import BadLine
+from parley.errors import ParleyError, UnknownConversation, os_detail
+
+__all__ = ["run_export"]
+
+USAGE: Final = """\
+usage: parley export [OPTIONS] ID
+
+Write a conversation of the home as JSON Lines: a line about it, then one for
+each entry of its log. Images and the output of commands are inside. It is
+written as it is at this moment, also while a turn of it runs, and nothing is
+changed. `parley import` reads it, in this home or another.
+
+options:
+  -o, --output FILE   write to a file, which is there once it is whole; to stdout
+                      without it
+  --force             write the file also where there is one of that name
+  -h, --help          this text
+
+exit code: 0 when it was written, 2 for a wrong command line, else 1.
+"""
+
+STDOUT: Final = 1
+
+
+def run_export(arguments: Sequence[str]) -> int:
+    """Write it, and return the exit code that the usage tells of."""
+    try:
+        given = options_in(
+            arguments, command="export", flags=("--force",), values={"-o": "--output", "--output": "--output"}
+        )
+        if given is None:
+            print(USAGE, end="")
+            return 0
+        if len(given.operands) != 1:
+            raise BadLine("one conversation has to be named, by its id; try `parley export --help`")
+    except BadLine as error:
+        print(f"parley export: {error}", file=sys.stderr)
+        return 2
+    path = given.last("--output")
+    if path is not None and os.path.lexists(path) and "--force" not in given.flags:
+        print(f"parley export: {shown(path)} is there already; --force writes it anew", file=sys.stderr)
+        return 1
+    try:
+        home = loader_here().home
+        if path is None:
+            return _to_stdout(home, given.operands[0])
+        return run_unless_ended(_to_file(home, given.operands[0], path))
+    except UnknownConversation as error:
+        print(f"parley export: there is no conversation {shown(error.conversation)} here", file=sys.stderr)
+    except ParleyError as error:
+        print(f"parley export: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"parley export: it cannot be written: {os_detail(error)}", file=sys.stderr)
+    return 1
+
+
+def _to_stdout(home: str, conversation_id: str) -> int:
+    # There is nothing to be taken back: a signal, or a reader that has seen enough, simply ends it.
+    for number in (signal.SIGPIPE, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    with open(STDOUT, "wb", closefd=False) as out:
+        asyncio.run(_export(home, conversation_id, out.write))
+    return 0
+
+
+async def _to_file(home: str, conversation_id: str, path: str) -> int:
+    from parley.app.files.exporting import written_whole
+
+    with written_whole(path) as file:
+        await _export(home, conversation_id, file.write)
+    return 0
+
+
+async def _export(home: str, conversation_id: str, write: Callable[[bytes], object]) -> None:
+    from parley.app.files.exporting import export_conversation
+    from parley.app.files.homes import open_home
+
+    async with open_home(home) as store:
+        await export_conversation(store, conversation_id.lower(), write, now=time.time())

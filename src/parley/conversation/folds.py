@@ -1,0 +1,74 @@
+"""All that a log says, folded as it grows, or again from what was kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from parley.conversation.history import History
+from parley.conversation.log import Entry, Happened
+from parley.conversation.questions import Ledger
+from parley.conversation.records import RECORD_TYPES, CommandOutput, record_type
+from parley.conversation.spending import Spending
+from parley.conversation.state import State
+from parley.conversation.wishes import Wishes
+from parley.wire.events import (
+    ApplyPatchApprovalRequest,
+    ExecApprovalRequest,
+    LimitReached,
+    TokenCount,
+    UserMessage,
+    event_type,
+)
+
+__all__ = ["Folds"]
+
+_EVENTS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    event_type(cls): msgspec.json.Decoder(cls)
+    for cls in (UserMessage, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
+}
+"""The events from which something follows."""
+_RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(cls) for kind, cls in RECORD_TYPES.items() if kind != record_type(CommandOutput)
+}
+
+
+class Folds:
+    """What follows from one log."""
+
+    __slots__ = ("history", "ledger", "spending", "state", "wishes")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self.state, self.history, self.ledger, self.wishes = State(), History(), Ledger(), Wishes()
+        self.spending = Spending()
+
+    def apply(self, happened: Happened, *, at: float) -> None:
+        """Take in one entry.
+
+        Raises:
+            ValueError: the log would contradict itself.
+        """
+        self.state.apply(happened, at=at)
+        self.history.apply(happened)
+        self.ledger.apply(happened, at=at)
+        self.wishes.apply(happened)
+        self.spending.apply(happened, at=at)
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Take in entries that were kept. What is not known here, written by a newer version, says nothing.
+
+        Raises:
+            ValueError: the log contradicts itself, or an entry cannot be read.
+        """
+        for entry in entries:
+            decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
+            if decoder is not None:
+                self.apply(decoder.decode(entry.encoded), at=entry.at)
+            else:
+                self.state.updated_at = entry.at

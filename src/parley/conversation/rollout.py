@@ -1,0 +1,294 @@
+"""Sessions that Codex CLI recorded, retold as conversations of our own.
+
+A rollout file has a line about the session, then the items of its history as the model was sent them, and between
+them lines about its state. What the user said begins a turn; what the model said and was told is taken over, so
+that the next request goes on from the same history. Instructions and environment are left out: ours are made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import Raw, Struct
+
+from parley.conversation.exported import BadFile, Line
+from parley.conversation.history import ABORTED
+from parley.conversation.log import Happened
+from parley.conversation.records import (
+    CallItem,
+    CallOutput,
+    MessageItem,
+    ModelAsked,
+    ModelItem,
+    ModelSaid,
+    OpaqueItem,
+    TurnEnded,
+    TurnStarted,
+)
+from parley.wire.events import AgentMessage, AgentReasoning, ErrorEvent, TaskComplete, TaskStarted, UserMessage
+from parley.wire.ids import CallId, ConversationId, EventId, MessageId
+from parley.wire.items import ImageItem, InputItem, TextItem
+from parley.wire.jsonrpc import decode_lenient, encode
+
+__all__ = ["Retelling", "Session", "read_session"]
+
+T = TypeVar("T")
+
+UNFINISHED: Final = "Turn interrupted: it was recorded without an end"
+
+_MADE_ANEW: Final = ("environment_context", "user_instructions")
+"""Messages in these tags were put in front of the user's."""
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """The first line."""
+
+    id: str
+    timestamp: str
+    """When it began, in ISO 8601."""
+
+    @property
+    def conversation_id(self) -> ConversationId:
+        return ConversationId(str(UUID(self.id)))
+
+
+class _Kind(Struct):
+    type: str = ""
+    role: str = ""
+    record_type: str = ""
+
+
+class _Part(Struct):
+    type: str = ""
+    text: str = ""
+    image_url: str = ""
+
+
+class _Message(Struct):
+    content: tuple[_Part, ...]
+    id: str | None = None
+
+
+class _Reasoning(Struct):
+    summary: tuple[_Part, ...] | None = None
+
+
+class _FunctionCall(Struct):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class _LocalShellCall(Struct):
+    action: Raw
+    call_id: str | None = None
+    id: str | None = None
+
+
+class _Output(Struct):
+    call_id: str
+    output: str
+
+
+_sessions: Final = msgspec.json.Decoder(Session)
+_kinds: Final = msgspec.json.Decoder(_Kind)
+_messages: Final = msgspec.json.Decoder(_Message)
+_reasonings: Final = msgspec.json.Decoder(_Reasoning)
+_function_calls: Final = msgspec.json.Decoder(_FunctionCall)
+_local_shell_calls: Final = msgspec.json.Decoder(_LocalShellCall)
+_outputs: Final = msgspec.json.Decoder(_Output)
+_anything: Final = msgspec.json.Decoder(Any)
+
+
+def read_session(line: bytes) -> Session:
+    """Raises BadFile."""
+    session = _read(_sessions, line)
+    if session is None:
+        raise BadFile(1, "not the first line of a rollout file")
+    try:
+        UUID(session.id)
+    except ValueError:
+        raise BadFile(1, f"{session.id!r} is not the id of a session") from None
+    return session
+
+
+class Retelling:
+    """One session, line by line."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = UUID(session.id)
+        self.left_out = 0
+        """Items that have no place in a conversation of ours, or are not what they say."""
+        self._turns = 0
+        self._messages = 0
+        self._in_turn = False
+        self._is_asked = False
+        """Whether the model has been sent all that stands before."""
+        self._unanswered: list[CallId] = []
+        self._last_text: str | None = None
+        self._ends_in_text = False
+
+    def read(self, lines: Iterable[Line]) -> Iterator[Happened]:
+        """What happened, by the lines behind the first.
+
+        Raises:
+            BadFile: a line is not JSON. Only the last one may be cut off, as a killed program leaves it.
+        """
+        for number, line in lines:
+            try:
+                whole = _mended(line)
+            except msgspec.DecodeError as error:
+                if line.endswith(b"\n"):
+                    raise BadFile(number, f"not JSON: {error}") from None
+                self.left_out += 1
+                break
+            yield from self._retell(whole)
+        yield from self._end_turn()
+
+    def _retell(self, line: bytes) -> Iterator[Happened]:
+        happened: Iterable[Happened] | None = None
+        match _read(_kinds, line):
+            case _Kind(record_type="state"):
+                return
+            case _Kind(type="message", role="user"):
+                happened = self._user_said(line)
+            case _Kind(type="message", role="assistant"):
+                happened = self._assistant_said(line)
+            case _Kind(type="reasoning"):
+                happened = self._reasoned(line)
+            case _Kind(type="function_call"):
+                happened = self._called(line)
+            case _Kind(type="local_shell_call"):
+                happened = self._called_shell(line)
+            case _Kind(type="function_call_output"):
+                happened = self._was_told(line)
+            case _:
+                pass
+        if happened is None:
+            self.left_out += 1
+        else:
+            yield from happened
+
+    # --- items: what each means, or None where it is left out -----------------------------
+
+    def _user_said(self, line: bytes) -> list[Happened] | None:
+        message = _read(_messages, line)
+        content = _content(message.content) if message is not None else ()
+        if message is None or not content:
+            return None
+        if _is_made_anew(content):
+            return []
+        self.left_out += len(message.content) - len(content)
+        self._messages += 1
+        message_id = MessageId(str(uuid5(self._session, str(self._messages))))
+        return [*self._end_turn(), *self._begin_turn(), UserMessage(message_id=message_id, content=content)]
+
+    def _assistant_said(self, line: bytes) -> list[Happened] | None:
+        message = _read(_messages, line)
+        text = "".join(part.text for part in message.content) if message is not None else ""
+        if message is None or not text:
+            return None
+        happened = self._model_said(MessageItem(text=text, id=message.id), AgentMessage(message=text))
+        self._last_text, self._ends_in_text = text, True
+        return happened
+
+    def _reasoned(self, line: bytes) -> list[Happened] | None:
+        reasoning = _read(_reasonings, line)
+        if reasoning is None:
+            return None
+        shown = (AgentReasoning(text=part.text) for part in reasoning.summary or () if part.text)
+        return self._model_said(OpaqueItem(verbatim=Raw(line)), *shown)
+
+    def _called(self, line: bytes) -> list[Happened] | None:
+        call = _read(_function_calls, line)
+        if call is None or not call.call_id:
+            return None
+        return self._model_called(call.call_id, call.name, call.arguments, line)
+
+    def _called_shell(self, line: bytes) -> list[Happened] | None:
+        call = _read(_local_shell_calls, line)
+        call_id = (call.call_id or call.id) if call is not None else None
+        if call is None or not call_id:
+            return None
+        return self._model_called(call_id, "local_shell", bytes(call.action).decode(), line)
+
+    def _model_called(self, call_id: str, name: str, arguments: str, line: bytes) -> list[Happened]:
+        call = CallItem(call_id=CallId(call_id), name=name, arguments=arguments, verbatim=Raw(line))
+        happened = self._model_said(call)
+        self._unanswered.append(call.call_id)
+        return happened
+
+    def _was_told(self, line: bytes) -> list[Happened] | None:
+        told = _read(_outputs, line)
+        if told is None or told.call_id not in self._unanswered:
+            return None
+        call_id = CallId(told.call_id)
+        self._unanswered.remove(call_id)
+        self._is_asked = self._ends_in_text = False
+        return [CallOutput(call_id=call_id, output=told.output)]
+
+    # --- turns ----------------------------------------------------------------------------
+
+    def _model_said(self, item: ModelItem, *shown: Happened) -> list[Happened]:
+        happened: list[Happened] = [] if self._in_turn else self._begin_turn()
+        if not self._is_asked and not self._unanswered:
+            happened.append(ModelAsked())
+            self._is_asked = True
+        self._ends_in_text = False
+        return [*happened, *shown, ModelSaid(item=item)]
+
+    def _begin_turn(self) -> list[Happened]:
+        self._turns += 1
+        self._in_turn, self._is_asked, self._ends_in_text, self._last_text = True, False, False, None
+        return [TurnStarted(event_id=EventId(str(self._turns))), TaskStarted()]
+
+    def _end_turn(self) -> list[Happened]:
+        if not self._in_turn:
+            return []
+        self._in_turn = False
+        if self._ends_in_text and not self._unanswered:
+            ended = TurnEnded(why="done", message=self._last_text)
+            return [TaskComplete(last_agent_message=self._last_text), ended]
+        outputs = [CallOutput(call_id=call_id, output=ABORTED) for call_id in self._unanswered]
+        self._unanswered.clear()
+        return [*outputs, ErrorEvent(message=UNFINISHED), TurnEnded(why="interrupted", message=UNFINISHED)]
+
+
+def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
+    """None: the line is something else than its reader takes it for."""
+    try:
+        return decode_lenient(decoder, line)
+    except msgspec.DecodeError:
+        return None
+
+
+def _mended(line: bytes) -> bytes:
+    """The line as JSON that anybody can read: what goes back to a model is kept as it came."""
+    try:
+        _anything.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return encode(decode_lenient(_anything, line))
+    return line.strip()
+
+
+def _content(parts: Iterable[_Part]) -> tuple[InputItem, ...]:
+    """The parts that a message of ours can have."""
+    content: list[InputItem] = []
+    for part in parts:
+        if part.type in ("input_text", "output_text", "text"):
+            content.append(TextItem(text=part.text))
+        elif part.type == "input_image" and part.image_url:
+            content.append(ImageItem(image_url=part.image_url))
+    return tuple(content)
+
+
+def _is_made_anew(content: tuple[InputItem, ...]) -> bool:
+    match content:
+        case (TextItem(text=text),):
+            said = text.strip()
+            return any(said.startswith(f"<{tag}>") and said.endswith(f"</{tag}>") for tag in _MADE_ANEW)
+        case _:
+            return False

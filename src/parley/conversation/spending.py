@@ -1,0 +1,68 @@
+"""What a log says its turns have used, and how far somebody let them go beyond a limit.
+
+Fed every entry as it is appended. Does not know the limits: settings have them, and `agent/limits.py` compares.
+"""
+
+from __future__ import annotations
+
+from parley.conversation.log import Happened
+from parley.conversation.records import CallOutput, QuestionAsked, QuestionSettled, TokensEstimated, TurnStarted
+from parley.wire.events import LimitReached, TokenCount
+
+__all__ = ["Spending"]
+
+
+class Spending:
+    """The fold over a log."""
+
+    __slots__ = (
+        "_asked_at",
+        "_reached",
+        "_since",
+        "_waited_seconds",
+        "agreed",
+        "conversation_tokens",
+        "turn_calls",
+        "turn_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.conversation_tokens = 0
+        self.turn_tokens = 0
+        """Of the turn that runs, or of the last that ran; so are all that follow."""
+        self.turn_calls = 0
+        """Those that have their output."""
+        self.agreed: dict[str, int] = {}
+        """How much of something was used when somebody last said that it may be more."""
+        self._since = 0.0
+        self._waited_seconds = 0.0
+        self._asked_at = 0.0
+        self._reached: LimitReached | None = None
+
+    def turn_seconds(self, now: float) -> float:
+        """How long the turn has run, without the time in which it waited for answers."""
+        return max(0.0, now - self._since - self._waited_seconds)
+
+    def apply(self, happened: Happened, *, at: float) -> None:
+        """Take in one entry."""
+        match happened:
+            case TurnStarted():
+                self.turn_tokens = self.turn_calls = 0
+                self._since, self._waited_seconds = at, 0.0
+                self.agreed = {limit: used for limit, used in self.agreed.items() if limit == "conversation_tokens"}
+            case TokenCount(total_tokens=tokens) | TokensEstimated(tokens=tokens):
+                self.turn_tokens += tokens
+                self.conversation_tokens += tokens
+            case CallOutput():
+                self.turn_calls += 1
+            case LimitReached():
+                self._reached = happened
+            case QuestionAsked():
+                self._asked_at = at
+            case QuestionSettled(decision=decision):
+                self._waited_seconds += max(0.0, at - self._asked_at)
+                if self._reached is not None and decision in ("approved", "approved_for_session"):
+                    self.agreed[self._reached.limit] = self._reached.used
+                self._reached = None
+            case _:
+                pass

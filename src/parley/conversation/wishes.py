@@ -1,0 +1,84 @@
+"""What clients asked for in settings, message by message: a chain, in which a branch goes on from its parent.
+
+Fed every entry as it is appended. Does not know what a setting is, nor what the wishes come to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from parley.conversation.log import Happened
+from parley.conversation.records import InputRead, SettingsChosen, TurnStarted
+from parley.errors import ParentUnknown
+from parley.wire.events import TaskStarted, UserMessage
+from parley.wire.ids import ConversationId, MessageId
+
+__all__ = ["Wish", "Wishes"]
+
+
+class Wish:
+    """What one call asked for, on top of what was asked for before."""
+
+    def __init__(self, before: Wish | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
+        self.before, self.asked = before, asked
+        self.by = by
+        """The message that asked for it; None: whoever began the conversation."""
+
+
+class Wishes:
+    """The fold over a log."""
+
+    __slots__ = ("_behind", "_message", "_turn_message", "first", "now")
+
+    def __init__(self) -> None:
+        self.first = self.now = Wish(None, {})
+        """What holds before the first message, and what holds now."""
+        self._behind: dict[MessageId, Wish] = {}
+        self._message: MessageId | None = None
+        """What was said last, as long as settings that follow it are those that it asked for."""
+        self._turn_message: MessageId | None = None
+        """The message that began the turn."""
+
+    def apply(self, happened: Happened) -> None:
+        """Take in one entry."""
+        match happened:
+            case SettingsChosen(asked=asked):
+                if self._message is not None:
+                    self.now = self._behind[self._message] = Wish(self.now, asked, self._message)
+                else:
+                    self.first = self.now = Wish(None, asked)
+            case UserMessage(message_id=message_id, parent_message_id=parent):
+                self.now = self._behind[message_id] = self.now if parent is UNSET else self._after(parent)
+                self._message = message_id
+                self._turn_message = self._turn_message or message_id
+            case TurnStarted():
+                self._message = self._turn_message = None
+            case InputRead() | TaskStarted():
+                pass
+            case _:
+                self._message = None
+
+    @property
+    def of_turn(self) -> Wish:
+        """What held when the turn began that runs, or the last that ran."""
+        return self.first if self._turn_message is None else self._behind[self._turn_message]
+
+    def behind(self, parent: MessageId | None, conversation_id: ConversationId) -> Wish:
+        """What held behind a message; now, where none is named. The conversation itself: before the first one.
+
+        Raises:
+            ParentUnknown: there is no such message.
+        """
+        if parent is None:
+            return self.now
+        if parent == MessageId(conversation_id):
+            return self.first
+        try:
+            return self._behind[parent]
+        except KeyError:
+            raise ParentUnknown(parent) from None
+
+    def _after(self, parent: MessageId) -> Wish:
+        return self._behind.get(parent, self.first)

@@ -1,0 +1,204 @@
+"""The processes of a home: each listens on a socket in its directory `run`, and finds the others there.
+
+Does not know what they say to each other. Nothing is made, bound or listed before somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from functools import cached_property
+from typing import Any, Final
+
+from msgspec import Raw
+
+from parley.errors import StoreFailed, os_detail
+from parley.peers.link import SocketLink
+from parley.transports.unix import Connection, Listener, connect, names_in
+
+__all__ = ["HomePeers"]
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 2.0
+"""How long one that lets nobody in is tried: it is very busy, or was stopped."""
+
+BUSY_SECONDS: Final = 0.02
+"""When it is tried again; the system does not tell when there is room."""
+
+KEEP_SECONDS: Final = 30.0
+"""How long a connection stays open that was made to tell something: turns come in bursts, and news of them too."""
+
+CLOSE_SECONDS: Final = 0.2
+"""How long the end waits for what was said to be read. Ample for a process that runs, and it leaves a server its
+time to stop in order."""
+
+Serve = Callable[[Connection], Coroutine[Any, Any, None]]
+
+
+class HomePeers:
+    """The port `Peers`, by sockets in a directory. `serve` has each connection of another process to the end."""
+
+    def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
+        """`home` is a path, or finds it when it is first needed; what it raises then, `listen` does."""
+        self._home = home
+        self._serve, self._keep_seconds = serve, keep_seconds
+        self._listener: Listener | None = None
+        self._links: set[SocketLink] = set()
+        self._told: dict[str, SocketLink] = {}
+        """Kept to tell more, by address; `_links` has them, too."""
+        self._forgetting: asyncio.TimerHandle | None = None
+        self._untold: list[tuple[str, bytes]] = []
+        self._served: dict[Connection, asyncio.Task[None]] = {}
+        self._reading: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @cached_property
+    def _directory(self) -> str:
+        home = self._home
+        return os.path.join(home() if callable(home) else home, "run")
+
+    @property
+    def address(self) -> str:
+        return "" if self._listener is None else self._listener.name
+
+    async def listen(self) -> None:
+        if self._listener is not None or self._closed:
+            return
+        try:
+            self._listener = Listener(self._directory, on_connection=self._accepted)
+        except OSError as error:
+            raise StoreFailed(f"{self._directory}: no socket for other processes: {os_detail(error)}") from error
+
+    async def connect(
+        self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> SocketLink | None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                while not self._closed:
+                    try:
+                        return self._connect(address, hear=hear, gone=gone)
+                    except BlockingIOError:
+                        await asyncio.sleep(BUSY_SECONDS)
+        except OSError as error:  # also when the time is over
+            log.warning("%s cannot be reached: %s", address, str(error) or "it lets nobody in")
+        return None
+
+    def tell_all(self, method: str, params: bytes) -> None:
+        if self._closed:
+            return
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._untold.append((method, params))
+
+    async def close(self) -> None:
+        self._tell()
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        for connection in self._served:
+            connection.stop_reading()
+        tasks = (*self._served.values(), *self._reading)
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for link in tuple(self._told.values()):
+                    await link.flush()
+                while self._served:
+                    await asyncio.wait(self._served.values())
+        except TimeoutError:
+            log.warning("another process did not read all that it was told")
+        finally:
+            for link in tuple(self._links):
+                link.close()
+            for connection in tuple(self._served):
+                connection.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- whoever connects to us ------------------------------------------------------------
+
+    def _accepted(self, connection: Connection) -> None:
+        task = asyncio.get_running_loop().create_task(self._have_served(connection))
+        self._served[connection] = task
+        task.add_done_callback(lambda _: self._served.pop(connection))
+
+    async def _have_served(self, connection: Connection) -> None:
+        try:
+            await self._serve(connection)
+        except Exception:
+            log.exception("a connection of another process failed")
+        else:
+            await _flushed(connection)
+        finally:
+            connection.close()
+
+    # --- to others -----------------------------------------------------------------------
+
+    def _connect(
+        self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> SocketLink | None:
+        connection = connect(self._directory, address)
+        if connection is None:
+            return None
+        link = SocketLink(connection, hear=hear, gone=gone)
+        self._links.add(link)
+        task = asyncio.get_running_loop().create_task(link.read())
+        self._reading.add(task)
+        task.add_done_callback(lambda _: self._read(link, task))
+        return link
+
+    def _read(self, link: SocketLink, task: asyncio.Task[None]) -> None:
+        self._links.discard(link)
+        self._reading.discard(task)
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        if not untold or self._closed:
+            return
+        try:
+            names = names_in(self._directory)
+        except OSError as error:
+            log.warning("other processes cannot be told: %s", error)
+            return
+        for name in names:
+            link = None if name == self.address else self._link_to(name)
+            if link is not None and link.keeps_up:
+                for method, params in untold:
+                    link.notify(method, params)
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)
+
+    def _link_to(self, name: str) -> SocketLink | None:
+        if name not in self._told:
+            try:
+                link = self._connect(name, hear=lambda method, params: None, gone=lambda: self._lose(name))
+            except OSError as error:
+                log.debug("%s was not told: %s", name, error)
+                return None
+            if link is None:
+                return None
+            self._told[name] = link
+        return self._told[name]
+
+    def _lose(self, name: str) -> None:
+        self._told.pop(name, None)
+
+    def _forget(self) -> None:
+        told, self._told = self._told, {}
+        for link in told.values():
+            link.close()
+
+
+async def _flushed(connection: Connection) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await connection.outbox.flush()
+    except TimeoutError:
+        log.warning("another process did not read all that it was told")

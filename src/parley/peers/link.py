@@ -1,0 +1,117 @@
+"""One connection to another process: requests and their answers, notifications, and the end.
+
+Knows ids and order. Does not know a single method.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Final
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from parley.transports.unix import Connection
+from parley.wire.framing import Overlong
+from parley.wire.jsonrpc import (
+    METHOD_NOT_FOUND,
+    Message,
+    RequestId,
+    decode_message,
+    error_response,
+    notification,
+    request,
+)
+
+__all__ = ["SocketLink"]
+
+log = logging.getLogger(__name__)
+
+_NO_PARAMS: Final = Raw(b"{}")
+
+
+class SocketLink:
+    """A link that `read` keeps alive. What does not speak as it should is taken for gone: something was missed."""
+
+    def __init__(
+        self, connection: Connection, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._hear, self._gone = hear, gone
+        self._ids = count(1)
+        self._waiting: dict[RequestId, Callable[[Message], None]] = {}
+        self._listens = True
+        self._closed = False
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it reads what it is sent."""
+        return self._connection.outbox.writable
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        request_id = next(self._ids)
+        if self._listens:
+            self._waiting[request_id] = answered
+            self._connection.outbox.send(request(request_id, method, params))
+
+    def notify(self, method: str, params: bytes) -> None:
+        self._connection.outbox.send(notification(method, params))
+
+    def close(self) -> None:
+        self._closed = True
+        self._stop()
+        self._connection.close()
+
+    async def flush(self) -> None:
+        """Return when everything that was said has left, or the link is gone."""
+        await self._connection.outbox.flush()
+
+    async def read(self) -> None:
+        """Hear the other process, until one of both ends it."""
+        try:
+            await self._connection.read(self._take)
+        finally:
+            self._stop()
+            self._connection.close()
+        if not self._closed:
+            self._closed = True
+            _safely(self._gone)
+
+    def _stop(self) -> None:
+        self._listens = False
+        self._waiting.clear()
+        self._connection.stop_reading()
+
+    def _take(self, frame: bytes | Overlong) -> None:
+        if not self._listens:
+            return
+        try:
+            message = None if isinstance(frame, Overlong) else decode_message(frame)
+        except msgspec.DecodeError as error:
+            log.warning("another process of the home said what is no message: %s", error)
+            message = None
+        if message is None:
+            self._stop()
+        elif not isinstance(message.method, str):
+            self._take_answer(message)
+        elif isinstance(message.id, UnsetType):
+            params = _NO_PARAMS if isinstance(message.params, UnsetType) else message.params
+            _safely(partial(self._hear, message.method, params))
+        else:
+            what = f"method not found: {message.method}"
+            self._connection.outbox.send(error_response(message.id, METHOD_NOT_FOUND, what))
+
+    def _take_answer(self, message: Message) -> None:
+        answered = None if isinstance(message.id, UnsetType) else self._waiting.pop(message.id, None)
+        if answered is not None:
+            _safely(partial(answered, message))
+
+
+def _safely(do: Callable[[], None]) -> None:
+    try:
+        do()
+    except Exception:
+        log.exception("what another process said was taken in vain")

@@ -1,0 +1,181 @@
+"""Where logs are kept: durable, and shared by every process that has the same home.
+
+A store keeps entries as they were encoded, and beside each log what a list shows of it. It does not know what
+an entry means. Who writes to a conversation holds its *lease*: only one does, and one whose lease was taken
+over meanwhile cannot write any more, whatever it believes.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from parley.conversation.log import Entry
+from parley.conversation.state import State
+from parley.wire.ids import ApprovalId, ConversationId, Seq
+
+__all__ = ["PAGE", "Found", "Head", "Lease", "Listed", "Owner", "Place", "Query", "StateName", "Store", "Summary"]
+
+StateName = Literal["idle", "running", "asking"]
+PAGE = 2000
+"""Entries that are written or read in one go, at most: nobody else can write meanwhile."""
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    """The process that holds a lease."""
+
+    pid: int
+    address: str
+    """Where it listens to the other processes; empty: nowhere."""
+    since: float
+    """In seconds since the epoch."""
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What a list shows of a conversation; a fold over its log, written together with the entries."""
+
+    title: str
+    cwd: str
+    model: str
+    state: StateName
+    updated_at: float
+    """In seconds since the epoch."""
+
+    @classmethod
+    def of(cls, state: State) -> Summary:
+        return cls(
+            title=state.title,
+            cwd=state.cwd,
+            model=state.model,
+            state=state.phase.value,
+            updated_at=state.updated_at,
+        )
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right to append to one conversation."""
+
+    conversation_id: ConversationId
+    epoch: int
+    """Higher than that of every lease before it."""
+    last: Seq
+    """The last position when it was taken: what was not read up to here has to be read first."""
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """How a conversation stands."""
+
+    last: Seq
+    epoch: int
+    owner: Owner | None
+    """Who holds the lease now, and is alive."""
+    summary: Summary
+    archived: bool
+
+
+Place = tuple[float, ConversationId]
+"""Where a conversation stands in a list: its last activity, and its id where two are equal."""
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which conversations are wanted: those to which all of it applies."""
+
+    cwd: str | None = None
+    text: str | None = None
+    """Some of the title or of what the user or the agent said, in upper or lower case."""
+    state: StateName | None = None
+    archived: bool | None = False
+    """None: whether or not they are."""
+    asked: ApprovalId | None = None
+    """The conversation in which this question was asked."""
+    behind: Place | None = None
+    """Only what comes behind this one."""
+    limit: int = 50
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    conversation_id: ConversationId
+    summary: Summary
+    archived: bool
+    owned: bool
+    """Whether somebody holds its lease. One that is not idle and has no owner was left by a process that died."""
+
+    @property
+    def place(self) -> Place:
+        return self.summary.updated_at, self.conversation_id
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """One page of a list, latest activity first; then by id, the greatest first."""
+
+    page: tuple[Listed, ...]
+    more: bool
+    """Whether there are others behind the last one."""
+
+
+class Store(Protocol):
+    """All logs of one home.
+
+    Everything that writes is on disk when it returns: neither the end of this process nor of the computer
+    takes it back. Raises `StoreFailed` where the system refuses (a full disk); nothing was changed then.
+    A conversation that does not exist raises `UnknownConversation`.
+    """
+
+    async def create(
+        self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
+    ) -> None:
+        """Begin a log with these entries, which count from 1; nobody has its lease. At most `PAGE` of them.
+
+        Raises `StoreFailed` where there is one of that id.
+        """
+        ...
+
+    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+        """Take the lease and raise the epoch, in one step.
+
+        Raises:
+            OwnedElsewhere: another process, or somebody else in this one, holds it.
+        """
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give it back; nothing happens where it is not held any more."""
+        ...
+
+    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
+        """Write entries behind the last one, all or none. What is handed over first is written first.
+
+        The result is there when they are on disk. It may be there at once. Cancelling it changes nothing.
+
+        Fails with:
+            Fenced: the lease is not held any more, or the log goes on behind the place where these begin.
+            StoreFailed: the system refuses, or refused what was handed over before these.
+        """
+        ...
+
+    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
+        """Entries behind a position, in order, `PAGE` of them at most; none: that was the end."""
+        ...
+
+    async def head(self, conversation_id: ConversationId) -> Head: ...
+
+    async def find(self, query: Query) -> Found: ...
+
+    async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
+        """Take it out of lists, or put it back."""
+        ...
+
+    async def delete(self, lease: Lease) -> None:
+        """Remove the log, and give back its lease with it.
+
+        Raises:
+            Fenced: the lease is not held any more.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was begun, give back every lease, and let go of everything."""
+        ...

@@ -1,0 +1,27 @@
+"""For a process that shares its conversations with no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Raw
+
+__all__ = ["Alone"]
+
+
+class Alone:
+    """The port `Peers`: there are none."""
+
+    address = ""
+
+    async def listen(self) -> None:
+        pass
+
+    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> None:
+        return None
+
+    def tell_all(self, method: str, params: bytes) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,346 @@
+"""One conversation as this process has it: its log, what follows from it, who reads it, and the right to write.
+
+What is written is true at once for whoever writes next, and is shown when it is on disk. If that fails it has
+not happened: everything goes back to what is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from parley.conversation.folds import Folds
+from parley.conversation.log import Delta, Entry, Happened, ItemKind, Log, encode_delta
+from parley.conversation.output import OutputDelta, encode_output_delta
+from parley.conversation.records import QuestionAsked, TurnEnded, record_type
+from parley.conversation.state import Phase
+from parley.errors import Fenced, StoreFailed
+from parley.ports.clock import Clock
+from parley.ports.store import Lease, Store, Summary
+from parley.runtime.readers import Reader
+from parley.wire.events import OutputStream
+from parley.wire.ids import CallId, ConversationId, ItemId, Seq
+
+__all__ = ["Book", "outlast"]
+
+log = logging.getLogger(__name__)
+
+_ASKED: Final = record_type(QuestionAsked)
+_ENDED: Final = record_type(TurnEnded)
+
+
+async def outlast(written: asyncio.Future[None]) -> None:
+    """Wait for what is under way, however often we are told to stop; then stop."""
+    told: asyncio.CancelledError | None = None
+    while not written.done():
+        try:
+            await asyncio.wait({written})
+        except asyncio.CancelledError as stop:
+            told = stop
+    if told is not None:
+        raise told
+    written.result()
+
+
+class Book:
+    """Writing is for whoever holds the lease; reading is for everybody."""
+
+    def __init__(self, conversation_id: ConversationId, store: Store, clock: Clock) -> None:
+        self.id = conversation_id
+        self.log = Log()
+        self.folds = Folds()
+        self.phase = Phase.IDLE
+        """As it is on disk: what was written just now may have changed it, and may be taken back."""
+        self._store, self._clock = store, clock
+        self._lease: Lease | None = None
+        self._readers: list[Reader] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._set_back = 0
+        """How often something could not be written."""
+        self._reading_on = asyncio.Lock()
+        self._opening = False
+        self._told_by: object = None
+        self.on_taken: Callable[[], None] = lambda: None
+        """Called when something was taken in that another process has written."""
+        self.on_dropped: Callable[[Reader], None] = lambda reader: None
+        """Called when a reader failed."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when another process has taken the right to write."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we may write."""
+        return self._lease is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads, or waits for something to read."""
+        return bool(self._readers or self._waiting)
+
+    # --- who may write -----------------------------------------------------------------
+
+    async def create(self, *happened: Happened) -> None:
+        """Begin the log.
+
+        Raises:
+            StoreFailed: it cannot be.
+        """
+        at = self._clock.now()
+        entries = self.log.append(happened, at=at)
+        for one in happened:
+            self.folds.apply(one, at=at)
+        await self._store.create(self.id, entries, self._summary())
+        self.log.durable, self.phase = self.log.last, self.folds.state.phase
+
+    async def load(self) -> None:
+        """Take in what others have written since we looked last.
+
+        Raises:
+            UnknownConversation: it is not there, or not there any more.
+            StoreFailed: it cannot be read.
+        """
+        async with self._reading_on:
+            while True:
+                after = self.log.durable
+                page = await self._store.read(self.id, after=after)
+                if not page or self._lease is not None or self._told_by is not None:
+                    return  # who writes knows everything, and who is told must not know more than that
+                if after == self.log.durable:
+                    self.take(page)
+
+    async def open(self, *, address: str) -> None:
+        """Take the right to write, and take in what others have written before.
+
+        `address` is where this process listens to the others.
+
+        Raises:
+            OwnedElsewhere: another has it.
+            UnknownConversation: it is not there any more.
+            StoreFailed: it cannot be.
+        """
+        if self._lease is not None:
+            return
+        lease = await self._store.acquire(self.id, address=address)
+        self._opening, self._told_by = True, None
+        try:
+            await self.load()
+            if self.log.durable != lease.last:
+                raise StoreFailed(f"the log ends at {self.log.durable} and should at {lease.last}")
+        except BaseException:
+            await outlast(asyncio.ensure_future(self._store.release(lease)))
+            raise
+        finally:
+            self._opening = False
+        self._lease = lease
+        self.log.begin_series(lease.epoch)
+
+    async def close(self) -> None:
+        """Give the right to write back."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await outlast(asyncio.ensure_future(self._store.release(lease)))
+
+    async def delete(self) -> None:
+        """Remove it for ever; the right to write goes with it."""
+        lease, self._lease = self._lease, None
+        assert lease is not None
+        try:
+            await outlast(asyncio.ensure_future(self._store.delete(lease)))
+        except BaseException:
+            await outlast(asyncio.ensure_future(self._store.release(lease)))
+            raise
+
+    # --- what others write ---------------------------------------------------------------
+
+    def be_told(self, *, by: object, after: Seq) -> bool:
+        """From here on, have what others write from `by` alone. Refused where the log does not end there, or we are
+        about to write ourselves."""
+        if self._opening or self._lease is not None or after != self.log.durable:
+            return False
+        self._told_by = by
+        return True
+
+    def is_told_by(self, by: object) -> bool:
+        return self._told_by is by
+
+    def be_told_no_more(self) -> None:
+        self._told_by = None
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Take in what another process has written."""
+        for some in _between_questions(entries):
+            self.log.take(some)
+            self.folds.replay(some)
+            for reader in self._readers:
+                reader.appended(some[0].seq)
+            if any(entry.type == _ENDED for entry in some):
+                self.log.void()  # whoever was killed has ended nothing of what it was saying
+            self.log.durable, self.phase = self.log.last, self.folds.state.phase
+            self._show()
+            self.on_taken()
+
+    # --- writing -----------------------------------------------------------------------
+
+    async def append(self, *happened: Happened) -> None:
+        """Write these down, all or none; return when they are on disk and shown.
+
+        Raises:
+            StoreFailed: they cannot be; nothing has happened.
+            Fenced: another process has taken over.
+        """
+        if happened:
+            await outlast(self.write(*happened))
+
+    def write(self, *happened: Happened, shown: Callable[[], None] | None = None) -> asyncio.Future[None]:
+        """Write these down, all or none; the result is there when they are on disk and shown.
+
+        `shown` is called when they are on disk, before any reader sees them.
+        """
+        if self._lease is None:
+            raise Fenced
+        at, before = self._clock.now(), self.log.last
+        entries = self.log.append(happened, at=at)  # this can fail, and then nothing has happened
+        try:
+            for one in happened:
+                self.folds.apply(one, at=at)
+        except ValueError:
+            self._go_back(before)
+            raise
+        for reader in self._readers:
+            reader.appended(entries[0].seq)
+        written = self._store.append(self._lease, entries, self._summary())
+        finish = partial(
+            self._written,
+            last=entries[-1].seq,
+            phase=self.folds.state.phase,
+            set_back=self._set_back,
+            shown=shown,
+        )
+        if written.done():
+            finish(written)
+        else:
+            written.add_done_callback(finish)
+        return written
+
+    def _written(
+        self,
+        written: asyncio.Future[None],
+        *,
+        last: Seq,
+        phase: Phase,
+        set_back: int,
+        shown: Callable[[], None] | None,
+    ) -> None:
+        error = written.exception()
+        if set_back != self._set_back:
+            return  # it was taken back with what stood before it
+        if error is not None:
+            self._take_back(error)
+            return
+        self.log.durable, self.phase = last, phase
+        if shown is not None:
+            shown()
+        self._show()
+
+    def _take_back(self, error: BaseException) -> None:
+        log.error("%s: %s", self.id, error)
+        self._set_back += 1
+        self._go_back(self.log.durable)
+        if isinstance(error, Fenced):
+            self._lease = None
+            self.log.void()
+        self._show()
+        if isinstance(error, Fenced):
+            self.on_lost()
+
+    def _go_back(self, position: Seq) -> None:
+        self.log.take_back(position)
+        self.folds.begin()
+        self.folds.replay(self.log.entries)
+
+    def extend(self, kind: ItemKind, text: str) -> None:
+        """More of what is being said."""
+        delta = self.log.extend(kind, text)
+        if self._readers:
+            self.show_delta(delta, encode_delta(delta))
+
+    def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        """More of what a command says."""
+        for delta in self.log.extend_output(call_id, stream, data):
+            # A list of byte values is costly, and while a command floods, often nobody can take it.
+            taken = any(reader.keeps_up for reader in self._readers)
+            self.show_delta(delta, encode_output_delta(delta) if taken else b"")
+
+    def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
+        """More of what is being said in another process."""
+        if (delta := self.log.mirror(item, kind, offset, text)) is not None and self._readers:
+            self.show_delta(delta, encode_delta(delta))
+
+    def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
+        """More of what a command says in another process."""
+        delta = self.log.mirror_output(item, call_id, stream, offset, data)
+        if delta is not None and self._readers:
+            self.show_delta(delta, encode_output_delta(delta))
+
+    def show_delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
+        for reader in self._readers:
+            reader.delta(delta, encoded)
+
+    def _summary(self) -> Summary:
+        return Summary.of(self.folds.state)
+
+    # --- reading -----------------------------------------------------------------------
+
+    def attach(self, reader: Reader) -> None:
+        """Let a reader follow from its cursor on; it says what it lacks when the next entry is shown."""
+        self._readers.append(reader)
+
+    def detach(self, reader: Reader) -> bool:
+        """Forget a reader; whether it was one."""
+        reader.close()
+        if reader not in self._readers:
+            return False
+        self._readers.remove(reader)
+        return True
+
+    async def wait_beyond(self, position: Seq) -> None:
+        """Return when there may be something behind a position: after a write, or a `wake`."""
+        if self.log.durable > position:
+            return
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(changed)
+        try:
+            await changed
+        finally:
+            if changed in self._waiting:
+                self._waiting.remove(changed)
+
+    def wake(self) -> None:
+        """Whoever waits shall look again."""
+        waiting, self._waiting = self._waiting, []
+        for changed in waiting:
+            if not changed.done():
+                changed.set_result(None)
+
+    def _show(self) -> None:
+        for reader in tuple(self._readers):
+            try:
+                reader.pump()
+            except Exception:  # a bug of ours; it may cost this reader, never the turn
+                log.exception("a reader of %s failed and was dropped", self.id)
+                self.detach(reader)
+                self.on_dropped(reader)
+        self.wake()
+
+
+def _between_questions(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """In pieces, so that whoever was asked hears that a question is settled before the next one is asked."""
+    begin = 0
+    for place, entry in enumerate(entries):
+        if entry.type == _ASKED and place > begin:
+            yield entries[begin:place]
+            begin = place
+    yield entries[begin:]

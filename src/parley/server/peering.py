@@ -1,0 +1,214 @@
+"""Another process of the home as our client: it follows what runs here, and passes on what its own clients say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from parley.conversation.log import Cursor, Delta, Entry
+from parley.conversation.output import OutputDelta
+from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown
+from parley.ports.outbox import Outbox
+from parley.runtime.conversation import Accepted, Conversation
+from parley.runtime.readers import Reader
+from parley.server.dispatch import Call, Dispatch, Handler, Notice
+from parley.server.faults import RequestRefused
+from parley.server.host import Host
+from parley.server.requests import Requests
+from parley.server.serve import Transport
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import INVALID_PARAMS, encode, notification
+from parley.wire.peers import (
+    NOT_MINE,
+    REFUSED,
+    AnswerQuestion,
+    Changed,
+    Follow,
+    Followed,
+    InterruptTurn,
+    PeerRead,
+    RenameConversation,
+    ShownDelta,
+    ShownEntry,
+    ShownOutput,
+    Submit,
+    Submitted,
+    Unfollow,
+)
+
+__all__ = ["PeerVoice", "serve_peer"]
+
+log = logging.getLogger(__name__)
+
+Params = TypeVar("Params", bound=Struct)
+
+
+async def serve_peer(transport: Transport, host: Host) -> None:
+    """Serve another process until it is gone. What runs goes on."""
+    peering = _Peering(transport.outbox, host)
+    requests = Requests(transport.outbox, host.request_ids)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            dispatch = Dispatch(
+                transport.outbox, peering.requests, own=requests, tasks=tasks, notices=peering.notices
+            )
+            await transport.read(dispatch.take)
+            dispatch.abandon()
+    finally:
+        peering.gone()
+        transport.outbox.close()
+
+
+class _Peering:
+    """One of the other processes."""
+
+    def __init__(self, out: Outbox, host: Host) -> None:
+        self._out, self._host = out, host
+        self._followed: dict[ConversationId, tuple[Conversation, Reader]] = {}
+        self.requests: Mapping[str, Handler] = {
+            Follow.METHOD: self._follow,
+            Submit.METHOD: self._submit,
+            AnswerQuestion.METHOD: self._answer,
+            InterruptTurn.METHOD: self._interrupt,
+            RenameConversation.METHOD: self._rename,
+        }
+        self.notices: Mapping[str, Notice] = {
+            Unfollow.METHOD: self._unfollow,
+            PeerRead.METHOD: self._read,
+            Changed.METHOD: self._changed,
+        }
+
+    def gone(self) -> None:
+        for conversation_id in tuple(self._followed):
+            self._stop(conversation_id)
+
+    async def _follow(self, call: Call) -> None:
+        wish = _params(Follow, call.params)
+        conversation = self._ours(wish.conversation_id)
+        self._stop(wish.conversation_id)
+        call.answer(encode(Followed(last=conversation.log.durable)))
+        voice = PeerVoice(wish.conversation_id)
+        reader = Reader(conversation.log, Cursor.of_records(wish.after), self._out, voice)
+        self._followed[wish.conversation_id] = conversation, reader
+        conversation.book.attach(reader)
+        reader.pump()
+
+    async def _submit(self, call: Call) -> None:
+        message = _params(Submit, call.params)
+
+        def accepted(taken: Accepted) -> None:
+            event_id = None if taken.turn is None else taken.turn.event_id
+            call.answer(encode(Submitted(event_id=event_id, first=taken.first)))
+
+        conversation = self._ours(message.conversation_id)
+        await self._refusing(conversation.submit_here(message, accepted=accepted))
+
+    async def _answer(self, call: Call) -> None:
+        answer = _params(AnswerQuestion, call.params)
+        conversation = self._ours(answer.conversation_id)
+        await self._refusing(conversation.answer_here(answer))
+        call.answer(b"{}")
+
+    async def _interrupt(self, call: Call) -> None:
+        wish = _params(InterruptTurn, call.params)
+        conversation = self._ours(wish.conversation_id)
+        await self._refusing(conversation.interrupt_here(wish.event_id))
+        call.answer(b"{}")
+
+    async def _rename(self, call: Call) -> None:
+        wish = _params(RenameConversation, call.params)
+        conversation = self._ours(wish.conversation_id)
+        await self._refusing(conversation.rename_here(wish.title))
+        call.answer(b"{}")
+
+    def _unfollow(self, params: Raw) -> None:
+        self._stop(msgspec.json.decode(params, type=Unfollow).conversation_id)
+
+    def _read(self, params: Raw) -> None:
+        said = msgspec.json.decode(params, type=PeerRead)
+        if (followed := self._followed.get(said.conversation_id)) is None:
+            return
+        conversation, reader = followed
+        if said.is_read:
+            conversation.questions.read_by(reader, can_be_asked=said.can_be_asked, full=said.full)
+        else:
+            conversation.questions.left_by(reader)
+
+    def _changed(self, params: Raw) -> None:
+        self._host.conversations.changed(msgspec.json.decode(params, type=Changed).conversation_id)
+
+    def _stop(self, conversation_id: ConversationId) -> None:
+        if (followed := self._followed.pop(conversation_id, None)) is not None:
+            conversation, reader = followed
+            conversation.detach(reader)
+
+    async def _refusing(self, work: Awaitable[None]) -> None:
+        """What is refused here is refused there, in the same words. Where we end, another process has to do it."""
+        try:
+            await work
+        except (OwnedElsewhere, NotOwned, Fenced, ShuttingDown) as error:
+            raise RequestRefused(NOT_MINE, str(error)) from None
+        except ParleyError as error:
+            code = NOT_MINE if self._host.conversations.closing else REFUSED
+            raise RequestRefused(code, str(error)) from None
+
+    def _ours(self, conversation_id: ConversationId) -> Conversation:
+        """One whose turn runs here."""
+        conversation = self._host.conversations.loaded(conversation_id)
+        if conversation is None or conversation.turn is None:
+            raise RequestRefused(NOT_MINE, str(NotOwned()))
+        return conversation
+
+
+def _params(kind: type[Params], params: Raw | msgspec.UnsetType) -> Params:
+    try:
+        return msgspec.json.decode(b"{}" if params is UNSET else params, type=kind)
+    except msgspec.DecodeError as error:
+        raise RequestRefused(INVALID_PARAMS, f"invalid params: {error}") from None
+
+
+class PeerVoice:
+    """All that happens, records included, for another process."""
+
+    hidden: frozenset[str] = frozenset()
+    tells_records = True
+
+    def __init__(self, conversation_id: ConversationId) -> None:
+        self._id = conversation_id
+
+    def entry(self, entry: Entry) -> bytes:
+        told = ShownEntry(
+            conversation_id=self._id,
+            seq=entry.seq,
+            at=entry.at,
+            type=entry.type,
+            is_event=entry.is_event,
+            body=Raw(entry.body),
+        )
+        return notification(ShownEntry.METHOD, encode(told))
+
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
+        if isinstance(delta, Delta):
+            text = ShownDelta(
+                conversation_id=self._id,
+                item=delta.item.id,
+                type=delta.item.type,
+                offset=delta.offset,
+                text=delta.text,
+            )
+            return notification(ShownDelta.METHOD, encode(text))
+        item = delta.item
+        said = ShownOutput(
+            conversation_id=self._id,
+            item=item.id,
+            call_id=item.call_id,
+            stream=item.stream,
+            offset=delta.offset,
+            data=delta.data,
+        )
+        return notification(ShownOutput.METHOD, encode(said))

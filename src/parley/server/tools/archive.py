@@ -1,0 +1,16 @@
+"""`conversationArchive`: take a conversation out of the list, or put it back."""
+
+from __future__ import annotations
+
+from parley.server.toolcall import ToolCall
+from parley.wire.ids import ConversationId
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import ConversationArchiveArguments, PlainOk
+
+__all__ = ["archive"]
+
+
+async def archive(call: ToolCall, args: ConversationArchiveArguments) -> CallToolResult:
+    conversation = ConversationId(str(args.conversation_id))
+    await call.host.conversations.archive(conversation, archived=args.archived is not False)
+    return typed_result(PlainOk())

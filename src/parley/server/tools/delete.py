@@ -1,0 +1,15 @@
+"""`conversationDelete`: remove a conversation for ever."""
+
+from __future__ import annotations
+
+from parley.server.toolcall import ToolCall
+from parley.wire.ids import ConversationId
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import ConversationArguments, PlainOk
+
+__all__ = ["delete"]
+
+
+async def delete(call: ToolCall, args: ConversationArguments) -> CallToolResult:
+    await call.host.conversations.delete(ConversationId(str(args.conversation_id)))
+    return typed_result(PlainOk())

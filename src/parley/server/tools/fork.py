@@ -1,0 +1,16 @@
+"""`conversationFork`: a new conversation that begins with what happened in another one."""
+
+from __future__ import annotations
+
+from parley.server.toolcall import ToolCall
+from parley.wire.ids import ConversationId, MessageId
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import ConversationForkArguments, ConversationForked
+
+__all__ = ["fork"]
+
+
+async def fork(call: ToolCall, args: ConversationForkArguments) -> CallToolResult:
+    message = None if args.at_message_id is None else MessageId(str(args.at_message_id))
+    forked = await call.host.conversations.fork(ConversationId(str(args.conversation_id)), at=message)
+    return typed_result(ConversationForked(conversation_id=forked))

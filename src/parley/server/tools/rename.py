@@ -1,0 +1,15 @@
+"""`conversationRename`: give a conversation a title."""
+
+from __future__ import annotations
+
+from parley.server.toolcall import ToolCall
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import ConversationRenameArguments, PlainOk
+
+__all__ = ["rename"]
+
+
+async def rename(call: ToolCall, args: ConversationRenameArguments) -> CallToolResult:
+    conversation = await call.conversation(args.conversation_id)
+    await conversation.rename(args.title)
+    return typed_result(PlainOk())

@@ -1,0 +1,209 @@
+"""Locks between the processes of a home. The kernel frees them when a process ends, however it ends.
+
+`WriteLock` is held for one transaction or checkpoint, and is waited for. `Owners` says who has a conversation:
+its locks are only tried, and held for as long as the conversation is. Every file is opened so that no program
+that is started later inherits it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import struct
+import sys
+import threading
+from types import TracebackType
+from typing import Final, Protocol
+
+__all__ = ["OwnerBytes", "OwnerFiles", "Owners", "WriteLock", "owners_of"]
+
+log = logging.getLogger(__name__)
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_MODE: Final = 0o600
+
+WARN_AFTER_SECONDS: Final = 5.0
+"""A transaction takes milliseconds. Who has the lock for so long was stopped, or its disk hangs."""
+
+
+class WriteLock:
+    """Held by whoever writes, checkpoints, opens or closes the database; a context manager.
+
+    Whoever wants it stands at the gate first. So one who has just written queues behind those who wait, and no
+    process starves.
+    """
+
+    def __init__(self, home: str, *, warn_after_seconds: float = WARN_AFTER_SECONDS) -> None:
+        self._warn_after_seconds = warn_after_seconds
+        self._gate = os.open(os.path.join(home, "gate.lock"), _FLAGS, _MODE)
+        try:
+            self._lock = os.open(os.path.join(home, "write.lock"), _FLAGS, _MODE)
+        except OSError:
+            os.close(self._gate)
+            raise
+        self._pid = b"%-10d\n" % os.getpid()
+
+    def __enter__(self) -> None:
+        self._wait_for(self._gate)
+        try:
+            self._wait_for(self._lock)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        if os.pread(self._lock, len(self._pid), 0) != self._pid:
+            try:
+                os.pwrite(self._lock, self._pid, 0)
+            except OSError:
+                pass  # a hint for people, and the disk may be full
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._gate)
+        os.close(self._lock)
+
+    def _wait_for(self, fd: int) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        warning = threading.Timer(self._warn_after_seconds, self._warn)
+        warning.daemon = True
+        warning.start()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        finally:
+            warning.cancel()
+
+    def _warn(self) -> None:
+        holder = os.pread(self._lock, len(self._pid), 0).decode("ascii", "replace").strip() or "unknown"
+        log.warning(
+            "nothing can be written: process %s has held the write lock for %g seconds; was it stopped?",
+            holder,
+            self._warn_after_seconds,
+        )
+
+
+class Owners(Protocol):
+    """Who has which conversation, by the number of its row."""
+
+    def take(self, row: int) -> bool:
+        """Take it, unless it is taken: by another process, or by this object itself."""
+        ...
+
+    def free(self, row: int) -> None:
+        """Give it back; nothing happens where it was not taken."""
+        ...
+
+    def taken(self, row: int) -> bool:
+        """Whether anybody has it now."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+def owners_of(home: str) -> Owners:
+    return OwnerBytes(home) if sys.platform == "linux" else OwnerFiles(home)
+
+
+class OwnerBytes:
+    """One byte of one file for each row.
+
+    The locks belong to the open file, not to the process: two objects exclude each other in one process, too, and
+    closing another descriptor of the file frees nothing. Only Linux has them (`F_OFD_SETLK`).
+    """
+
+    def __init__(self, home: str) -> None:
+        self._fd = os.open(os.path.join(home, "owners.lock"), _FLAGS, _MODE)
+        self._rows: set[int] = set()
+
+    def take(self, row: int) -> bool:
+        if row in self._rows:
+            return False
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _byte(fcntl.F_WRLCK, row))
+        except (BlockingIOError, PermissionError):
+            return False
+        self._rows.add(row)
+        return True
+
+    def free(self, row: int) -> None:
+        if row in self._rows:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _byte(fcntl.F_UNLCK, row))
+            self._rows.discard(row)
+
+    def taken(self, row: int) -> bool:
+        if row in self._rows:
+            return True
+        found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _byte(fcntl.F_WRLCK, row))
+        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+    def close(self) -> None:
+        self._rows.clear()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+"""`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+
+
+def _byte(kind: int, row: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, row, 1, 0)
+
+
+class OwnerFiles:
+    """One file for each row, for systems whose locks on bytes belong to the process."""
+
+    def __init__(self, home: str) -> None:
+        self._directory = os.path.join(home, "owners")
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        self._files: dict[int, int] = {}
+
+    def take(self, row: int) -> bool:
+        if row in self._files:
+            return False
+        fd = os.open(self._path(row), _FLAGS, _MODE)
+        if not _tried(fd, fcntl.LOCK_EX):
+            os.close(fd)
+            return False
+        self._files[row] = fd
+        return True
+
+    def free(self, row: int) -> None:
+        if (fd := self._files.pop(row, None)) is not None:
+            os.close(fd)
+
+    def taken(self, row: int) -> bool:
+        if row in self._files:
+            return True
+        try:
+            fd = os.open(self._path(row), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _tried(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        for row in list(self._files):
+            self.free(row)
+
+    def _path(self, row: int) -> str:
+        return os.path.join(self._directory, f"{row}.lock")
+
+
+def _tried(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

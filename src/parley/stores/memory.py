@@ -1,0 +1,161 @@
+"""Logs in memory: for tests, and for whoever wants nothing kept.
+
+Nothing is encoded, copied or waited for; a store ends with its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from asyncio import Future
+from collections.abc import Sequence
+from typing import Final
+
+from parley.conversation.log import Entry
+from parley.conversation.records import QuestionAsked, record_type
+from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
+from parley.ports.store import PAGE, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores.wording import SEARCHED, said
+from parley.wire.ids import ApprovalId, ConversationId, Seq
+
+__all__ = ["MemoryStore"]
+
+_ASKED: Final = record_type(QuestionAsked)
+
+
+class _Kept:
+    """One conversation."""
+
+    __slots__ = ("archived", "entries", "epoch", "owner", "summary")
+
+    def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
+        self.entries, self.summary, self.archived = list(entries), summary, archived
+        self.epoch = 0
+        self.owner: Owner | None = None
+
+
+class MemoryStore:
+    """The port `Store`; what is appended is there at once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[ConversationId, _Kept] = {}
+        self._epochs = itertools.count(1)
+        self._closed = False
+
+    async def create(
+        self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
+    ) -> None:
+        self._refuse_when_closed()
+        if conversation_id in self._kept:
+            raise StoreFailed(f"conversation {conversation_id} is there already")
+        self._kept[conversation_id] = _Kept(entries, summary, archived=archived)
+
+    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+        kept = self._named(conversation_id)
+        if kept.owner is not None:
+            raise OwnedElsewhere(pid=kept.owner.pid, address=kept.owner.address)
+        kept.epoch = next(self._epochs)
+        kept.owner = Owner(pid=os.getpid(), address=address, since=time.time())
+        return Lease(conversation_id=conversation_id, epoch=kept.epoch, last=Seq(len(kept.entries)))
+
+    async def release(self, lease: Lease) -> None:
+        if (kept := self._held(lease)) is not None:
+            kept.owner = None
+
+    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
+        done: Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            self._append(lease, entries, summary)
+        except (Fenced, StoreFailed) as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
+
+    def _append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> None:
+        self._refuse_when_closed()
+        kept = self._held(lease)
+        if kept is None:
+            raise Fenced
+        if entries and entries[0].seq <= len(kept.entries):
+            raise Fenced
+        if entries and entries[0].seq > len(kept.entries) + 1:
+            raise StoreFailed("what comes before it was not written")
+        kept.entries += entries
+        kept.summary = summary
+
+    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
+        return self._named(conversation_id).entries[after : after + PAGE]
+
+    async def head(self, conversation_id: ConversationId) -> Head:
+        kept = self._named(conversation_id)
+        return Head(
+            last=Seq(len(kept.entries)),
+            epoch=kept.epoch,
+            owner=kept.owner,
+            summary=kept.summary,
+            archived=kept.archived,
+        )
+
+    async def find(self, query: Query) -> Found:
+        self._refuse_when_closed()
+        text = None if query.text is None else query.text.casefold()
+        found = [
+            Listed(
+                conversation_id=conversation_id,
+                summary=kept.summary,
+                archived=kept.archived,
+                owned=kept.owner is not None,
+            )
+            for conversation_id, kept in self._kept.items()
+            if query.archived in (None, kept.archived)
+            and (query.asked is None or _asks(kept, query.asked))
+            and query.cwd in (None, kept.summary.cwd)
+            and query.state in (None, kept.summary.state)
+            and (text is None or _mentions(kept, text))
+        ]
+        found.sort(key=lambda listed: listed.place, reverse=True)
+        behind = [listed for listed in found if query.behind is None or listed.place < query.behind]
+        return Found(page=tuple(behind[: query.limit]), more=len(behind) > query.limit)
+
+    async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
+        self._named(conversation_id).archived = archived
+
+    async def delete(self, lease: Lease) -> None:
+        self._refuse_when_closed()
+        if self._held(lease) is None:
+            raise Fenced
+        del self._kept[lease.conversation_id]
+
+    async def close(self) -> None:
+        self._closed = True
+        for kept in self._kept.values():
+            kept.owner = None
+
+    def _named(self, conversation_id: ConversationId) -> _Kept:
+        self._refuse_when_closed()
+        try:
+            return self._kept[conversation_id]
+        except KeyError:
+            raise UnknownConversation(conversation_id) from None
+
+    def _held(self, lease: Lease) -> _Kept | None:
+        kept = self._kept.get(lease.conversation_id)
+        return kept if kept is not None and kept.owner is not None and kept.epoch == lease.epoch else None
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise StoreFailed("the store is closed")
+
+
+def _asks(kept: _Kept, approval_id: ApprovalId) -> bool:
+    name = approval_id.encode()
+    return any(name in entry.encoded for entry in kept.entries if entry.type == _ASKED)
+
+
+def _mentions(kept: _Kept, text: str) -> bool:
+    return text in kept.summary.title.casefold() or any(
+        said(text, entry.body) for entry in kept.entries if entry.is_event and entry.type in SEARCHED
+    )

@@ -1,0 +1,162 @@
+"""The database of a home, opened: one connection that writes, a few that read, and the locks.
+
+Opening and closing happen under the write lock, for each may recover or checkpoint the database.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from sqlite3 import Connection
+from typing import Final, TypeVar
+
+from parley.errors import BadHome
+from parley.stores.home import prepare_home, sync_directory
+from parley.stores.locks import Owners, WriteLock, owners_of
+from parley.stores.refusals import refused, refused_at_opening
+from parley.stores.schema import MIGRATIONS
+from parley.stores.wording import said
+
+__all__ = ["DATABASE", "Opened", "open_home"]
+
+DATABASE: Final = "parley.db"
+
+READERS: Final = 4
+"""Connections that read at the same time; more would wait for the interpreter anyway."""
+
+BUSY_SECONDS: Final = 2.0
+"""Nobody else writes while we do. Only a recovery, which whoever comes first may do, is waited for."""
+
+WAL_BYTES: Final = 64 * 1024 * 1024
+"""What a file of the log may keep when it begins anew, after a reader had kept it from doing so."""
+
+T = TypeVar("T")
+
+
+class Opened:
+    """All that is open of a home."""
+
+    def __init__(
+        self, home: str, lock: WriteLock, owners: Owners, writer: Connection, readers: list[Connection]
+    ) -> None:
+        self.home, self.lock, self.owners, self.writer = home, lock, owners, writer
+        self._readers = readers
+        self._free: SimpleQueue[Connection] = SimpleQueue()
+        for reader in readers:
+            self._free.put(reader)
+        self.pool = ThreadPoolExecutor(max_workers=len(readers), thread_name_prefix="parley-read")
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        """What it finds, all at one moment; called in a thread of the pool."""
+        db = self._free.get()
+        try:
+            db.execute("BEGIN")
+            try:
+                return ask(db)
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+        except Exception as error:
+            raise refused(self.home, error) from error
+        finally:
+            self._free.put(db)
+
+    def close(self) -> None:
+        """Wait for those that read, then let go of the database. The locks of conversations are left."""
+        self.pool.shutdown()
+        with self.lock:
+            for db in (*self._readers, self.writer):
+                db.close()
+        self.lock.close()
+
+
+def open_home(home: str) -> Opened:
+    """Open the database of a home; make or migrate it first where needed.
+
+    Raises:
+        BadHome: it cannot hold conversations, with the reason.
+        StoreFailed: the system refuses for the moment.
+    """
+    prepare_home(home)
+    connections: list[Connection] = []
+    lock: WriteLock | None = None
+    owners: Owners | None = None
+    try:
+        lock = WriteLock(home)
+        owners = owners_of(home)
+        with lock:
+            try:
+                _open_all(home, connections)
+            except BaseException:
+                for db in connections:
+                    db.close()
+                raise
+    except Exception as error:
+        if owners is not None:
+            owners.close()
+        if lock is not None:
+            lock.close()
+        raise refused_at_opening(home, error) from error
+    writer, *readers = connections
+    return Opened(home, lock, owners, writer, readers)
+
+
+def _open_all(home: str, connections: list[Connection]) -> None:
+    path = os.path.join(home, DATABASE)
+    _make(path)
+    writer = _connect(path, connections)
+    _migrate(home, writer)
+    for _ in range(READERS):
+        reader = _connect(path, connections)
+        reader.execute("PRAGMA query_only = ON")
+        reader.execute("SELECT count(*) FROM removed").fetchone()
+        reader.create_function("said", 2, said, deterministic=True)
+        reader.create_function("holds", 2, lambda text, title: text in title.casefold(), deterministic=True)
+
+
+def _make(path: str) -> None:
+    """An empty file is an empty database; SQLite would let others read it, and its log has the same mode.
+
+    A database that is there is never opened but by SQLite: closing it would free SQLite's own locks.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    sync_directory(os.path.dirname(path))
+
+
+def _connect(path: str, connections: list[Connection]) -> Connection:
+    db = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    connections.append(db)
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    return db
+
+
+def _migrate(home: str, db: Connection) -> None:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise BadHome(
+            home,
+            f"the conversations here were written by a newer version of Parley "
+            f"(format {version}; this one knows {len(MIGRATIONS)})",
+        )
+    if version == 0:
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise BadHome(home, f"{DATABASE} is not a database of Parley")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise BadHome(home, "conversations cannot be kept here: the file system has no memory that processes share")
+    db.execute("BEGIN IMMEDIATE")
+    for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
+        step(db)
+        db.execute(f"PRAGMA user_version = {number}")
+    db.execute("COMMIT")

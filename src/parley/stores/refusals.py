@@ -1,0 +1,44 @@
+"""What SQLite and the system refuse, as errors of ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from parley.errors import BadHome, StoreFailed, os_detail
+
+__all__ = ["refused", "refused_at_opening"]
+
+_PRIMARY: Final = 0xFF
+"""The lowest byte of a result code of SQLite; what stands above it gives details."""
+
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def refused(home: str, error: Exception) -> Exception:
+    """What the caller is told; an error that is ours, or a bug, as it is."""
+    if isinstance(error, OSError):
+        return StoreFailed(os_detail(error))
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = _code(error)
+    if code in _DAMAGED:
+        return BadHome(home, f"the database is damaged ({error}); nothing in it was changed")
+    if code == sqlite3.SQLITE_READONLY:
+        return BadHome(home, "conversations cannot be kept here: it is read-only")
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreFailed(f"{error} ({error.sqlite_errorname})")
+    return StoreFailed(str(error))
+
+
+def refused_at_opening(home: str, error: Exception) -> Exception:
+    """The same; what the system refuses then is the home's fault, unless it may pass."""
+    if isinstance(error, OSError):
+        return BadHome(home, f"conversations cannot be kept here: {os_detail(error)}")
+    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_CANTOPEN:
+        return BadHome(home, f"conversations cannot be kept here: {error}")
+    return refused(home, error)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY

@@ -1,0 +1,273 @@
+"""What is asked of the database, in SQL. Whatever writes checks before it changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.conversation.log import Entry
+from parley.conversation.records import QuestionAsked, record_type
+from parley.errors import Fenced, StoreFailed, UnknownConversation
+from parley.ports.store import PAGE, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores.batch import Batch
+from parley.stores.wording import SEARCHED
+from parley.wire.ids import ConversationId, Seq
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+__all__ = [
+    "append",
+    "clear_owner",
+    "create",
+    "delete",
+    "entries_behind",
+    "expired",
+    "find",
+    "head",
+    "owner_in",
+    "raise_epoch",
+    "remove_some",
+    "row_of",
+    "set_archived",
+]
+
+PAGE_BYTES: Final = 16 * 1024 * 1024
+"""What one page of entries holds in memory, about: a conversation may have many large images."""
+
+_SUMMARY: Final = "title, cwd, model, state, updated_at"
+
+
+# --- writing -----------------------------------------------------------------------------
+
+
+def create(
+    db: Connection, conversation_id: ConversationId, batch: Batch, summary: Summary, *, archived: bool
+) -> None:
+    if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone():
+        raise StoreFailed(f"conversation {conversation_id} is there already")
+    made = db.execute(
+        f"INSERT INTO conversations (id, last, archived, {_SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (conversation_id, batch.rows, archived, *_columns(summary)),
+    )
+    assert made.lastrowid is not None
+    batch.write(db, made.lastrowid)
+
+
+def raise_epoch(db: Connection, row: int, conversation_id: ConversationId, owner: Owner) -> Lease:
+    changed = db.execute(
+        "UPDATE conversations SET owner_pid = ?, owner_address = ?, owner_since = ?,"
+        " epoch = (SELECT last + 1 FROM epochs) WHERE row = ?",
+        (owner.pid, owner.address, owner.since, row),
+    )
+    if not changed.rowcount:
+        raise UnknownConversation(conversation_id)
+    db.execute("UPDATE epochs SET last = last + 1")
+    epoch, last = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
+    return Lease(conversation_id=conversation_id, epoch=epoch, last=Seq(last))
+
+
+def clear_owner(db: Connection, row: int, epoch: int) -> None:
+    db.execute(
+        "UPDATE conversations SET owner_pid = NULL, owner_address = NULL, owner_since = NULL"
+        " WHERE row = ? AND epoch = ?",
+        (row, epoch),
+    )
+
+
+def append(db: Connection, row: int, epoch: int, batch: Batch, summary: Summary) -> None:
+    first = batch.first
+    if first is None:
+        changed = db.execute(
+            "UPDATE conversations SET title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
+            " WHERE row = ? AND epoch = ?",
+            (*_columns(summary), row, epoch),
+        )
+    else:
+        changed = db.execute(
+            "UPDATE conversations SET last = ?, title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
+            " WHERE row = ? AND epoch = ? AND last = ?",
+            (first - 1 + batch.rows, *_columns(summary), row, epoch, first - 1),
+        )
+    if not changed.rowcount:
+        raise _why_not(db, row, epoch, first)
+    batch.write(db, row)
+
+
+def _why_not(db: Connection, row: int, epoch: int, first: Seq | None) -> Fenced | StoreFailed:
+    found = db.execute("SELECT last FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).fetchone()
+    if found is None or first is None or first <= found[0]:
+        return Fenced()
+    return StoreFailed("what comes before it was not written")
+
+
+def set_archived(db: Connection, conversation_id: ConversationId, *, archived: bool) -> None:
+    changed = db.execute("UPDATE conversations SET archived = ? WHERE id = ?", (archived, conversation_id))
+    if not changed.rowcount:
+        raise UnknownConversation(conversation_id)
+
+
+def delete(db: Connection, row: int, epoch: int) -> None:
+    """It is gone at once; its entries are removed afterwards (`remove_some`)."""
+    found = db.execute("SELECT last FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).fetchone()
+    if found is None:
+        raise Fenced
+    db.execute("DELETE FROM conversations WHERE row = ?", (row,))
+    db.execute("INSERT INTO removed VALUES (?, ?)", (row, found[0]))
+
+
+def remove_some(db: Connection) -> bool:
+    """Remove a page of entries of a conversation that is gone, the last first; whether there may be more."""
+    found = db.execute("SELECT row, last FROM removed LIMIT 1").fetchone()
+    if found is None:
+        return False
+    row, last = found
+    rest = last - PAGE
+    db.execute("DELETE FROM entries WHERE row = ? AND seq > ?", (row, rest))
+    db.execute("DELETE FROM cuts WHERE row = ? AND seq > ?", (row, rest))
+    if rest > 0:
+        db.execute("UPDATE removed SET last = ? WHERE row = ?", (rest, row))
+    else:
+        db.execute("DELETE FROM removed WHERE row = ?", (row,))
+    return True
+
+
+# --- reading -----------------------------------------------------------------------------
+
+
+def row_of(db: Connection, conversation_id: ConversationId) -> int:
+    found = db.execute("SELECT row FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+    if found is None:
+        raise UnknownConversation(conversation_id)
+    row: int = found[0]
+    return row
+
+
+def owner_in(db: Connection, row: int) -> Owner | None:
+    """Who has taken the lease last and not given it back, dead or alive."""
+    found = db.execute(
+        "SELECT owner_pid, owner_address, owner_since FROM conversations WHERE row = ?", (row,)
+    ).fetchone()
+    return None if found is None else _owner(*found)
+
+
+def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
+    from parley.stores.blobs import mended, unpacked
+
+    row = row_of(db, conversation_id)
+    cuts: dict[int, list[tuple[int, bytes]]] = {}
+    for seq, offset, digest in db.execute(
+        "SELECT seq, offset, hash FROM cuts WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset",
+        (row, after + 1, after + PAGE),
+    ):
+        cuts.setdefault(seq, []).append((offset, digest))
+
+    def blob(digest: bytes) -> bytes:
+        return unpacked(db.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()[0])
+
+    found: list[Entry] = []
+    size = 0
+    for seq, at, kind, is_event, body in db.execute(
+        "SELECT seq, at, type, is_event, body FROM entries WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (row, after, PAGE),
+    ):
+        if seq in cuts:
+            body = mended(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
+        found.append(Entry.kept(seq, at, kind, is_event=bool(is_event), body=body))
+        size += len(body)
+        if size > PAGE_BYTES:
+            break
+    return found
+
+
+def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int], bool]) -> Head:
+    found = db.execute(
+        f"SELECT row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY}"
+        " FROM conversations WHERE id = ?",
+        (conversation_id,),
+    ).fetchone()
+    if found is None:
+        raise UnknownConversation(conversation_id)
+    row, last, epoch, archived, pid, address, since, *summary = found
+    owner = _owner(pid, address, since)
+    return Head(
+        last=Seq(last),
+        epoch=epoch,
+        owner=owner if owner is not None and taken(row) else None,
+        summary=_summary(*summary),
+        archived=bool(archived),
+    )
+
+
+def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
+    where = ["TRUE"]
+    values: list[Any] = []
+    if query.archived is not None:
+        where.append("archived = ?")
+        values.append(query.archived)
+    if query.asked is not None:
+        where.append(_ASKS)
+        values.append(query.asked.encode())
+    if query.cwd is not None:
+        where.append("cwd = ?")
+        values.append(query.cwd)
+    if query.state is not None:
+        where.append("state = ?")
+        values.append(query.state)
+    if query.behind is not None:
+        where.append("(updated_at, id) < (?, ?)")
+        values += query.behind
+    if query.text is not None:
+        where.append(_MENTIONS)
+        values += [query.text.casefold()] * 2
+    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], taken)
+    return Found(page=tuple(found[: query.limit]), more=len(found) > query.limit)
+
+
+_ASKS: Final = f"""EXISTS (
+    SELECT 1 FROM entries
+    WHERE entries.row = conversations.row AND type = '{record_type(QuestionAsked)}' AND instr(body, ?)
+)"""
+_MENTIONS: Final = f"""(holds(?, title) OR EXISTS (
+    SELECT 1 FROM entries
+    WHERE entries.row = conversations.row AND type IN {SEARCHED} AND is_event AND said(?, body)
+))"""
+
+
+def expired(db: Connection, archived_before: float, taken: Callable[[int], bool]) -> list[Listed]:
+    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], taken)
+
+
+def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int], bool]) -> list[Listed]:
+    """Latest activity first; the last of the values says how many, -1: all."""
+    rows = db.execute(
+        f"SELECT row, id, archived, {_SUMMARY} FROM conversations WHERE {where}"
+        " ORDER BY updated_at DESC, id DESC LIMIT ?",
+        values,
+    )
+    return [
+        Listed(
+            conversation_id=ConversationId(conversation_id),
+            summary=_summary(*summary),
+            archived=bool(archived),
+            owned=taken(row),
+        )
+        for row, conversation_id, archived, *summary in rows
+    ]
+
+
+# --- columns -----------------------------------------------------------------------------
+
+
+def _columns(summary: Summary) -> tuple[str, str, str, str, float]:
+    return summary.title, summary.cwd, summary.model, summary.state, summary.updated_at
+
+
+def _summary(title: str, cwd: str, model: str, state: Any, updated_at: float) -> Summary:
+    return Summary(title=title, cwd=cwd, model=model, state=state, updated_at=updated_at)
+
+
+def _owner(pid: int | None, address: str | None, since: float | None) -> Owner | None:
+    if pid is None:
+        return None
+    return Owner(pid=pid, address=address or "", since=since or 0.0)

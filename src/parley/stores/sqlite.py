@@ -1,0 +1,232 @@
+"""Logs in one SQLite database, `parley.db` in the home, shared by every process that has the same home.
+
+Nothing is opened, and SQLite is not even imported, before the first call that needs it. One thread writes
+(`writer.py`), a few others read. A lease is a lock of the kernel, which ends with the process, and an epoch in the
+database, which is checked by every append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from asyncio import Future, Task
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from parley.conversation.log import Entry
+from parley.errors import Fenced, OwnedElsewhere, StoreFailed
+from parley.ports.store import Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores import rows, space
+from parley.stores.batch import Batch
+from parley.stores.space import Freed
+from parley.stores.writer import Writer
+from parley.wire.ids import ConversationId, Seq
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from parley.stores.opening import Opened
+
+__all__ = ["Freed", "SqliteStore"]
+
+TRIES: Final = 10
+PAUSE_SECONDS: Final = 0.005
+"""Who has just taken a lease has not written down yet who it is, and who gives one back has still its lock."""
+
+T = TypeVar("T")
+
+
+class _Held(NamedTuple):
+    row: int
+    epoch: int
+
+
+class SqliteStore:
+    """The port `Store`, for one event loop; and what only a database needs: giving space back, and a copy.
+
+    Every call raises `BadHome` where the home cannot hold conversations.
+    """
+
+    def __init__(self, home: str | Callable[[], str]) -> None:
+        """`home` is a path, or finds it when it is first needed; what it raises then, the call does."""
+        self._writer = Writer(home if callable(home) else lambda: home)
+        self._held: dict[ConversationId, _Held] = {}
+        self._left_behind: set[Task[Lease] | Task[None]] = set()
+        """What goes on although nobody awaits it any more."""
+        self._closed = False
+
+    async def create(
+        self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
+    ) -> None:
+        batch = Batch(entries)
+        await self._write(
+            partial(rows.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived),
+            batch,
+        )
+
+    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+        taking = asyncio.ensure_future(self._acquire(conversation_id, address))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            self._left_behind.add(taking)
+            taking.add_done_callback(self._give_back)
+            raise
+
+    async def _acquire(self, conversation_id: ConversationId, address: str) -> Lease:
+        opened = await self._opened()
+        row = await self._read(partial(rows.row_of, conversation_id=conversation_id))
+        await self._take(opened, row)
+        owner = Owner(pid=os.getpid(), address=address, since=time.time())
+        try:
+            lease = await self._write(
+                partial(rows.raise_epoch, row=row, conversation_id=conversation_id, owner=owner)
+            )
+        except BaseException:
+            opened.owners.free(row)
+            raise
+        self._held[conversation_id] = _Held(row, lease.epoch)
+        return lease
+
+    async def _take(self, opened: Opened, row: int) -> None:
+        """Take the lock of a conversation, or say who has it."""
+        for _ in range(TRIES):
+            if opened.owners.take(row):
+                return
+            owner = await self._read(partial(rows.owner_in, row=row))
+            if owner is not None:
+                raise OwnedElsewhere(pid=owner.pid, address=owner.address)
+            await asyncio.sleep(PAUSE_SECONDS)
+        raise OwnedElsewhere(pid=0, address="")
+
+    def _give_back(self, taking: Task[Lease]) -> None:
+        """A lease came when nobody wanted it any more."""
+        self._left_behind.discard(taking)
+        if not taking.cancelled() and taking.exception() is None:
+            giving = asyncio.ensure_future(self.release(taking.result()))
+            self._left_behind.add(giving)
+            giving.add_done_callback(self._left_behind.discard)
+
+    async def release(self, lease: Lease) -> None:
+        opened, held = self._writer.opened, self._held.get(lease.conversation_id)
+        if opened is None or held is None or held.epoch != lease.epoch or self._closed:
+            return
+        del self._held[lease.conversation_id]
+        cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch))
+        cleared.add_done_callback(lambda _: opened.owners.free(held.row))
+        try:
+            await asyncio.shield(cleared)
+        except StoreFailed:
+            pass  # its lock is free, which is what counts
+
+    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
+        held = self._held.get(lease.conversation_id)
+        if self._closed or held is None or held.epoch != lease.epoch:
+            refused: Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StoreFailed("the store is closed") if self._closed else Fenced())
+            return refused
+        batch = Batch(entries)
+        return self._writer.submit(
+            lambda db: rows.append(db, held.row, held.epoch, batch, summary),
+            batch,
+        )
+
+    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
+        return await self._read(partial(rows.entries_behind, conversation_id=conversation_id, after=after))
+
+    async def head(self, conversation_id: ConversationId) -> Head:
+        opened = await self._opened()
+        return await self._read(partial(rows.head, conversation_id=conversation_id, taken=opened.owners.taken))
+
+    async def find(self, query: Query) -> Found:
+        opened = await self._opened()
+        return await self._read(partial(rows.find, query=query, taken=opened.owners.taken))
+
+    async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
+        await self._write(partial(rows.set_archived, conversation_id=conversation_id, archived=archived))
+
+    async def delete(self, lease: Lease) -> None:
+        opened, held = self._writer.opened, self._held.get(lease.conversation_id)
+        if opened is None or held is None or held.epoch != lease.epoch:
+            raise Fenced
+
+        def gone(deleted: Future[None]) -> None:
+            if deleted.exception() is None:
+                del self._held[lease.conversation_id]
+                opened.owners.free(held.row)
+
+        deleted = self._writer.submit(partial(rows.delete, row=held.row, epoch=held.epoch))
+        deleted.add_done_callback(gone)
+        await asyncio.shield(deleted)
+        await self._remove_the_deleted()
+
+    async def expired(self, *, archived_before: float) -> list[Listed]:
+        """Archived conversations that were last active before a moment."""
+        opened = await self._opened()
+        return await self._read(partial(rows.expired, archived_before=archived_before, taken=opened.owners.taken))
+
+    async def unused_blobs(self) -> Freed:
+        """What `tidy` would remove."""
+        return await self._read(space.unused)
+
+    async def tidy(self) -> Freed:
+        """Remove blobs that nothing refers to, and make the database smaller; others write between the steps."""
+        await self._remove_the_deleted()
+        count = size = 0
+        while (step := await self._write(space.remove_unused)).blobs:
+            count += step.blobs
+            size += step.bytes
+        while await self._write(space.shrink):
+            pass
+        self._writer.fold_soon()
+        await self._write(lambda db: None)
+        return Freed(blobs=count, bytes=size)
+
+    async def backup(self, path: str) -> None:
+        """Write a consistent copy, which is complete as soon as it is there.
+
+        Raises:
+            FileExistsError: something of that name exists; it stays as it is.
+        """
+
+        def copy(db: Connection) -> bool:
+            from parley.stores.copying import copy_to
+
+            return copy_to(db, path)
+
+        if not await self._read(copy):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            for held in self._held.values():
+                cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch))
+                cleared.add_done_callback(Future.exception)  # its lock is freed all the same
+            self._held.clear()
+        await self._writer.close()
+        if self._writer.opened is not None:
+            self._writer.opened.owners.close()
+
+    async def _remove_the_deleted(self) -> None:
+        while await self._write(rows.remove_some):
+            pass
+
+    async def _write(self, work: Callable[[Connection], T], batch: Batch | None = None) -> T:
+        """Done or not done, also where the caller is cancelled."""
+        return await asyncio.shield(self._writer.submit(work, batch))
+
+    async def _opened(self) -> Opened:
+        if self._closed:
+            raise StoreFailed("the store is closed")
+        if self._writer.opened is None:
+            await self._write(lambda db: None)
+        assert self._writer.opened is not None
+        return self._writer.opened
+
+    async def _read(self, ask: Callable[[Connection], T]) -> T:
+        opened = await self._opened()
+        return await asyncio.get_running_loop().run_in_executor(opened.pool, opened.read, ask)

@@ -1,0 +1,244 @@
+"""The one thread that writes: whatever was handed over meanwhile is one transaction, and one sync of the disk.
+
+It opens the home when it has something to do for the first time, and closes it last. It does not know what it
+writes. SQLite is imported in it, so that nobody waits for that who never writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from parley.errors import ParleyError, StoreFailed
+from parley.ports.store import PAGE
+from parley.stores.batch import Batch
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from parley.stores.opening import Opened
+
+__all__ = ["Writer"]
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
+"""How far the log of the database grows before it is folded in: enough to be seldom, little to recover from."""
+
+COMMIT_BYTES: Final = 16 * 1024
+"""What the smallest transaction adds to that log: some pages."""
+
+CLOSE_SECONDS: Final = 10.0
+"""How long closing waits where another process was stopped while it holds the write lock."""
+
+T = TypeVar("T")
+
+
+class _Job:
+    """Something to be written. It checks before it changes anything, and may be run again if it was undone."""
+
+    __slots__ = ("batch", "future", "work")
+
+    def __init__(self, future: Future[Any], work: Callable[[Connection], Any], batch: Batch | None) -> None:
+        self.future, self.work, self.batch = future, work, batch
+
+
+_Outcome = tuple["Future[Any]", Any, Exception | None]
+
+
+class Writer:
+    """Takes work from one event loop, and answers there."""
+
+    def __init__(self, find_home: Callable[[], str]) -> None:
+        self._find_home = find_home
+        self._home = ""
+        self._jobs: deque[_Job] = deque()
+        self._more: SimpleQueue[None] = SimpleQueue()
+        """Wakes the thread."""
+        self._waking = False
+        self._loop: AbstractEventLoop | None = None
+        self._ended: Future[None] | None = None
+        self._doing: Sequence[_Job] = ()
+        self._given_up = False
+        self._closing = False
+        self._grown = 0
+        self.opened: Opened | None = None
+        """Set by the thread, before it answers the first job."""
+
+    def submit(self, work: Callable[[Connection], T], batch: Batch | None = None) -> Future[T]:
+        """Have it done in a transaction, behind what was submitted before. What it raises fails the future."""
+        loop = asyncio.get_running_loop()
+        future: Future[T] = loop.create_future()
+        if self._closing:
+            future.set_exception(StoreFailed("the store is closed"))
+            return future
+        if self._loop is None:
+            self._loop, self._ended = loop, loop.create_future()
+            threading.Thread(target=self._run, name="parley-write", daemon=True).start()
+        self._jobs.append(_Job(future, work, batch))
+        if not self._waking:
+            self._waking = True
+            loop.call_soon(self._wake)
+        return future
+
+    def _wake(self) -> None:
+        """At the end of the tick: what many tasks submit in it is one transaction."""
+        self._waking = False
+        self._more.put(None)
+
+    def fold_soon(self) -> None:
+        """Have the log of the database folded in with the next transaction: only then a database gets smaller."""
+        self._grown = CHECKPOINT_BYTES
+
+    async def close(self) -> None:
+        """Finish everything that was submitted; fail what cannot be done."""
+        if not self._closing:
+            self._closing = True
+            self._more.put(None)
+        if self._ended is None:
+            return
+        done, _ = await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
+        if not done and not self._given_up:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Another process has the lock and does not let go. The thread ends when it gets it, and writes nothing."""
+        self._given_up = True
+        undone = [*self._doing, *self._jobs]
+        self._jobs.clear()
+        why = StoreFailed("another process has held the write lock until the store was closed")
+        _settle((job.future, None, why) for job in undone)
+
+    # --- in the thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._given_up and (jobs := self._taken()):
+            self._doing = jobs
+            self._do(jobs)
+            self._doing = ()
+        try:
+            if self.opened is not None:
+                self.opened.close()
+        except Exception:
+            log.exception("the database of %s was not closed as it should", self._home)
+        self._tell(self._end)
+
+    def _end(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _taken(self) -> list[_Job]:
+        """What waits, a page of rows at most; nothing: no more will come."""
+        closing = self._closing  # looked at first: nothing is submitted behind it
+        while not self._jobs:
+            if closing:
+                return []
+            self._more.get()
+            closing = self._closing
+        jobs: list[_Job] = []
+        rows = 0
+        while self._jobs and rows < PAGE:
+            job = self._jobs.popleft()
+            jobs.append(job)
+            rows += 1 if job.batch is None else job.batch.rows + 1
+        return jobs
+
+    def _do(self, jobs: Sequence[_Job]) -> None:
+        from parley.stores.opening import open_home
+        from parley.stores.refusals import refused
+
+        packed, outcomes = _packed(jobs)
+        try:
+            if self.opened is None:
+                self._home = self._find_home()
+                self.opened = open_home(self._home)
+            with self.opened.lock:
+                if self._given_up:
+                    return
+                outcomes += self._transaction(self.opened.writer, packed)
+                self._tell(_settle, outcomes)
+                outcomes = []
+                self._checkpoint_if_due(self.opened.writer)
+        except Exception as error:
+            told = {future for future, _, _ in outcomes}
+            why = refused(self._home, error)
+            outcomes += [(job.future, None, why) for job in jobs if job.future not in told]
+            self._tell(_settle, outcomes)
+
+    def _transaction(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
+        """All in one; where that fails, each by itself, so that none fails for another."""
+        from parley.stores.refusals import refused
+
+        try:
+            return self._together(db, jobs)
+        except Exception as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            if len(jobs) == 1:
+                self._grown = CHECKPOINT_BYTES  # on a full disk this may make room
+                return [(jobs[0].future, None, refused(self._home, error))]
+        return [outcome for job in jobs for outcome in self._transaction(db, (job,))]
+
+    def _together(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
+        outcomes: list[_Outcome] = []
+        self._grown += COMMIT_BYTES
+        db.execute("BEGIN IMMEDIATE")
+        for job in jobs:
+            before = db.total_changes
+            try:
+                outcomes.append((job.future, job.work(db), None))
+            except ParleyError as error:
+                if db.total_changes != before:
+                    raise
+                outcomes.append((job.future, None, error))
+            if job.batch is not None:
+                self._grown += job.batch.size
+        db.execute("COMMIT")
+        return outcomes
+
+    def _checkpoint_if_due(self, db: Connection) -> None:
+        if self._grown < CHECKPOINT_BYTES:
+            return
+        self._grown = 0
+        try:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except Exception as error:
+            self._grown = CHECKPOINT_BYTES // 2  # sooner than usual
+            log.warning("the log of the database could not be folded in, which is tried again: %s", error)
+
+    def _tell(self, call: Callable[..., None], *about: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(call, *about)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits
+
+
+def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
+    """Those that are ready to be written, and those that never will be."""
+    ready: list[_Job] = []
+    failed: list[_Outcome] = []
+    for job in jobs:
+        try:
+            if job.batch is not None:
+                job.batch.pack()
+            ready.append(job)
+        except Exception as error:
+            failed.append((job.future, None, error))
+    return ready, failed
+
+
+def _settle(outcomes: Iterable[_Outcome]) -> None:
+    for future, result, error in outcomes:
+        if future.done():
+            continue  # cancelled: it was written all the same
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,253 @@
+"""Frames between processes of one user: a socket in a directory that nobody else may enter.
+
+Knows names, modes, and who is at the other end. Does not know what is said. A name is in the directory while its
+process listens, and afterwards if that was killed: it is never bound again, so whoever finds that nobody answers
+may remove it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import re
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from parley.transports.stdio import STOP_READING_BYTES, Stdio
+
+__all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in"]
+
+log = logging.getLogger(__name__)
+
+MOST_UNREAD_BYTES: Final = 64 * 1024 * 1024
+"""Who leaves more unread than the longest message has is taken for gone: it was stopped, or hangs."""
+
+MOST_PATH_BYTES: Final = 103
+"""The longest path that the address of a socket holds on every system; Linux has room for four bytes more."""
+
+BACKLOG: Final = 128
+"""How many may wait to be let in while we are busy."""
+
+ACCEPT_AGAIN_SECONDS: Final = 0.1
+"""When to let others in again after the system had no descriptor left for them."""
+
+UNFINISHED_SECONDS: Final = 3600.0
+"""A name is unfinished for less than a millisecond. One that is so old was left by a process that was killed."""
+
+_NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
+_UNFINISHED: Final = ".new"
+_CREDENTIALS: Final = struct.Struct("@iII")
+"""`struct ucred` of Linux: process, user, group."""
+
+
+class Connection(Stdio):
+    """One end of a socket. Both its descriptors are gone when it is closed."""
+
+    def __init__(self, channel: socket.socket, *, stop_reading_at: int = STOP_READING_BYTES) -> None:
+        """Takes the socket over, also where that fails.
+
+        Raises:
+            OSError: there is no descriptor left.
+        """
+        with channel:
+            fd = channel.fileno()
+            super().__init__(stdin=fd, stdout=fd, stop_reading_at=stop_reading_at, most_unread=MOST_UNREAD_BYTES)
+
+
+class Listener:
+    """A socket of this process; `on_connection` gets everybody who comes, if it is a process of the same user."""
+
+    def __init__(self, directory: str, *, on_connection: Callable[[Connection], None]) -> None:
+        """Makes the directory where it is missing, and closes it to others where it is open.
+
+        Raises:
+            OSError: the system refuses, or the directory belongs to somebody else.
+        """
+        _prepare(directory)
+        self.name = f"{os.getpid()}-{os.urandom(8).hex()}.sock"
+        self._path = os.path.join(directory, self.name)
+        self._on_connection = on_connection
+        self._loop = asyncio.get_running_loop()
+        self._again: asyncio.TimerHandle | None = None
+        self._socket = _bound(directory, self.name)
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Listen no more; the name is gone."""
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._socket)
+        _remove(self._path)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        try:
+            channel, _ = self._socket.accept()
+            if not _is_ours(channel):
+                log.warning("a process of another user wanted to connect and was refused")
+                channel.close()
+                return
+            connection = Connection(channel)
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return  # whoever it was has left
+        except OSError as error:
+            log.warning("a connection of another process could not be taken: %s", error)
+            self._loop.remove_reader(self._socket)
+            self._again = self._loop.call_later(
+                ACCEPT_AGAIN_SECONDS, self._loop.add_reader, self._socket, self._accept
+            )
+            return
+        self._on_connection(connection)
+
+
+def connect(directory: str, name: str) -> Connection | None:
+    """A connection to whoever listens under that name; None: nobody does, and the name is removed.
+
+    Raises:
+        BlockingIOError: too many wait there to be let in; it may be tried again.
+        OSError: the system refuses.
+    """
+    if not _NAME.fullmatch(name):
+        return None
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        channel.setblocking(False)
+        with _short_path(directory, name) as path:
+            channel.connect(path)
+        if not _is_ours(channel):
+            log.warning("%s is of another user and was not used", name)
+            channel.close()
+            return None
+    except FileNotFoundError:
+        channel.close()
+        return None
+    except ConnectionRefusedError:
+        channel.close()
+        if _is_dead(name):
+            _remove(os.path.join(directory, name))
+        return None
+    except BaseException:
+        channel.close()
+        raise
+    # One of both ends reads whatever happens, or both could wait for the other to read.
+    return Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
+
+
+def names_in(directory: str) -> list[str]:
+    """Where somebody listens, or did.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    try:
+        return [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+
+
+def _prepare(directory: str) -> None:
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "the directory belongs to another user", directory)
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if name.endswith(_UNFINISHED) and _age(path) > UNFINISHED_SECONDS:
+            _remove(path)
+
+
+def _bound(directory: str, name: str) -> socket.socket:
+    """A socket that listens under that name.
+
+    The name appears when it does, so that nobody finds it in vain. The system tells every process of the computer
+    under which name a socket was bound; this one, a command that may not read the directory does not learn.
+    """
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        channel.setblocking(False)
+        with _short_path(directory, name) as path:
+            unfinished = os.path.join(os.path.dirname(path), os.urandom(8).hex() + _UNFINISHED)
+            channel.bind(unfinished)
+            try:
+                os.chmod(unfinished, 0o600)
+                channel.listen(BACKLOG)
+                os.rename(unfinished, path)
+            except OSError:
+                _remove(unfinished)
+                raise
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+@contextmanager
+def _short_path(directory: str, name: str) -> Iterator[str]:
+    """A path of that name, such as the address of a socket can hold."""
+    path = os.path.join(directory, name)
+    if len(os.fsencode(path)) <= MOST_PATH_BYTES:
+        yield path
+        return
+    too_long = OSError(errno.ENAMETOOLONG, "the path is too long for a socket", path)
+    if sys.platform != "linux":
+        raise too_long
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not os.path.exists(f"/proc/self/fd/{fd}"):
+            raise too_long
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def _is_ours(channel: socket.socket) -> bool:
+    """Whether a process of our user is at the other end; where the system does not say, the modes have to do."""
+    if sys.platform != "linux":
+        return True
+    told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(told)
+    return bool(user == os.geteuid())
+
+
+def _is_dead(name: str) -> bool:
+    """Whether the process of a name that refuses connections is gone. Elsewhere than on Linux it may be busy."""
+    if sys.platform == "linux":
+        return True
+    try:
+        os.kill(int(name.partition("-")[0]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _age(path: str) -> float:
+    try:
+        return time.time() - os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # somebody else was quicker, or it is not ours to remove

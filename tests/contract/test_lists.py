@@ -1,0 +1,91 @@
+"""Conversations are found by what they are about, latest activity first."""
+
+from __future__ import annotations
+
+from kit.kept import FIRST, OTHER, asked, said, summary
+from parley.conversation.log import Entry
+from parley.ports.store import Found, Listed, Query, Store
+from parley.wire.ids import ConversationId, Seq
+
+
+def ids(found: Found) -> list[str]:
+    return [listed.conversation_id for listed in found.page]
+
+
+async def test_a_list_shows_what_was_written_last(store: Store) -> None:
+    await store.create(FIRST, [], summary())
+    await store.create(OTHER, [], summary("Other", cwd="/other", updated_at=2.0))
+    lease = await store.acquire(FIRST, address="")
+    await store.append(lease, [said(1, "one")], summary("New", state="asking", updated_at=3.0))
+
+    assert await store.find(Query()) == Found(
+        page=(
+            Listed(
+                conversation_id=FIRST,
+                summary=summary("New", state="asking", updated_at=3.0),
+                archived=False,
+                owned=True,
+            ),
+            Listed(
+                conversation_id=OTHER,
+                summary=summary("Other", cwd="/other", updated_at=2.0),
+                archived=False,
+                owned=False,
+            ),
+        ),
+        more=False,
+    )
+
+
+async def test_pages_follow_each_other_also_where_moments_are_equal(store: Store) -> None:
+    names = [ConversationId(f"{number}") for number in range(7)]
+    for number, name in enumerate(names):
+        await store.create(name, [], summary(updated_at=float(number // 3)))
+
+    pages = [await store.find(Query(limit=3))]
+    while pages[-1].more:
+        pages.append(await store.find(Query(limit=3, behind=pages[-1].page[-1].place)))
+
+    assert [ids(page) for page in pages] == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
+
+
+async def test_a_page_that_is_just_full_has_nothing_behind_it(store: Store) -> None:
+    await store.create(FIRST, [], summary())
+
+    assert not (await store.find(Query(limit=1))).more
+
+
+async def test_archived_conversations_are_listed_apart(store: Store) -> None:
+    await store.create(FIRST, [], summary())
+    await store.create(OTHER, [], summary())
+    await store.archive(FIRST, archived=True)
+    archived = await store.find(Query(archived=True))
+    others = await store.find(Query())
+    await store.archive(FIRST, archived=False)
+
+    assert (ids(archived), ids(others)) == ([FIRST], [OTHER])
+    assert ids(await store.find(Query(archived=True))) == []
+
+
+async def test_directory_and_state_and_text_must_all_fit(store: Store) -> None:
+    await store.create(ConversationId("a"), [], summary("Fix it"))
+    await store.create(ConversationId("b"), [], summary("fix it too", state="running"))
+    await store.create(ConversationId("c"), [], summary("FIX", cwd="/"))
+
+    assert ids(await store.find(Query(cwd="/work"))) == ["b", "a"]
+    assert ids(await store.find(Query(state="idle"))) == ["c", "a"]
+    assert ids(await store.find(Query(text="fix"))) == ["c", "b", "a"]
+    assert ids(await store.find(Query(cwd="/work", state="idle", text="IT"))) == ["a"]
+    assert ids(await store.find(Query(text=""))) == ["c", "b", "a"]
+
+
+async def test_text_is_found_in_what_was_said_and_nowhere_else(store: Store) -> None:
+    record = Entry(Seq(3), 1.0, "call_output", False, b'{"record":"call_output","call_id":"1","output":"needle"}')
+    event = Entry(Seq(4), 1.0, "error", True, b'{"type":"error","message":"needle"}')
+    await store.create(FIRST, [asked(1, 'Die "STRASSE"?'), said(2, "Über allen Gipfeln"), record, event], summary())
+
+    async def finds(text: str) -> bool:
+        return ids(await store.find(Query(text=text))) == [FIRST]
+
+    assert [await finds(text) for text in ('"straße"', "über ALLEN", "a title")] == [True] * 3
+    assert [await finds(text) for text in ("needle", "user_message", "m1", "%")] == [False] * 4

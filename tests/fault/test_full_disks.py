@@ -1,0 +1,110 @@
+"""A full disk: what cannot be written down does not happen, the rest goes on, and so does it when there is room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.asked import ASKS_FIRST, AskedSpeaker, events_of
+from kit.disks import LimitedFiles, SmallDisk
+from kit.messages import TASK_STARTED, agent_message, error, task_complete, user_message
+from kit.mounts import MOUNTS
+from kit.shell import sh
+from parley.testing import HOLD, ScriptedModel
+from parley.wire.mcp import FULL_VERSION
+
+CANNOT = "the conversation cannot be written down: "
+MESSAGE = "11111111-0000-4000-8000-000000000000"
+YES = {"action": "accept", "content": {"decision": "approved"}}
+
+Disk = type[LimitedFiles | SmallDisk]
+DISKS = [pytest.param(LimitedFiles, id="limited files"), pytest.param(SmallDisk, id="small disk", marks=MOUNTS)]
+
+
+async def begin(raw: LimitedFiles | SmallDisk) -> AskedSpeaker:
+    client = AskedSpeaker(raw, {"elicitation": {}})
+    await client.initialize(FULL_VERSION)
+    return client
+
+
+async def read(client: AskedSpeaker, conversation: str) -> Any:
+    return await client.value_behind(client.call("conversationRead", conversation_id=conversation))
+
+
+@pytest.mark.promises("keeping.full")
+@pytest.mark.parametrize("disk", DISKS)
+async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when_there_is_room(
+    scripted_model: ScriptedModel, tmp_path: Path, disk: Disk
+) -> None:
+    raw = disk(scripted_model, home=tmp_path / "home")
+    async with raw:
+        client = await begin(raw)
+        scripted_model.says("Never ", HOLD, "mind.")
+        calling = client.codex("Go.")
+        await scripted_model.holding()
+        raw.fill()
+        scripted_model.release()
+        answer = (await client.until_answer(calling))[-1]["result"]
+        told, conversation = answer["error"], answer["structuredContent"]["sessionId"]
+        refused = await client.value_behind(client.message(conversation, "Go on.", message_id=MESSAGE))
+        listed = await client.value_behind(client.call("conversationsList"))
+        then = await read(client, conversation)
+        await client.open_stream(conversation)
+        raw.make_room()
+        ended = await client.until_method("task_complete")
+        scripted_model.says("Fine.")
+        await client.say(conversation, "Go on.", message_id=MESSAGE)
+        went_on = await client.until_method("task_complete")
+        whole = await read(client, conversation)
+
+        assert told.startswith(CANNOT)
+        assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
+        assert [one["conversation_id"] for one in listed["conversations"]] == [conversation]
+        first = [TASK_STARTED, user_message("Go.", then["events"][1]["msg"]["message_id"])]
+        assert ([one["msg"] for one in then["events"]], then["state"]) == (first, "running")
+        failed = [error(told), task_complete(None)]
+        assert events_of(ended) == failed
+        assert [one["msg"] for one in whole["events"]] == [
+            *first,
+            *failed,
+            TASK_STARTED,
+            user_message("Go on.", MESSAGE),
+            agent_message("Fine."),
+            task_complete("Fine."),
+        ]
+        sent = [one["params"] for one in (*ended, *went_on) if "seq" in one["params"].get("_meta", {})]
+        assert [(one["_meta"]["seq"], one["msg"]) for one in sent] == [
+            (one["seq"], one["msg"]) for one in whole["events"][len(first) :]
+        ]
+
+
+@pytest.mark.promises("keeping.full")
+@pytest.mark.parametrize("disk", DISKS)
+async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open(
+    scripted_model: ScriptedModel, tmp_path: Path, disk: Disk
+) -> None:
+    raw = disk(scripted_model, home=tmp_path / "home")
+    async with raw:
+        client = await begin(raw)
+        scripted_model.says(sh("c1", "echo once >> ran"))
+        conversation = await client.create(**ASKS_FIRST)
+        await client.open_stream(conversation)
+        await client.say(conversation, "Run it.")
+        question = (await client.until_asked())[-1]
+        approval_id = question["params"]["_meta"]["parley_approval_id"]
+        raw.fill()
+        answering = client.call("approvalAnswer", approval_id=approval_id, decision="approved")
+        refused = await client.value_behind(answering)
+        still = await client.value_behind(client.call("approvalsList"))
+        has_run = (client.work / "ran").exists()
+        raw.make_room()
+        client.answer(question["id"], YES)
+        rest = await client.until_method("task_complete")
+
+        assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
+        assert ([one["approval_id"] for one in still["approvals"]], has_run) == ([approval_id], False)
+        types = [event["type"] for event in events_of(rest)]
+        assert [types.count(kind) for kind in ("approval_settled", "exec_command_end")] == [1, 1]
+        assert (client.work / "ran").read_text() == "once\n"

@@ -1,0 +1,49 @@
+"""A server that is killed at any write, to the database or to its client: the next one knows all that was told."""
+
+from __future__ import annotations
+
+import signal
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kit.doomed import MOMENTS, Doomed, Fate, Moment
+from kit.survival import AGAIN, RESTARTED, RUN, Story
+
+
+async def killed(directory: Path, moment: Moment, number: int) -> bool:
+    """Whether a server came to its so-manieth write; in any case the next one goes on where it was."""
+    fate = Fate(moment, number, directory / "notes")
+    async with Story(directory) as story:
+        exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)
+        await story.goes_on(RESTARTED)
+    assert exit_code in (0, -signal.SIGKILL)
+    return exit_code != 0
+
+
+@pytest.mark.promises("keeping.durable", "keeping.restarted", "keeping.asking")
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("behind a commit", 5),  # a message was taken
+        ("behind a commit", 9),  # a question was written down
+        ("in a write", 12),  # it is asked
+        ("in a write", 17),  # the command runs
+        ("before a commit", 12),  # it has ended
+    ],
+)
+async def test_what_was_told_survives_a_kill(tmp_path: Path, moment: Moment, number: int) -> None:
+    assert await killed(tmp_path, moment, number)
+
+
+@pytest.mark.long
+@pytest.mark.promises("keeping.durable", "keeping.restarted", "keeping.asking")
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_what_was_told_survives_a_kill_at_every_write(tmp_path: Path, moment: Moment) -> None:
+    kills = 0
+    for number in count(1):
+        if not await killed(tmp_path / str(number), moment, number):
+            break
+        kills += 1
+    assert kills > 20

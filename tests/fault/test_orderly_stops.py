@@ -1,0 +1,85 @@
+"""A server that is stopped in order, wherever it is: what ran is told as stopped, what was asked stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from kit.survival import AGAIN, RUN, STOPPED, Story, Teller, ends_in, events_in
+from parley.testing import RawParley
+from parley.wire.notifications import InitialState
+
+Way = Literal["SIGTERM", "end of stdin"]
+
+
+class Stopped:
+    """A server that is stopped on the first message that fits, and the next one, which goes on where it was."""
+
+    def __init__(self, way: Way, at: Callable[[Any], bool]) -> None:
+        self._way, self._at = way, at
+        self.has_come = False
+        """Whether there was such a message."""
+
+    async def run(self, directory: Path) -> list[str]:
+        """How the turns ended in the first life."""
+        async with Story(directory) as story:
+            raw = RawParley(story.model, home=story.home)
+            exit_code = await story.live(raw, RUN, AGAIN, react=self._react)
+            found = await story.found()
+            assert exit_code == 0
+            if any(InitialState.METHOD.encode() in frame for frame in raw.frames):
+                assert story.sent == events_in(found)  # whoever follows is told everything
+            await story.goes_on(STOPPED)
+        return ends_in(found)
+
+    def _react(self, teller: Teller, message: Any) -> None:
+        if self.has_come:
+            return
+        if not self._at(message):
+            teller.react(message)
+            return
+        self.has_come = teller.is_leaving = True
+        if self._way == "SIGTERM":
+            teller.raw.terminate()
+        else:
+            teller.raw.close_stdin()
+
+
+def the(number: int) -> Callable[[Any], bool]:
+    """So many messages come before it."""
+    read = count()
+    return lambda message: next(read) == number
+
+
+@pytest.mark.promises("lifecycle.stopped-turn", "keeping.asking")
+@pytest.mark.parametrize("way", ["SIGTERM", "end of stdin"])
+@pytest.mark.parametrize(
+    ("method", "ends"),
+    [
+        ("exec_command_output_delta", ["stopped"]),
+        ("elicitation/create", []),
+    ],
+)
+async def test_a_turn_is_told_as_stopped_and_a_question_stays_open(
+    tmp_path: Path, way: Way, method: str, ends: list[str]
+) -> None:
+    stopped = Stopped(way, lambda message: bool(message.get("method") == method))
+
+    assert await stopped.run(tmp_path) == ends
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["SIGTERM", "end of stdin"])
+async def test_a_server_can_be_stopped_after_every_message(tmp_path: Path, way: Way) -> None:
+    stops = 0
+    for number in count():
+        stopped = Stopped(way, the(number))
+        await stopped.run(tmp_path / str(number))
+        if not stopped.has_come:
+            break
+        stops += 1
+    assert stops > 20

@@ -1,0 +1,54 @@
+"""The power goes: of the database's log the disk has what was synced, and behind it whatever it likes."""
+
+from __future__ import annotations
+
+import signal
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kit.doomed import Doomed, Fate
+from kit.survival import AGAIN, RESTARTED, RUN, Story
+
+MOST_RUBBISH = 9000
+"""Bytes: two pages of the database, and a little."""
+
+
+async def loses_power(directory: Path, commit: int) -> bool:
+    """Whether there was power until a commit was about to be acknowledged; the next server goes on behind the one
+    before it."""
+    fate = Fate("behind a commit", commit, directory / "notes")
+    async with Story(directory) as story:
+        exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)
+        if exit_code == 0:
+            return False
+        assert exit_code == -signal.SIGKILL
+        forget_what_was_not_synced(story.home, fate.lengths(), Random(commit))
+        await story.goes_on(RESTARTED)
+    return True
+
+
+def forget_what_was_not_synced(home: Path, acknowledged: list[int], chance: Random) -> None:
+    log = home / "parley.db-wal"
+    written = log.read_bytes()
+    synced = acknowledged[-1] if acknowledged else 0
+    torn = written[synced : chance.randint(synced, len(written))]
+    log.write_bytes(written[:synced] + torn + chance.randbytes(chance.randrange(MOST_RUBBISH)))
+    (home / "parley.db-shm").unlink()
+
+
+@pytest.mark.parametrize("commit", [1, 11])
+async def test_a_power_cut_takes_back_nothing_that_was_told(tmp_path: Path, commit: int) -> None:
+    assert await loses_power(tmp_path, commit)
+
+
+@pytest.mark.long
+async def test_a_power_cut_at_any_commit_takes_back_nothing_that_was_told(tmp_path: Path) -> None:
+    cuts = 0
+    for commit in count(1):
+        if not await loses_power(tmp_path / str(commit), commit):
+            break
+        cuts += 1
+    assert cuts > 10

@@ -1,0 +1,180 @@
+"""Homes that cannot hold conversations, and disks that are full: a clear sentence, and nothing is spoilt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from kit.kept import FIRST, OTHER, answers, everything_in, said, summary
+from kit.mounts import MOUNTS, UNSHARED
+from kit.store_program import StoreProcess
+from parley.errors import BadHome, StoreFailed
+from parley.stores.sqlite import SqliteStore
+
+BIG = 400_000
+"""Bytes: more than there is room for, once there is little."""
+
+
+async def refusal(home: Path) -> str:
+    store = SqliteStore(str(home))
+    with pytest.raises(BadHome) as refused:
+        await store.create(FIRST, [], summary())
+    with pytest.raises(BadHome):
+        await store.head(FIRST)
+    await store.close()
+    assert str(refused.value) == f"{home}: {refused.value.detail}"
+    return refused.value.detail
+
+
+async def made(home: Path) -> None:
+    store = SqliteStore(str(home))
+    await store.create(FIRST, answers(1, 200), summary())
+    await store.close()
+
+
+async def test_a_home_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    await made(tmp_path)
+    db = sqlite3.connect(tmp_path / "parley.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = (tmp_path / "parley.db").read_bytes()
+
+    said = await refusal(tmp_path)
+
+    assert said == "the conversations here were written by a newer version of Parley (format 99; this one knows 1)"
+    assert (tmp_path / "parley.db").read_bytes() == before
+
+
+async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "parley.db").write_bytes(b"Dear diary, " * 1000)
+
+    said = await refusal(tmp_path)
+
+    assert said == "the database is damaged (file is not a database); nothing in it was changed"
+    assert (tmp_path / "parley.db").read_bytes() == b"Dear diary, " * 1000
+
+
+async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "parley.db")
+    db.execute("CREATE TABLE diary (day)")
+    db.close()
+    before = (tmp_path / "parley.db").read_bytes()
+
+    said = await refusal(tmp_path)
+
+    assert said == "parley.db is not a database of Parley"
+    assert (tmp_path / "parley.db").read_bytes() == before
+
+
+async def test_a_damaged_database_is_told_as_such(tmp_path: Path) -> None:
+    await made(tmp_path)
+    with (tmp_path / "parley.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (file.seek(0, os.SEEK_END) - 4096))
+        file.seek(4096)
+        file.write(b"\xff" * 20000)
+    store = SqliteStore(str(tmp_path))
+
+    with pytest.raises(BadHome) as refused:
+        await everything_in(store)
+    await store.close()
+
+    assert refused.value.detail.startswith("the database is damaged (")
+
+
+async def test_an_empty_file_is_a_home_that_was_just_begun(tmp_path: Path) -> None:
+    (tmp_path / "parley.db").touch()
+    await made(tmp_path)
+
+
+async def test_a_directory_in_place_of_the_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "parley.db").mkdir()
+
+    assert await refusal(tmp_path) == "conversations cannot be kept here: unable to open database file"
+
+
+async def test_a_home_that_cannot_be_made_is_told_and_may_become_one(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    store = SqliteStore(str(tmp_path / "home"))
+    with pytest.raises(BadHome):
+        await store.create(FIRST, [], summary())
+    (tmp_path / "home").unlink()
+    await store.create(FIRST, [said(1, "one")], summary())
+
+    assert await everything_in(store) == [said(1, "one")]
+    await store.close()
+
+
+@MOUNTS
+async def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
+    await made(tmp_path)
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    with StoreProcess(tmp_path, inside=(*UNSHARED, mount, str(tmp_path))) as child:
+        answer = child.ask("acquire", FIRST)
+
+    assert answer == {
+        "error": "BadHome",
+        "detail": "conversations cannot be kept here: Read-only file system (os error 30)",
+    }
+
+
+@MOUNTS
+def test_a_full_disk_fails_what_is_written_and_nothing_else(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o size=4m none "$0" && exec "$@"'
+    with StoreProcess(tmp_path, inside=(*UNSHARED, mount, str(tmp_path))) as child:
+        child.ask("create", FIRST)
+        child.ask("acquire", FIRST)
+        child.ask("append", FIRST, 3)
+        child.ask("fill_the_disk")
+        full = [child.ask("append", FIRST, 1, BIG) for _ in range(3)]
+        child.ask("make_room")
+        after = [child.ask("append", FIRST, 1, BIG), child.ask("append", FIRST, 2)]
+        child.ask("release", FIRST)
+        last = child.ask("acquire", FIRST)[1]
+
+    assert full == [{"error": "StoreFailed"}] * 3
+    assert (after, last) == ([4, 6], 6)
+
+
+async def test_a_file_that_may_not_grow_fails_what_is_written_and_nothing_else(tmp_path: Path) -> None:
+    with StoreProcess(tmp_path) as child:
+        child.ask("create", FIRST)
+        child.ask("acquire", FIRST)
+        child.ask("append", FIRST, 3)
+        child.ask("limit_files", (tmp_path / "parley.db-wal").stat().st_size + 10_000)
+        limited = [child.ask("append", FIRST, 1, BIG) for _ in range(3)]
+        owner = child.ask("owner", FIRST)
+        child.ask("limit_files", None)
+        after = [child.ask("append", FIRST, 1, BIG), child.ask("append", FIRST, 2)]
+        child.ask("close")
+    store = SqliteStore(str(tmp_path))
+    found = await everything_in(store)
+    await store.close()
+
+    assert limited == [{"error": "StoreFailed"}] * 3
+    assert (owner, after) == (child.pid, [4, 6])
+    assert [entry.seq for entry in found] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_what_follows_an_append_that_failed_fails_as_well(tmp_path: Path) -> None:
+    """Handed over while nobody knew yet; a log without gaps is worth more."""
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    await store.create(OTHER, [], summary())
+    lease, other = await store.acquire(FIRST, address=""), await store.acquire(OTHER, address="")
+    impossible = said(1, "one")
+    written = [
+        store.append(lease, [impossible, impossible], summary()),  # SQLite refuses the second
+        store.append(lease, [said(3, "three")], summary()),
+        store.append(other, [said(1, "of another")], summary()),
+    ]
+
+    failed = await asyncio.gather(*written, return_exceptions=True)
+
+    assert [type(one) for one in failed] == [StoreFailed, StoreFailed, type(None)]
+    assert (await everything_in(store), await everything_in(store, OTHER)) == ([], [said(1, "of another")])
+    await store.close()

@@ -1,0 +1,178 @@
+"""Several processes on one home: they exclude each other where they must, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from kit.kept import FIRST, OTHER, everything_in, said, summary
+from kit.store_program import StoreProcess
+from parley.errors import Fenced, OwnedElsewhere, StoreFailed
+from parley.stores.locks import WriteLock
+from parley.stores.sqlite import SqliteStore
+
+WAIT_SECONDS = 60
+
+
+class Heard(logging.Handler):
+    """Waits for a line of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = ""
+        self.came = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.line = record.getMessage()
+        self.came.set()
+
+
+async def test_two_processes_exclude_each_other_from_a_conversation_and_from_no_other(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    await store.create(OTHER, [], summary())
+    with StoreProcess(tmp_path) as child:
+        child.ask("acquire", FIRST)
+        with pytest.raises(OwnedElsewhere) as refused:
+            await store.acquire(FIRST, address="")
+        other = await store.acquire(OTHER, address="here")
+        refused_there = child.ask("acquire", OTHER)
+        child.ask("append", FIRST, 3)
+        child.ask("release", FIRST)
+        first = await store.acquire(FIRST, address="")
+        await store.release(other)
+        taken_there = child.ask("acquire", OTHER)
+    await store.close()
+
+    assert (refused.value.pid, refused.value.address) == (child.pid, f"of {child.pid}")
+    assert refused_there == {"error": "OwnedElsewhere", "pid": os.getpid(), "address": "here"}
+    assert first.last == 3
+    assert taken_there[0] > other.epoch
+
+
+async def test_two_stores_of_one_process_exclude_each_other_as_well(tmp_path: Path) -> None:
+    one, two = SqliteStore(str(tmp_path)), SqliteStore(str(tmp_path))
+    await one.create(FIRST, [], summary())
+    lease = await one.acquire(FIRST, address="")
+    with pytest.raises(OwnedElsewhere):
+        await two.acquire(FIRST, address="")
+    await one.append(lease, [said(1, "one")], summary())
+    await one.close()
+    after = await two.acquire(FIRST, address="")
+    await two.close()
+
+    assert after.last == 1
+
+
+async def test_the_epoch_stops_one_who_still_believes_to_be_the_owner(tmp_path: Path) -> None:
+    """A lock may be lost: the file is replaced, or a file system forgets it."""
+    zombie = SqliteStore(str(tmp_path))
+    await zombie.create(FIRST, [], summary())
+    old = await zombie.acquire(FIRST, address="")
+    (tmp_path / "owners.lock").unlink()
+    heir = SqliteStore(str(tmp_path))
+    new = await heir.acquire(FIRST, address="")
+
+    with pytest.raises(Fenced):
+        await zombie.append(old, [said(1, "of the zombie")], summary("of the zombie"))
+    with pytest.raises(Fenced):
+        await zombie.delete(old)
+    await heir.append(new, [said(1, "of the heir")], summary())
+    with pytest.raises(Fenced):
+        await zombie.append(old, [said(2, "of the zombie")], summary("of the zombie"))
+    await zombie.close()
+
+    assert await everything_in(heir) == [said(1, "of the heir")]
+    assert (await heir.head(FIRST)).summary == summary()
+    assert (await heir.head(FIRST)).owner is not None
+    await heir.close()
+
+
+async def test_a_stopped_process_keeps_others_from_writing_not_from_reading(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [said(1, "one")], summary())
+    lease = await store.acquire(FIRST, address="")
+    with StoreProcess(tmp_path) as child:
+        child.ask("hold_the_write_lock")
+        os.kill(child.pid, signal.SIGSTOP)
+        written = store.append(lease, [said(2, "two")], summary())
+        read = await everything_in(store)
+        was_written = written.done()
+        child.kill()
+        async with asyncio.timeout(WAIT_SECONDS):
+            await written
+    await store.close()
+
+    assert (read, was_written) == ([said(1, "one")], False)
+
+
+def test_whoever_waits_long_says_for_whom(tmp_path: Path) -> None:
+    heard = Heard()
+    logging.getLogger("parley.stores.locks").addHandler(heard)
+    lock = WriteLock(str(tmp_path), warn_after_seconds=0.01)
+    entered = threading.Event()
+
+    def enter() -> None:
+        with lock:
+            entered.set()
+
+    with StoreProcess(tmp_path) as child:
+        child.ask("hold_the_write_lock")
+        os.kill(child.pid, signal.SIGSTOP)
+        waiting = threading.Thread(target=enter)
+        waiting.start()
+        came = heard.came.wait(WAIT_SECONDS)
+        entered_before = entered.is_set()
+        child.kill()
+        waiting.join(WAIT_SECONDS)
+    logging.getLogger("parley.stores.locks").removeHandler(heard)
+    lock.close()
+
+    assert (came, entered_before, entered.is_set()) == (True, False, True)
+    assert heard.line == (
+        f"nothing can be written: process {child.pid} has held the write lock for 0.01 seconds; was it stopped?"
+    )
+
+
+@pytest.mark.long
+async def test_closing_does_not_wait_for_ever_for_a_stopped_process(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    lease = await store.acquire(FIRST, address="")
+    with StoreProcess(tmp_path) as child:
+        child.ask("hold_the_write_lock")
+        os.kill(child.pid, signal.SIGSTOP)
+        written = [store.append(lease, [said(seq, "text")], summary()) for seq in (1, 2)]
+        await store.close()
+        failed = await asyncio.gather(*written, return_exceptions=True)
+    again = SqliteStore(str(tmp_path))
+    found = await everything_in(again)
+    await again.close()
+
+    assert [type(error) for error in failed] == [StoreFailed, StoreFailed]
+    assert found == []
+
+
+async def test_nobody_starves_while_another_writes_without_pause(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    await store.create(OTHER, [], summary())
+    lease = await store.acquire(OTHER, address="")
+    with StoreProcess(tmp_path) as child:
+        child.ask("acquire", FIRST)
+        child.tell("append_for_ever", FIRST)
+        child.hear()
+        async with asyncio.timeout(WAIT_SECONDS):
+            for seq in range(1, 21):
+                await store.append(lease, [said(seq, "text")], summary())
+        child.kill()
+        between = len(child.heard())
+    await store.close()
+
+    assert between > 5

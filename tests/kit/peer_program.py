@@ -1,0 +1,58 @@
+"""Another process of a home, which says what a test tells it to.
+
+Its arguments are the home and how many files it may open (0: as many as the system lets it). It writes its
+address, and then every message that it is sent. Lines that a message has in `say` are said on that connection as
+they are, with the id of the request for `$id`; with `leave` the connection is ended. A line on stdin, `METHOD
+PARAMS`, is told to all others. Where stdin ends, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+
+from parley.peers import HomePeers
+from parley.transports.unix import Connection
+from parley.wire.framing import Overlong
+
+
+async def main(home: str, most_files: int) -> None:
+    if most_files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    peers = HomePeers(home, serve)
+    await peers.listen()
+    write(peers.address)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        method, _, params = line.strip().partition(" ")
+        peers.tell_all(method, params.encode())
+    await peers.close()
+
+
+async def serve(connection: Connection) -> None:
+    def take(frame: bytes | Overlong) -> None:
+        try:
+            message = json.loads(frame) if isinstance(frame, bytes) else None
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            connection.stop_reading()
+            return
+        write(message)
+        params = message.get("params", {})
+        for line in params.get("say", ()):
+            connection.outbox.send(line.replace("$id", str(message.get("id"))).encode())
+        if "leave" in params:
+            connection.stop_reading()
+
+    await connection.read(take)
+
+
+def write(value: object) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from kit.peers import Peer, StartPeer
+from parley.peers import HomePeers
+from parley.transports.unix import Connection
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """One with a short path: tests make sockets of their own in it."""
+    with tempfile.TemporaryDirectory() as home:
+        yield Path(home)
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_is_left() -> AsyncIterator[None]:
+    """Whatever a test did to its peers, no task and no descriptor of it stays."""
+    tasks, descriptors = asyncio.all_tasks(), set(os.listdir("/proc/self/fd"))
+    yield
+    assert asyncio.all_tasks() <= tasks | {asyncio.current_task()}
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
+
+
+@pytest.fixture
+async def start(home: Path, _nothing_is_left: None) -> AsyncIterator[StartPeer]:
+    async with AsyncExitStack() as running:
+
+        async def start(*, most_files: int = 0) -> Peer:
+            peer = Peer()
+            running.push_async_callback(peer.close)
+            await peer.start(home, most_files)
+            return peer
+
+        yield start
+
+
+@pytest.fixture
+async def peers(home: Path, _nothing_is_left: None) -> AsyncIterator[HomePeers]:
+    """This process, as one of the home. Whoever connects to it is read and not answered."""
+    peers = HomePeers(str(home), _ignore)
+    yield peers
+    await peers.close()
+
+
+async def _ignore(connection: Connection) -> None:
+    await connection.read(lambda frame: None)

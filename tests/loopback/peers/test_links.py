@@ -1,0 +1,130 @@
+"""A connection to another process: what comes of it, in which order, and how it ends."""
+
+from __future__ import annotations
+
+from kit.peers import Ear, StartPeer, leaving, saying
+from parley.peers import HomePeers
+from parley.transports.unix import MOST_UNREAD_BYTES
+from parley.wire.jsonrpc import METHOD_NOT_FOUND, Message
+
+ANSWER = '{"jsonrpc":"2.0","id":$id,"result":{}}'
+ONE = '{"jsonrpc":"2.0","method":"one","params":{"n":1}}'
+LONG = '{"jsonrpc":"2.0","method":"long","params":"' + "x" * 2**20 + '"}'
+TWO = '{"jsonrpc":"2.0","method":"two","params":{"n":2}}'
+
+
+async def test_answers_and_news_come_in_the_order_in_which_they_were_said(
+    peers: HomePeers, start: StartPeer
+) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+
+    link.request("first", saying(ONE, ANSWER, TWO), answered=ear.answered)
+    link.request("second", saying(ANSWER, ONE), answered=ear.answered)
+
+    assert [await ear.next() for _ in range(5)] == [
+        ("one", {"n": 1}),
+        ("answered", 1),
+        ("two", {"n": 2}),
+        ("answered", 2),
+        ("one", {"n": 1}),
+    ]
+
+
+async def test_an_answer_that_closes_the_link_is_the_last_that_is_heard(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+
+    def answered(message: Message) -> None:
+        link.close()
+        ear.answered(message)
+
+    link.request("ask", saying(ANSWER, ONE, ANSWER), answered=answered)
+
+    assert await ear.next() == ("answered", 1)
+    await peers.close()
+    assert ear.nothing_more()
+
+
+async def test_an_error_is_an_answer(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+
+    link.request("ask", saying('{"jsonrpc":"2.0","id":$id,"error":{"code":-1}}'), answered=ear.answered)
+
+    assert await ear.next() == ("failed",)
+
+
+async def test_a_kill_is_heard_once_and_no_answer_comes(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+    link.request("ask", saying(), answered=ear.answered)
+    await peer.heard()
+
+    await peer.killed()
+
+    assert await ear.next() == "gone"
+    link.request("ask", saying(ANSWER), answered=ear.answered)
+    link.notify("tell", saying(ONE))
+    link.close()
+    await peers.close()
+    assert ear.nothing_more()
+
+
+async def test_one_that_ends_in_order_is_heard_to_the_last_word(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+
+    link.notify("bye", leaving(LONG, ONE))
+
+    assert [await ear.next() for _ in range(3)] == [("long", "x" * 2**20), ("one", {"n": 1}), "gone"]
+
+
+async def test_one_that_talks_nonsense_is_gone_and_the_others_are_not(peers: HomePeers, start: StartPeer) -> None:
+    ear, other, peer = Ear(), Ear(), await start()
+    link = await ear.on(peers, peer.address)
+    sound = await other.on(peers, peer.address)
+
+    link.request("ask", saying(ONE, "nonsense", ANSWER, TWO), answered=ear.answered)
+    assert [await ear.next(), await ear.next()] == [("one", {"n": 1}), "gone"]
+    sound.request("ask", saying(ANSWER), answered=other.answered)
+
+    assert await other.next() == ("answered", 1)
+    assert ear.nothing_more()
+
+
+async def test_a_listener_that_raises_misses_only_what_it_raised_at(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+
+    def stumble(message: Message) -> None:
+        raise RuntimeError("on purpose")
+
+    link.request("ask", saying(ANSWER, ONE), answered=stumble)
+
+    assert await ear.next() == ("one", {"n": 1})
+
+
+async def test_who_reads_nothing_for_too_long_is_gone(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+    peer.stopped()
+
+    megabyte = b'"' + b"x" * 2**20 + b'"'
+    for _ in range(MOST_UNREAD_BYTES // 2**20 + 1):
+        link.notify("much", megabyte)
+
+    assert await ear.next() == "gone"
+    assert ear.nothing_more()
+
+
+async def test_one_that_asks_us_is_told_that_we_answer_nothing(peers: HomePeers, start: StartPeer) -> None:
+    ear, peer = Ear(), await start()
+    link = await ear.on(peers, peer.address)
+
+    link.notify("come on", saying('{"jsonrpc":"2.0","id":7,"method":"ask"}'))
+
+    assert [await peer.heard(), await peer.heard()] == [
+        {"jsonrpc": "2.0", "method": "come on", "params": {"say": ['{"jsonrpc":"2.0","id":7,"method":"ask"}']}},
+        {"jsonrpc": "2.0", "id": 7, "error": {"code": METHOD_NOT_FOUND, "message": "method not found: ask"}},
+    ]

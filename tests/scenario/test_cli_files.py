@@ -1,0 +1,500 @@
+"""`parley export`, `import`, `backup` and `gc`: real programs on real homes, while others use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from kit.events import agent_message, task_complete, task_started, user_message
+from kit.logs import AT
+from kit.records import (
+    call,
+    call_output,
+    command_output,
+    model_asked,
+    model_said,
+    opaque,
+    settings_chosen,
+    turn_ended,
+    turn_started,
+)
+from kit.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
+from parley.cli.backup import USAGE as BACKUP_USAGE
+from parley.cli.backup import run_backup
+from parley.cli.export import USAGE as EXPORT_USAGE
+from parley.cli.export import run_export
+from parley.cli.gc import USAGE as GC_USAGE
+from parley.cli.gc import run_gc
+from parley.cli.import_ import USAGE as IMPORT_USAGE
+from parley.cli.import_ import run_import
+from parley.conversation.log import Happened, Log
+from parley.ports.store import Head, Query, StateName, Summary
+from parley.stores.locks import WriteLock
+from parley.stores.sqlite import SqliteStore
+from parley.wire.ids import ConversationId
+from parley.wire.items import ImageItem
+
+PATIENCE_SECONDS = 20
+
+ID = ConversationId(str(UUID(int=7)))
+OTHER = ConversationId(str(UUID(int=8)))
+
+NOISE = Random(5).randbytes(30_000)
+IMAGE = ImageItem(image_url="data:image/png;base64," + "iVBO" * 4000)
+
+TALK: Sequence[Happened] = (
+    settings_chosen(),
+    turn_started(),
+    task_started(),
+    user_message("Look at this.", IMAGE),
+    model_asked(),
+    model_said(opaque('{"type": "reasoning",\n "summary": []}')),
+    model_said(call("c", '{"command": ["cat", "noise"]}')),
+    command_output("c", NOISE),
+    call_output("c", "noise"),
+    model_asked(),
+    agent_message("Seen."),
+    task_complete("Seen."),
+    turn_ended("done", "Seen."),
+)
+
+
+class Outcome(NamedTuple):
+    stdout: str
+    stderr: str
+    exit_code: int | None
+
+
+class Home:
+    """A home, the programs that are run in it, and what a server has in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path.parent / f"{path.name}-work"
+        for folder in (self.path, self.work):
+            folder.mkdir()
+
+    async def start(self, *arguments: str, stdin: int = DEVNULL, stdout: int = PIPE) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "parley", *arguments),
+            env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(self.path)},
+            cwd=self.work,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=PIPE,
+        )
+
+    async def parley(self, *arguments: str) -> Outcome:
+        process = await self.start(*arguments)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            out, err = await process.communicate()
+        return Outcome(out.decode(), err.decode(), process.returncode)
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[SqliteStore]:
+        store = SqliteStore(str(self.path))
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    async def keep(
+        self,
+        conversation_id: ConversationId,
+        *happened: Happened,
+        state: StateName = "idle",
+        archived: bool = False,
+        updated_at: float = AT,
+    ) -> None:
+        log = Log()
+        log.append(happened, at=AT)
+        summary = Summary(
+            title="Look at this.", cwd="/project", model="mock-model", state=state, updated_at=updated_at
+        )
+        async with self.store() as store:
+            await store.create(conversation_id, log.entries, summary, archived=archived)
+
+    async def head(self, conversation_id: str) -> Head:
+        async with self.store() as store:
+            return await store.head(ConversationId(conversation_id))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Home:
+    return Home(tmp_path / "elsewhere")
+
+
+def entries_in(exported: str) -> list[str]:
+    """Everything but the line about the file itself."""
+    return exported.splitlines(keepends=True)[1:]
+
+
+# --- out and in ------------------------------------------------------------------------------
+
+
+async def test_a_conversation_comes_back_byte_for_byte_in_another_home(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK, archived=True)
+    exported = await home.parley("export", ID)
+    file = elsewhere.work / "talk.jsonl"
+    file.write_text(exported.stdout)
+
+    imported = await elsewhere.parley("import", "talk.jsonl")
+    again = await elsewhere.parley("export", ID)
+
+    assert (exported.stderr, exported.exit_code) == ("", 0)
+    assert imported == Outcome(f"talk.jsonl: imported as {ID}, {len(TALK)} entries\n", "", 0)
+    assert entries_in(again.stdout) == entries_in(exported.stdout)
+    assert len(entries_in(exported.stdout)) == len(TALK)
+    assert await elsewhere.head(ID) == await home.head(ID)
+
+
+async def test_the_first_line_says_what_it_is(home: Home) -> None:
+    await home.keep(ID, *TALK)
+    before = time.time()
+
+    head = json.loads((await home.parley("export", ID)).stdout.splitlines()[0])
+
+    assert before <= head.pop("exported_at") <= time.time()
+    assert head == {
+        "parley_export": 1,
+        "conversation_id": ID,
+        "last": len(TALK),
+        "archived": False,
+        "title": "Look at this.",
+        "cwd": "/project",
+        "model": "mock-model",
+    }
+
+
+async def test_a_conversation_that_another_process_works_on_is_exported_and_is_nobodys_where_it_is_imported(
+    home: Home, elsewhere: Home
+) -> None:
+    await home.keep(ID, *TALK[:8], state="running")
+    async with home.store() as server:
+        await server.acquire(ID, address="/somewhere")
+        written = await home.parley("export", ID, "-o", str(elsewhere.work / "talk.jsonl"))
+        owner = (await server.head(ID)).owner
+
+    imported = await elsewhere.parley("import", "talk.jsonl")
+    head = await elsewhere.head(ID)
+
+    assert (written, imported.exit_code) == (Outcome("", "", 0), 0)
+    assert (owner is not None and owner.pid, head.owner) == (os.getpid(), None)
+    assert (head.last, head.summary.state) == (8, "running")
+
+
+async def test_a_file_is_private_and_not_written_over_unless_that_is_wanted(home: Home) -> None:
+    await home.keep(ID, *TALK)
+    file = home.work / "talk.jsonl"
+    file.write_text("precious")
+
+    refused = await home.parley("export", ID, "--output=talk.jsonl")
+    kept = file.read_text()
+    forced = await home.parley("export", "--force", ID, "-o", "talk.jsonl")
+
+    assert refused == Outcome("", "parley export: talk.jsonl is there already; --force writes it anew\n", 1)
+    assert (kept, forced) == ("precious", Outcome("", "", 0))
+    assert (len(entries_in(file.read_text())), file.stat().st_mode & 0o777) == (len(TALK), 0o600)
+    assert os.listdir(home.work) == ["talk.jsonl"]
+
+
+async def test_a_conversation_that_is_not_there_leaves_no_file(home: Home) -> None:
+    await home.keep(ID, *TALK)
+
+    refused = await home.parley("export", OTHER, "-o", "talk.jsonl")
+
+    assert refused == Outcome("", f"parley export: there is no conversation {OTHER} here\n", 1)
+    assert os.listdir(home.work) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [(run_export, [ID, "-o", "talk.jsonl"]), (run_backup, ["copy.db"]), (run_gc, ["--yes"])],
+)
+def test_a_home_without_conversations_stays_as_it_is(
+    home: Home,
+    run: Callable[[Sequence[str]], int],
+    line: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PARLEY_HOME", str(home.path))
+    monkeypatch.chdir(home.work)
+
+    assert run(line) == 1
+    assert capsys.readouterr().err.endswith(f": {home.path}: there are no conversations here\n")
+    assert (os.listdir(home.path), os.listdir(home.work)) == ([], [])
+
+
+async def test_whoever_has_read_enough_of_an_export_may_go(home: Home) -> None:
+    await home.keep(ID, *TALK, *(agent_message("x" * 1000) for _ in range(300)))
+    read, write = os.pipe()
+    process = await home.start("export", ID, stdout=write)
+    os.close(write)
+    os.close(read)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        _, err = await process.communicate()
+
+    assert (err, process.returncode) == (b"", -signal.SIGPIPE)
+
+
+async def test_a_signal_ends_an_export_and_leaves_nothing_of_it(home: Home) -> None:
+    await home.keep(ID, *TALK)
+    lock = WriteLock(str(home.path))
+    with closing(lock), lock:  # what opens the home waits for whoever has this
+        process = await home.start("export", ID, "-o", "talk.jsonl")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not os.listdir(home.work):  # noqa: ASYNC110 - nobody tells us of a file that is begun
+                await asyncio.sleep(0.01)
+        process.terminate()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
+
+    assert (out, err, process.returncode) == (b"", b"", 128 + signal.SIGTERM)
+    assert os.listdir(home.work) == []
+
+
+# --- many files ------------------------------------------------------------------------------
+
+
+async def test_a_directory_is_searched_and_each_file_is_told_of(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK)
+    await home.parley("export", ID, "-o", str(elsewhere.work / "talk.jsonl"))
+    day = elsewhere.work / "sessions" / "2025" / "08" / "08"
+    day.mkdir(parents=True)
+    session = rollout(
+        user("go"),
+        function_call("c"),
+        function_call_output("c"),
+        {"type": "web_search_call"},
+        assistant("Done"),
+    )
+    (day / "rollout-a.jsonl").write_bytes(b"".join(session))
+    (day / "rollout-b.jsonl").write_bytes(b"".join(rollout(session={**SESSION, "id": str(UUID(int=9))})))
+    newer = {"timestamp": "2026-01-01T00:00:00Z", "type": "session_meta", "payload": {}}
+    (day / "rollout-c.jsonl").write_bytes(b"".join(rollout(session=newer)))
+    (elsewhere.work / "history.jsonl").write_text('{"session_id": "x", "ts": 1, "text": "go"}\n')
+    (elsewhere.work / "notes.txt").write_text("not looked at")
+
+    imported = await elsewhere.parley("import", ".")
+    again = await elsewhere.parley("import", ".")
+
+    taken = [
+        "./history.jsonl: neither an export of Parley nor a rollout file of Codex CLI",
+        f"./sessions/2025/08/08/rollout-a.jsonl: imported as {SESSION['id']}, 12 entries;"
+        " left out, since they have no place in it: 1",
+        "./sessions/2025/08/08/rollout-b.jsonl: nobody says anything in it",
+        "./sessions/2025/08/08/rollout-c.jsonl: a rollout file of a newer Codex CLI; those up to 0.21 can be read",
+        f"./talk.jsonl: imported as {ID}, {len(TALK)} entries",
+    ]
+    assert imported == Outcome("\n".join((*taken, "")), "2 imported, 0 already here, 3 skipped, 0 failed\n", 0)
+    assert (again.stderr, again.exit_code) == ("0 imported, 2 already here, 3 skipped, 0 failed\n", 0)
+    assert f"./talk.jsonl: already here as {ID}\n" in again.stdout
+
+
+async def test_a_rollout_is_listed_as_of_its_time_and_works_where_it_is_told_to(home: Home) -> None:
+    (home.work / "rollout-x.jsonl").write_bytes(b"".join(rollout(user("go on\nplease"), assistant("Done"))))
+
+    imported = await home.parley("import", "--cwd", "/project", "-c", "model=o3", "rollout-x.jsonl")
+    head = await home.head(str(SESSION["id"]))
+
+    assert imported.exit_code == 0
+    assert head.summary == Summary(
+        title="go on", cwd="/project", model="o3", state="idle", updated_at=1754654400.123
+    )
+
+
+async def test_one_broken_file_does_not_keep_the_others_out(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK)
+    whole = (await home.parley("export", ID)).stdout
+    (elsewhere.work / "cut.jsonl").write_text(whole.replace(ID, OTHER, 1)[: len(whole) // 2])
+    (elsewhere.work / "odd.jsonl").write_text("neither\n")
+    (elsewhere.work / "whole.jsonl").write_text(whole)
+
+    imported = await elsewhere.parley("import", "cut.jsonl", "gone.jsonl", "odd.jsonl", ".", "whole.jsonl")
+    lines = imported.stderr.splitlines()
+
+    assert (imported.exit_code, lines[-1]) == (1, "1 imported, 1 already here, 1 skipped, 4 failed")
+    assert lines[0].startswith("parley import: cut.jsonl: line 9: not an entry: ")
+    assert lines[1:3] == [
+        "parley import: gone.jsonl: No such file or directory (os error 2)",
+        "parley import: odd.jsonl: neither an export of Parley nor a rollout file of Codex CLI",
+    ]
+    assert (await elsewhere.parley("export", OTHER)).exit_code == 1
+
+
+async def test_another_conversation_of_that_id_is_left_alone(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK)
+    await elsewhere.keep(ID, *TALK[:-3], agent_message("Not seen."), *TALK[-2:])
+    await home.parley("export", ID, "-o", str(elsewhere.work / "talk.jsonl"))
+
+    renamed = await elsewhere.parley("import", "talk.jsonl")
+    new = await elsewhere.parley("import", "--new-id", "talk.jsonl")
+    ids = [said.stdout.split("imported as ")[1][:36] for said in (renamed, new)]
+
+    assert renamed.stdout == (
+        f"talk.jsonl: imported as {ids[0]}, since {ID} is another conversation here, {len(TALK)} entries\n"
+    )
+    assert len({ID, *ids}) == 3
+    assert [(await elsewhere.head(one)).last for one in ids] == [len(TALK)] * 2
+    assert "Not seen." in (await elsewhere.parley("export", ID)).stdout
+
+
+# --- a whole home ------------------------------------------------------------------------------
+
+
+async def test_a_backup_of_a_home_in_use_is_a_home(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK)
+    copy = elsewhere.path / "parley.db"
+    async with home.store() as server:
+        await server.acquire(ID, address="")
+        written = await home.parley("backup", str(copy))
+    size = copy.stat().st_size
+    refused = await home.parley("backup", str(copy))
+    nowhere = await home.parley("backup", "nowhere/copy.db")
+
+    assert written == Outcome(f"{copy}: {size:,} bytes\n", "", 0)
+    why = "No such file or directory (os error 2)"
+    assert nowhere == Outcome("", f"parley backup: it cannot be written: {why}\n", 1)
+    assert refused == Outcome("", f"parley backup: {copy} is there already, and nothing is written over it\n", 1)
+    assert os.listdir(elsewhere.path) == ["parley.db"]
+    exported = [(await one.parley("export", ID)).stdout for one in (home, elsewhere)]
+    assert entries_in(exported[0]) == entries_in(exported[1])
+
+
+OLD = ConversationId(str(UUID(int=1)))
+ARCHIVED = ConversationId(str(UUID(int=2)))
+ACTIVE = ConversationId(str(UUID(int=3)))
+
+
+@pytest.fixture
+async def full(home: Home) -> Home:
+    """A home with one conversation that may go after 30 days, two that may not, and a blob of none."""
+    long_ago = time.time() - 31 * 86_400
+    await home.keep(OLD, *TALK, archived=True, updated_at=long_ago)
+    await home.keep(ARCHIVED, *TALK[:3], archived=True, updated_at=time.time() - 29 * 86_400)
+    await home.keep(ACTIVE, *TALK[:3], updated_at=long_ago)
+    await home.keep(OTHER, settings_chosen(), command_output("c", NOISE[::-1]))
+    async with home.store() as store:
+        await store.delete(await store.acquire(OTHER, address=""))
+    return home
+
+
+async def conversations_in(home: Home) -> list[str]:
+    async with home.store() as store:
+        found = [await store.find(Query(archived=archived)) for archived in (True, False)]
+    return sorted(listed.conversation_id for page in found for listed in page.page)
+
+
+async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None:
+    (full.path / "config.toml").write_text("[store]\nkeep_days = 30\n")
+
+    would = await full.parley("gc", "--dry-run")
+    done = await full.parley("gc")
+    then = await full.parley("gc")
+
+    first, second = would.stdout.splitlines()
+    assert (would.stderr, would.exit_code) == ("", 0)
+    assert first.startswith("archived conversations, last active more than 30 days ago: 1, ")
+    assert second.startswith("images and outputs of no conversation: 1, 30,")
+    removed = done.stdout.splitlines()
+    assert removed[:2] == [first, second]
+    assert removed[2] == "removed conversations: 1"
+    assert removed[3].startswith("removed images and outputs: 3, ")
+    assert then.stdout.splitlines() == [
+        "archived conversations, last active more than 30 days ago: 0, 0 bytes",
+        "images and outputs of no conversation: 0, 0 bytes",
+    ]
+    assert await conversations_in(full) == [ARCHIVED, ACTIVE]
+
+
+async def test_without_the_setting_every_conversation_is_kept(full: Home) -> None:
+    done = await full.parley("gc", "--yes")
+
+    assert done.stdout.splitlines()[0] == "archived conversations: all are kept, since [store] keep_days is not set"
+    assert done.stdout.splitlines()[2] == "removed conversations: 0"
+    assert done.stdout.splitlines()[3].startswith("removed images and outputs: 1, ")
+    assert await conversations_in(full) == [OLD, ARCHIVED, ACTIVE]
+
+
+async def test_what_somebody_works_on_is_kept(full: Home) -> None:
+    async with full.store() as server:
+        await server.acquire(OLD, address="")
+        done = await full.parley("gc", "-c", "store.keep_days=30")
+
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[2] == "removed conversations: 0"
+    assert OLD in await conversations_in(full)
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 3), (b"yes\n", 2)])
+async def test_on_a_terminal_gc_asks_first(full: Home, answer: bytes, left: int) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        process = await full.start("gc", "--config=store.keep_days=30", stdin=theirs)
+        os.write(ours, answer)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            out, err = await process.communicate()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert b"Remove them for ever? [y/N] " in out
+    assert (err, process.returncode) == (b"", 0)
+    assert len(await conversations_in(full)) == left
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "usage"),
+    [
+        (run_export, EXPORT_USAGE),
+        (run_import, IMPORT_USAGE),
+        (run_backup, BACKUP_USAGE),
+        (run_gc, GC_USAGE),
+    ],
+)
+def test_help_is_printed(
+    run: Callable[[Sequence[str]], int], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (run(["--help"]), capsys.readouterr().out) == (0, usage)
+
+
+@pytest.mark.parametrize(
+    ("run", "line", "said"),
+    [
+        (run_export, [], "export: one conversation has to be named, by its id; try `parley export --help`"),
+        (run_export, ["a", "b"], "export: one conversation has to be named, by its id; try `parley export --help`"),
+        (run_export, ["a", "-o"], "export: -o needs a value behind it"),
+        (run_export, ["a", "-x"], "export: cannot use '-x' here; try `parley export --help`"),
+        (run_import, [], "import: there is no file to import; try `parley import --help`"),
+        (run_import, ["--new-id=7", "a"], "import: cannot use '--new-id=7' here; try `parley import --help`"),
+        (run_backup, [], "backup: one file has to be named; try `parley backup --help`"),
+        (run_gc, ["now"], "gc: cannot use 'now' here; try `parley gc --help`"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_refused(
+    run: Callable[[Sequence[str]], int], line: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (run(line), capsys.readouterr().err) == (2, f"parley {said}\n")

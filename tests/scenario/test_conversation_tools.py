@@ -1,0 +1,259 @@
+"""The life of a conversation beyond its turns: named, found, put away, copied, removed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from kit.messages import answered, failed
+from kit.speaking import Speaker, speaking
+from parley.errors import ToolFailed
+from parley.testing import HOLD, ParleyProcess, ScriptedModel
+from parley.wire.mcp import FULL_VERSION
+from parley.wire.notifications import StreamDisconnected
+
+OK: Final = {"status": "ok"}
+LATER: Final = ("conversationRename", "conversationDelete", "conversationArchive", "conversationFork")
+
+
+async def spoken(client: Speaker, *texts: str) -> str:
+    """A conversation in which this was said, and whose last turn is over."""
+    conversation = await client.create()
+    for text in texts:
+        await client.say(conversation, text)
+        await client.over(conversation)
+    return conversation
+
+
+async def value(client: Speaker, tool: str, **arguments: Any) -> Any:
+    return await client.value_of(client.call(tool, **arguments))
+
+
+async def titles(client: Speaker, **arguments: Any) -> list[str]:
+    found = await value(client, "conversationsList", **arguments)
+    return [one["title"] for one in found["conversations"]]
+
+
+async def events(client: Speaker, conversation: str) -> list[Any]:
+    page = await value(client, "conversationRead", conversation_id=conversation)
+    return [(one["seq"], one["msg"]) for one in page["events"]]
+
+
+def said_by_user(model: ScriptedModel) -> list[str]:
+    """What the last request to the model had of the user, without what we put there ourselves."""
+    messages = [one for one in model.requests[-1].body["messages"] if one["role"] == "user"]
+    return [one["content"] for one in messages if not str(one["content"]).startswith("<")]
+
+
+@pytest.mark.parametrize("tool", LATER)
+async def test_none_of_them_knows_a_conversation_that_does_not_exist(
+    scripted_model: ScriptedModel, tool: str
+) -> None:
+    async with speaking(scripted_model) as client:
+        more = {"title": "x"} if tool == "conversationRename" else {}
+        request = client.call(tool, conversation_id=str(uuid4()), **more)
+
+        assert await client.read() == failed(request, "Conversation does not exist")
+
+
+# --- names -------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("rename.result")
+async def test_a_title_that_was_given_stays_whatever_is_said(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await spoken(client, "Fix the parser")
+        assert await value(client, "conversationRename", conversation_id=conversation, title="Parser") == OK
+        renamed = await titles(client)
+        await client.say(conversation, "And now?")
+        await client.over(conversation)
+
+        assert (renamed, await titles(client)) == (["Parser"], ["Parser"])
+        assert (await value(client, "conversationStatus", conversation_id=conversation))["title"] == "Parser"
+
+
+@pytest.mark.promises("rename.result")
+async def test_a_title_can_be_given_while_a_turn_runs(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        scripted_model.says("Wait", HOLD, "!")
+        await client.say(conversation, "go")
+        await scripted_model.holding()
+        assert await value(client, "conversationRename", conversation_id=conversation, title="Patience") == OK
+        scripted_model.release()
+        await client.over(conversation)
+
+        assert await titles(client) == ["Patience"]
+
+
+async def test_a_title_that_is_too_long_changes_nothing(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await spoken(client, "one")
+        request = client.call("conversationRename", conversation_id=conversation, title="x" * 1001)
+        answer = await client.read()
+
+        assert (answer["id"], answer["result"]["isError"]) == (request, True)
+        assert await titles(client) == ["one"]
+
+
+# --- finding -----------------------------------------------------------------------------
+
+
+@pytest.mark.promises("list.filters")
+async def test_a_list_has_what_all_filters_apply_to(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        scripted_model.says("Es wird Größe 100%_\\ sein")
+        await spoken(client, "Measure")
+        scripted_model.says("Nothing")
+        await spoken(client, "größe", "message")
+        elsewhere = str(client.work / "deeper")
+        answer = await value(client, "conversationCreate", prompt="", model="scripted-model", cwd=elsewhere)
+        scripted_model.says("Wait", HOLD)
+        await client.say(answer["conversation_id"], "running elsewhere")
+        await scripted_model.holding()
+
+        here = str(client.work)
+        assert await titles(client, text="GRÖSSE") == ["größe", "Measure"]
+        assert await titles(client, text="GRÖßE") == ["größe", "Measure"]
+        assert await titles(client, text="100%_\\") == ["Measure"]
+        assert await titles(client, text="type") == []
+        assert await titles(client, cwd=here) == ["größe", "Measure"]
+        assert await titles(client, cwd=elsewhere) == ["running elsewhere"]
+        assert await titles(client, state="running") == ["running elsewhere"]
+        assert await titles(client, state="idle", cwd=elsewhere) == []
+        assert await titles(client, state="asking") == []
+        scripted_model.release()
+
+
+@pytest.mark.promises("archive.result", "list.filters")
+async def test_what_is_archived_is_listed_apart_and_works_as_before(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        kept, away = await spoken(client, "kept"), await spoken(client, "away")
+        assert await value(client, "conversationArchive", conversation_id=away, archived=True) == OK
+        assert await value(client, "conversationArchive", conversation_id=away) == OK
+        assert (await titles(client), await titles(client, archived=True)) == (["kept"], ["away"])
+        await client.say(away, "still there?")
+        await client.over(away)
+        assert await titles(client) == ["kept"]
+        assert await value(client, "conversationArchive", conversation_id=away, archived=False) == OK
+
+        assert (await titles(client), await titles(client, archived=True)) == (["away", "kept"], [])
+        assert kept != away
+
+
+# --- removing ----------------------------------------------------------------------------
+
+
+@pytest.mark.promises("delete.result")
+async def test_what_is_deleted_is_gone_for_everybody(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation, other = await spoken(client, "secret"), await spoken(client, "other")
+        await client.until_answer(client.stream(conversation))
+        assert (await client.read())["method"] == "notifications/initial_state"
+        request = client.call("conversationDelete", conversation_id=conversation)
+        told = sorted(await client.take(2), key=lambda message: "method" in message)
+
+        assert told == [
+            answered(request, OK),
+            {
+                "jsonrpc": "2.0",
+                "method": StreamDisconnected.METHOD,
+                "params": {"_meta": {"conversationId": conversation}, "reason": "Conversation deleted"},
+            },
+        ]
+        assert await titles(client) == ["other"]
+        request = client.call("conversationRead", conversation_id=conversation)
+        assert await client.read() == failed(request, "Conversation does not exist")
+        await client.say(other, "go on")
+        await client.over(other)
+
+
+@pytest.mark.promises("delete.result")
+async def test_what_works_cannot_be_deleted(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await client.create()
+        scripted_model.says("Wait", HOLD)
+        await client.say(conversation, "go")
+        await scripted_model.holding()
+        request = client.call("conversationDelete", conversation_id=conversation)
+        assert await client.read() == failed(request, "A turn is running")
+        scripted_model.release()
+        await client.over(conversation)
+
+        assert await value(client, "conversationDelete", conversation_id=conversation) == OK
+        assert await titles(client) == []
+
+
+# --- copying -----------------------------------------------------------------------------
+
+
+@pytest.mark.promises("fork.result")
+async def test_a_fork_goes_on_from_a_message_and_leaves_the_other_alone(scripted_model: ScriptedModel) -> None:
+    first, second = str(uuid4()), str(uuid4())
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        for name, text in ((first, "one"), (second, "two")):
+            await client.value_of(client.message(conversation, text, message_id=name))
+            await client.over(conversation)
+        before = await events(client, conversation)
+        whole = (await value(client, "conversationFork", conversation_id=conversation))["conversation_id"]
+        arguments = {"conversation_id": conversation, "at_message_id": first}
+        part = (await value(client, "conversationFork", **arguments))["conversation_id"]
+
+        forked = await events(client, part)
+        assert await events(client, whole) == before
+        assert 0 < len(forked) < len(before)
+        assert forked == before[: len(forked)]
+        await client.say(part, "three")
+        await client.over(part)
+        assert said_by_user(scripted_model) == ["one", "three"]
+        assert await events(client, conversation) == before
+        assert await events(client, whole) == before
+
+
+@pytest.mark.promises("fork.failure")
+async def test_a_fork_needs_a_message_whose_turn_is_over(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        conversation = await spoken(client, "one")
+        arguments = {"conversation_id": conversation, "at_message_id": str(uuid4())}
+        request = client.call("conversationFork", **arguments)
+        assert await client.read() == failed(request, "Message does not exist")
+        scripted_model.says("Wait", HOLD)
+        await client.say(conversation, "two")
+        await scripted_model.holding()
+        request = client.call("conversationFork", conversation_id=conversation)
+
+        assert await client.read() == failed(request, "A turn is running")
+        assert await titles(client) == ["one"]
+        scripted_model.release()
+
+
+# --- by the Python client ----------------------------------------------------------------
+
+
+async def test_the_python_client_has_them_all(scripted_model: ScriptedModel) -> None:
+    async with ParleyProcess(scripted_model) as parley:
+        conversation = await parley.create()
+        async with conversation.stream() as stream:
+            sent = await conversation.send("one")
+            await stream.turn()
+        await conversation.rename("First")
+        forked = await conversation.fork(at_message_id=sent.message_id)
+        await conversation.archive()
+        listed = [
+            await parley.client.list(text="ONE", cwd=str(parley.work), state="idle", archived=here)
+            for here in (False, True)
+        ]
+        assert [[one.conversation_id for one in page.conversations] for page in listed] == [
+            [forked.id],
+            [conversation.id],
+        ]
+        await conversation.archive(archived=False)
+        await conversation.delete()
+        remaining = (await parley.client.list()).conversations
+
+        assert [one.conversation_id for one in remaining] == [forked.id]
+        with pytest.raises(ToolFailed, match="Conversation does not exist"):
+            await conversation.status()

@@ -1,0 +1,272 @@
+"""What a client sees of limits: that it is asked, what each answer does, and what an older one sees instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kit.asked import being_asked, events_of, settlements, types_of
+from kit.calls import failed as call_failed
+from kit.messages import error, task_complete
+from kit.shell import sh
+from parley.testing import HOLD, Call, ScriptedModel, Usage
+from parley.wire.elicitation import FULL_SCHEMA
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
+
+PLAN: Final = {"plan": [{"step": "look", "status": "pending"}]}
+
+
+def plan(call_id: str) -> Call:
+    """A call that needs no process."""
+    return Call("update_plan", PLAN, call_id)
+
+
+def limits(**sizes: int) -> str:
+    return "\n".join(["[limits]", *(f"{name} = {size}" for name, size in sizes.items())])
+
+
+def reached(limit: str, used: int, allowed: int) -> Any:
+    return {"type": "limit_reached", "limit": limit, "used": used, "allowed": allowed}
+
+
+def of_limits(messages: list[Any]) -> list[Any]:
+    return [event for event in events_of(messages) if event["type"] == "limit_reached"]
+
+
+def has_answer(request_id: int) -> Any:
+    """The end of a turn, in a call that waits for it."""
+    return lambda message: message.get("id") == request_id and "method" not in message
+
+
+# --- asking ----------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("limits.asked", "limits.raised", "approvals.list")
+async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_many(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_calls=2)) as client:
+        scripted_model.says(plan("c1"), plan("c2"), plan("c3"))
+        call = client.codex()
+        messages = await client.until_asked()
+        conversation = events_of(messages)[0]["session_id"]
+        ((listed,),) = (await client.value_of(client.call("approvalsList", conversation_id=conversation))).values()
+        client.answer(0, {"decision": "approved"})
+        messages += await client.until(has_answer(call))
+
+        fields = {
+            "codex_elicitation": "limit",
+            "codex_mcp_tool_call_id": str(call),
+            "codex_event_id": str(call),
+            "codex_call_id": "",
+            "parley_approval_id": listed["approval_id"],
+        }
+        (asked,) = (one["params"] for one in messages if one.get("method") == "elicitation/create")
+        text = "turn_calls reached (2 of 2). Go on?"
+        assert asked == {"message": text, "requestedSchema": FULL_SCHEMA, **fields, "_meta": fields}
+        assert {**listed, "asked_at": ""} == {
+            "approval_id": listed["approval_id"],
+            "conversation_id": conversation,
+            "call_id": "",
+            "kind": "limit",
+            "message": text,
+            "asked_at": "",
+        }
+        planned = ["plan_update", "plan_update", "limit_reached", "elicitation/create", "approval_settled"]
+        assert types_of(messages)[3:9] == [*planned, "plan_update"]
+        assert of_limits(messages) == [reached("turn_calls", 2, 2)]
+        assert settlements(messages) == [{"decision": "approved", "by": "client"}]
+        assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
+
+        # A turn begins with nothing used, and each yes is for as many calls again.
+        scripted_model.says(*(plan(f"d{number}") for number in range(5)))
+        call = client.codex()
+        messages = await client.until_asked()
+        client.answer(1, {"decision": "approved_for_session"})
+        messages += await client.until_asked()
+        client.answer(2, {"decision": "approved"})
+        messages += await client.until(has_answer(call))
+
+        assert of_limits(messages) == [reached("turn_calls", 2, 2), reached("turn_calls", 4, 4)]
+        assert types_of(messages).count("plan_update") == 5
+
+
+@pytest.mark.promises("limits.counted")
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_tokens_are_counted_by_the_provider_or_else_estimated(
+    scripted_model: ScriptedModel, api: Any
+) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION, api=api, config=limits(turn_tokens=15)) as client:
+        scripted_model.says(plan("c1"), Usage(input_tokens=30, output_tokens=5))
+        call = client.codex()
+        messages = await client.until_asked()
+        assert len(scripted_model.requests) == 1
+        client.answer(0, {"decision": "denied"})
+        *messages, answer = messages + await client.until(has_answer(call))
+
+        (limit,) = of_limits(messages)
+        assert (limit["limit"], limit["allowed"]) == ("turn_tokens", 15)
+        assert limit["used"] == 35 if api == "responses" else limit["used"] > 35
+        assert answer["result"]["error"] == "Limit reached: turn_tokens"
+
+
+@pytest.mark.promises("limits.counted")
+async def test_time_is_looked_at_between_steps(scripted_model: ScriptedModel) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
+        scripted_model.says(sh("c1", "sleep 1"), plan("c2"))
+        call = client.codex(**{"approval-policy": "never"})
+        messages = await client.until_asked()
+        client.answer(0, {"decision": "approved"})
+        messages += await client.until(has_answer(call))
+
+        assert [(one["limit"], one["allowed"]) for one in of_limits(messages)] == [("turn_seconds", 1)]
+        kinds = types_of(messages)
+        assert kinds.index("exec_command_end") < kinds.index("limit_reached") < kinds.index("plan_update")
+        assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("limits.answers")
+async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: ScriptedModel) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_calls=1)) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        endings: list[Any] = [
+            ({"decision": "denied", "reason": "too dear"}, "Limit reached: turn_calls", ["error", "task_complete"]),
+            ({"action": "decline"}, "Limit reached: turn_calls", ["error", "task_complete"]),
+            ({"decision": "abort"}, " Turn interrupted", ["error"]),
+        ]
+        for number, (answer, message, ends) in enumerate(endings):
+            scripted_model.says(plan(f"a{number}"), plan(f"b{number}"))
+            await client.say(conversation, "go")
+            await client.until_asked()
+            client.answer(number, answer)
+            messages = [*await client.until_method("error"), *await client.meanwhile()]
+
+            assert error(message) in events_of(messages)
+            assert types_of(messages) == ["approval_settled", *ends]
+            assert len(scripted_model.requests) == number + 1
+
+        await client.say(conversation, "and now?")
+        await client.until_method("task_complete")
+        told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        assert told == ["Plan updated", "aborted"] * 3
+
+
+# --- older clients ---------------------------------------------------------------------------
+
+
+@pytest.mark.promises("limits.plain")
+async def test_an_older_client_sees_the_turn_end_instead(scripted_model: ScriptedModel) -> None:
+    async with being_asked(scripted_model, version=PLAIN_VERSION, config=limits(turn_calls=1)) as client:
+        scripted_model.says(plan("c1"), plan("c2"))
+        call = client.codex()
+        messages = await client.until(has_answer(call))
+
+        assert types_of(messages)[2:] == ["plan_update", "error", "task_complete", "answer"]
+        assert events_of(messages)[3:] == [error("Limit reached: turn_calls"), task_complete(None)]
+        assert messages[-1] == call_failed(call, "Limit reached: turn_calls")
+
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        scripted_model.says(plan("c3"), plan("c4"))
+        await client.say(conversation, "go")
+        messages = await client.until_method("task_complete")
+
+        assert types_of(messages) == ["task_started", "plan_update", "error", "task_complete"]
+
+        unread = await client.create()
+        scripted_model.says(plan("c5"), plan("c6"))
+        await client.say(unread, "go")
+        client.stream(unread)
+        messages = await client.until_method("notifications/initial_state")
+        shown = [one["msg"]["type"] for one in messages[-1]["params"]["initial_state"]["events"]]
+        while "task_complete" not in shown:
+            shown.append((await client.read())["method"])
+
+        assert shown == ["task_started", "plan_update", "error", "task_complete"]
+
+
+@pytest.mark.promises("limits.plain")
+async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_the_turn(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home, config = tmp_path / "home", limits(turn_calls=1)
+    async with (
+        being_asked(scripted_model, version=PLAIN_VERSION, home=home, config=config) as older,
+        being_asked(scripted_model, version=FULL_VERSION, home=home, config=config) as newer,
+    ):
+        conversation = await older.create()
+        await older.open_stream(conversation)
+        stream, _ = await newer.open_stream(conversation)
+        scripted_model.says(HOLD, plan("c1"), plan("c2"))
+        await older.say(conversation, "go")
+        await scripted_model.holding()
+        joins = newer.message(conversation, "and this")
+        await newer.until_answer(joins)  # from here on it is known there who reads here
+        scripted_model.release()
+        *_, asked = await newer.until_asked()
+        newer.answer(asked["id"], {"decision": "approved"})
+
+        assert "error" not in types_of(await older.until_method("task_complete"))
+
+        await newer.until_method("task_complete")
+        newer.cancel(stream)
+        scripted_model.says(plan("c3"), plan("c4"))
+        await newer.say(conversation, "again")
+
+        assert error("Limit reached: turn_calls") in events_of(await older.until_method("task_complete"))
+
+
+# --- over a crash ----------------------------------------------------------------------------
+
+
+@pytest.mark.promises("limits.survive")
+async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_conversation(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    config = limits(turn_calls=1, conversation_tokens=30)
+    async with being_asked(
+        scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
+    ) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        scripted_model.says(plan("c1"), plan("c2"), Usage(input_tokens=0, output_tokens=0))
+        await client.say(conversation, "go")
+        (asked,) = (one for one in await client.until_asked() if one.get("method") == "elicitation/create")
+        client.raw.kill()
+        await client.raw.exit_code()
+
+    async with being_asked(
+        scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
+    ) as client:
+        scripted_model.says("Done", Usage(input_tokens=25, output_tokens=5))
+        client.stream(conversation)
+        *_, again = await client.until_asked()
+        assert again["params"]["parley_approval_id"] == asked["params"]["parley_approval_id"]
+        client.answer(again["id"], {"decision": "approved"})
+        messages = await client.until_method("task_complete")
+        assert events_of(messages)[-1] == task_complete("Done")
+        assert types_of(messages).count("plan_update") == 1
+
+        await client.say(conversation, "more")
+        messages = await client.until_asked()
+        assert of_limits(messages) == [reached("conversation_tokens", 30, 30)]
+        client.answer(messages[-1]["id"], {"decision": "approved"})
+        await client.until_method("task_complete")
+
+    async with being_asked(
+        scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
+    ) as client:
+        await client.open_stream(conversation)
+        scripted_model.says("Done", Usage(input_tokens=10, output_tokens=5))
+        await client.say(conversation, "and more")
+        assert events_of(await client.until_method("task_complete"))[-1] == task_complete("Done")
+
+        await client.say(conversation, "still more")
+        assert of_limits(await client.until_asked()) == [reached("conversation_tokens", 60, 60)]

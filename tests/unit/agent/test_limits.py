@@ -1,0 +1,239 @@
+"""A turn that reaches its limits: when it asks, what it asks, and what it does with the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from kit.events import agent_message, error, task_complete, task_started, token_count, user_message
+from kit.model_peer import settings
+from kit.notebook import Notebook
+from kit.questions import limit_question, question_settled
+from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
+from parley.agent.compaction import Meter
+from parley.agent.turn import run_turn
+from parley.config.types import Limits
+from parley.conversation.log import Happened
+from parley.conversation.records import CallItem, TokensEstimated, TurnEnded
+from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
+from parley.wire.events import LimitReached, TokenCount
+from parley.wire.items import InputItem
+
+SETTINGS = settings(project_doc_max_bytes=0)
+
+YES, NO = True, False
+
+
+class Says:
+    """A model that wants so many calls with each of its responses, and then says that it is done."""
+
+    max_retries = 0
+
+    def __init__(self, *calls: int, usage: TokenCount | None = None) -> None:
+        self.asked = 0
+        self._calls, self._usage = list(calls), usage
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        self.asked += 1
+        wanted = self._calls.pop(0) if self._calls else 0
+        said: list[Chunk] = [CallDone(call(f"c{self.asked}.{number}")) for number in range(wanted)]
+        yield [*(said or [MessageDone(message("Done"))]), ResponseDone(self._usage)]
+
+
+class Hands:
+    """Tools that do nothing but count."""
+
+    def __init__(self, ran: Callable[[], None] = lambda: None) -> None:
+        self.ran = 0
+        self._ran = ran
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+    async def run(self, call: CallItem) -> str:
+        self.ran += 1
+        self._ran()
+        return "ok"
+
+
+class Clock:
+    """It is always the same time."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing is waited for")
+
+
+class Somebody:
+    """Somebody who answers at once, and says no when there is no answer left."""
+
+    def __init__(self, notebook: Notebook, *answers: bool) -> None:
+        self.asked: list[LimitReached] = []
+        self.yeses = 0
+        self._notebook, self._answers = notebook, list(answers)
+
+    async def __call__(self, reached: LimitReached) -> bool:
+        self.asked.append(reached)
+        answer = self._answers.pop(0) if self._answers else NO
+        self.yeses += answer
+        number = len(self.asked)
+        settled = question_settled(number, "approved" if answer else "denied")
+        self._notebook.write(reached, limit_question(number)[1], settled)
+        return answer
+
+
+def begun(*before: Happened) -> Notebook:
+    """A turn that has just begun."""
+    return Notebook(*before, turn_started(), task_started(), user_message("go"))
+
+
+async def turn_of(
+    notebook: Notebook,
+    model: Says,
+    somebody: Somebody,
+    limits: Limits,
+    *,
+    hands: Hands | None = None,
+    clock: Clock | None = None,
+) -> TurnEnded:
+    chosen = replace(SETTINGS, limits=limits)
+    return await run_turn(notebook, model, hands or Hands(), chosen, clock or Clock(), Meter(), somebody)
+
+
+def reached(limit: str, used: int, allowed: int) -> LimitReached:
+    return LimitReached(limit=limit, used=used, allowed=allowed)
+
+
+@given(
+    size=st.integers(1, 4),
+    responses=st.lists(st.integers(1, 5), max_size=4),
+    answers=st.lists(st.booleans(), max_size=5),
+)
+def test_a_limit_of_so_many_calls_lets_no_more_through_for_each_yes(
+    size: int, responses: list[int], answers: list[bool]
+) -> None:
+    notebook = begun()
+    somebody = Somebody(notebook, *answers)
+
+    def within() -> None:
+        assert hands.ran <= size * (1 + somebody.yeses)
+
+    hands = Hands(ran=within)
+    limits = Limits(turn_calls=size)
+    ended = asyncio.run(turn_of(notebook, Says(*responses), somebody, limits, hands=hands))
+
+    if ended.why == "done":
+        assert hands.ran == sum(responses)
+    else:
+        assert hands.ran == size * (1 + somebody.yeses) < sum(responses)
+    assert [(one.used, one.allowed) for one in somebody.asked] == [
+        (size * number, size * number) for number in range(1, len(somebody.asked) + 1)
+    ]
+    assert notebook.history.open_calls == ()
+
+
+async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not_asked_again() -> None:
+    spent = token_count(input_tokens=3, output_tokens=2)
+    notebook, model = begun(), Says(3, usage=spent)
+    ended = await turn_of(notebook, model, Somebody(notebook, NO), Limits(turn_calls=1))
+
+    assert ended == turn_ended("failed", "Limit reached: turn_calls")
+    assert model.asked == 1
+    assert notebook.happened == [
+        model_asked(),
+        *(model_said(call(f"c1.{number}")) for number in range(3)),
+        call_output("c1.0", "ok"),
+        reached("turn_calls", 1, 1),
+        limit_question(1)[1],
+        question_settled(1, "denied"),
+        spent,
+        call_output("c1.1", "aborted"),
+        call_output("c1.2", "aborted"),
+        error("Limit reached: turn_calls"),
+        task_complete(None),
+        ended,
+    ]
+
+
+async def test_nobody_is_asked_by_a_turn_that_ends_with_its_last_call_or_token() -> None:
+    notebook = begun()
+    somebody = Somebody(notebook)
+    cost = token_count(input_tokens=10, output_tokens=5)
+    limits = Limits(turn_calls=2, turn_tokens=16, conversation_tokens=30)
+    ended = await turn_of(notebook, Says(2, usage=cost), somebody, limits)
+
+    assert (ended, somebody.asked) == (turn_ended("done", "Done"), [])
+    assert notebook.spending.turn_tokens == 30
+
+
+async def test_a_yes_raises_a_limit_as_often_as_it_takes_to_be_beyond_what_was_used() -> None:
+    notebook = begun()
+    somebody = Somebody(notebook, YES, YES)
+    cost = token_count(input_tokens=30, output_tokens=5)
+    await turn_of(notebook, Says(1, 1, usage=cost), somebody, Limits(turn_tokens=10))
+
+    assert somebody.asked == [reached("turn_tokens", 35, 10), reached("turn_tokens", 70, 40)]
+
+
+async def test_tokens_of_earlier_turns_count_for_the_conversation_and_not_for_the_turn() -> None:
+    notebook = begun(turn_started("0"), token_count(input_tokens=30, output_tokens=5), turn_ended())
+    somebody = Somebody(notebook, YES)
+    await turn_of(notebook, Says(1), somebody, Limits(turn_tokens=1_000_000, conversation_tokens=35))
+
+    assert somebody.asked[:1] == [reached("conversation_tokens", 35, 35)]
+    assert notebook.happened[3:4] == [model_asked()]
+
+
+async def test_what_a_provider_does_not_count_is_estimated() -> None:
+    notebook = begun()
+    somebody = Somebody(notebook, NO)
+    await turn_of(notebook, Says(1), somebody, Limits(turn_tokens=1))
+
+    (estimated,) = (one.tokens for one in notebook.happened if isinstance(one, TokensEstimated))
+    assert estimated > 10
+    assert somebody.asked == [reached("turn_tokens", estimated, 1)]
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(turn_calls=9, turn_seconds=9)])
+async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits) -> None:
+    notebook = begun()
+    await turn_of(notebook, Says(), Somebody(notebook), limits)
+
+    assert notebook.happened == [
+        model_asked(),
+        agent_message("Done"),
+        model_said(message("Done")),
+        task_complete("Done"),
+        turn_ended("done", "Done"),
+    ]
+
+
+@pytest.mark.parametrize(("now", "asked"), [(4.9, []), (5.0, [reached("turn_seconds", 5, 5)])])
+async def test_time_is_up_before_the_next_request(now: float, asked: list[LimitReached]) -> None:
+    notebook = begun()
+    somebody, model = Somebody(notebook, NO), Says()
+    await turn_of(notebook, model, somebody, Limits(turn_seconds=5), clock=Clock(now))
+
+    assert (somebody.asked, model.asked) == (asked, 0 if asked else 1)
+
+
+async def test_time_is_up_before_the_next_call_also_where_it_was_left_in_the_middle() -> None:
+    notebook = Notebook(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
+    somebody, hands = Somebody(notebook, YES), Hands()
+    await turn_of(notebook, Says(), somebody, Limits(turn_seconds=5), hands=hands, clock=Clock(12.5))
+
+    assert somebody.asked == [reached("turn_seconds", 12, 5)]
+    assert hands.ran == 1

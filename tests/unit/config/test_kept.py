@@ -1,0 +1,129 @@
+"""What is written down of a call: everything but secrets, and enough to come to the same settings again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from parley.config.kept import kept, wanted_again
+from parley.config.types import Chosen, Settings, Wanted
+from unit.config.home import Home
+
+SECRET = "hidden-in-no-log"
+PROVIDER = {"name": "P", "base_url": "http://localhost:1", "env_key": "P_KEY"}
+SERVER = {"command": "serve", "args": ["--quiet"]}
+HEADERS = {"Authorization": SECRET, "X-Team": SECRET}
+
+P = {"model_provider": "p", "model_providers.p": PROVIDER}
+"""A provider that is used, and to which something is added."""
+
+SPELLINGS: dict[str, dict[str, Any]] = {
+    "tables": {"model_provider": "p", "model_providers": {"p": {**PROVIDER, "http_headers": HEADERS}}},
+    "a table by its name": {**P, "model_providers.p": {**PROVIDER, "http_headers": HEADERS}},
+    "a dotted key": {**P, "model_providers.p.http_headers": HEADERS},
+    "dots to the end": {**P, "model_providers.p.http_headers.Authorization": SECRET},
+    "quotes": {**P, '"model_providers"."p"."http_headers"."Authorization"': SECRET},
+    "single quotes": {**P, "model_providers.'p'.'http_headers'": HEADERS},
+    "escapes": {**P, '"model\\u005fproviders".p."http\\u005fheaders"': HEADERS},
+    "blanks": {**P, " model_providers . p . http_headers ": HEADERS},
+    "a name with dots": {
+        "model_provider": "p.q",
+        'model_providers."p.q"': {**PROVIDER, "http_headers": HEADERS},
+    },
+    "a name like the secret": {
+        "model_provider": "http_headers",
+        "model_providers.http_headers": {**PROVIDER, "http_headers": HEADERS},
+    },
+    "a server": {"mcp_servers": {"s": {**SERVER, "env": {"TOKEN": SECRET}}}},
+    "a server by its name": {"mcp_servers.s": {**SERVER, "env": {"TOKEN": SECRET}}},
+    "a server with dots": {"mcp_servers.s": SERVER, "mcp_servers.s.env.TOKEN": SECRET},
+    "a server called env": {"mcp_servers.env": {**SERVER, "env": {"TOKEN": SECRET}}},
+    "nothing else": {"mcp_servers.s": SERVER, "mcp_servers": {"s": {"env": {"TOKEN": SECRET}}}},
+}
+
+
+def without_secrets(settings: Settings) -> Settings:
+    return replace(
+        settings,
+        provider=replace(settings.provider, http_headers={}),
+        mcp_servers=tuple(replace(server, env={}) for server in settings.mcp_servers),
+    )
+
+
+def written(wanted: Wanted) -> dict[str, Any]:
+    """What is kept, out of the log again."""
+    again: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(kept(wanted)))
+    return again
+
+
+@pytest.mark.parametrize("config", SPELLINGS.values(), ids=list(SPELLINGS))
+def test_no_secret_is_kept_however_it_is_spelled_and_the_rest_comes_to_the_same(
+    home: Home, config: dict[str, Any]
+) -> None:
+    wanted = Wanted(cwd="/project", config=config)
+    loader = home.loader()
+    chosen = loader.choose(wanted)
+    assert SECRET in str(chosen.settings)
+
+    asked = written(wanted)
+    assert SECRET not in str(asked)
+    assert loader.choose(wanted_again(asked)).settings == without_secrets(chosen.settings)
+
+
+EVERYTHING = Wanted(
+    model="m",
+    profile="careful",
+    cwd="/project",
+    approval_policy="never",
+    sandbox="read-only",
+    base_instructions="Be brief.",
+    include_plan_tool=True,
+    config={
+        "model_reasoning_effort": "low",
+        "approvals": {"timeout_seconds": 30},
+        "sandbox_workspace_write.writable_roots": ["/tmp/a", "/tmp/b"],
+        "shell_environment_policy": {"inherit": "core", "exclude": ["A*"]},
+        "tools": {},
+        "notify": ["say", "done"],
+    },
+)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [Wanted(), EVERYTHING, Wanted(include_plan_tool=False), Wanted(config={}), Wanted(base_instructions="")],
+    ids=["nothing", "everything", "a no", "an empty table", "empty words"],
+)
+def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: Wanted) -> None:
+    home.write('[profiles.careful]\nmodel_reasoning_summary = "none"\n')
+
+    assert wanted_again(written(wanted)) == wanted
+    assert home.resolve(wanted_again(written(wanted))) == home.resolve(wanted)
+
+
+def test_what_was_not_asked_for_is_not_kept() -> None:
+    assert kept(Wanted(model="m")) == {"model": "m"}
+
+
+def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> None:
+    calls = [
+        EVERYTHING,
+        Wanted(model="other"),
+        Wanted(config={"model_providers.p": {**PROVIDER, "http_headers": HEADERS}, "model_provider": "p"}),
+        Wanted(config={"model_providers.p.http_headers.X-Team": SECRET, "model_reasoning_effort": "high"}),
+    ]
+    home.write("[profiles.careful]\n")
+    loader = home.loader()
+    first: Chosen | None = None
+    again: Chosen | None = None
+    for wanted in calls:
+        first = loader.choose(wanted, first)
+        again = loader.choose(wanted_again(written(wanted)), again)
+
+    assert first is not None
+    assert again is not None
+    assert again.settings == without_secrets(first.settings)
+    assert SECRET not in str(again)

@@ -1,0 +1,231 @@
+"""A log that is read again says what it said when it was written, wherever one stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.events import (
+    agent_message,
+    error,
+    exec_command_begin,
+    exec_command_end,
+    task_complete,
+    task_started,
+    text,
+    token_count,
+    user_message,
+)
+from kit.logs import AT
+from kit.questions import command_question, limit_question, patch_question, question_settled
+from kit.records import (
+    call,
+    call_output,
+    command_output,
+    history_compacted,
+    input_read,
+    input_refused,
+    message,
+    model_asked,
+    model_said,
+    opaque,
+    renamed,
+    settings_chosen,
+    tokens_estimated,
+    turn_ended,
+    turn_started,
+)
+from parley.conversation.folds import Folds
+from parley.conversation.log import Entry, Happened, Log
+from parley.conversation.records import RECORD_TYPES, record_type
+from parley.conversation.state import Phase
+from parley.conversation.wishes import Wish
+from parley.wire.events import EventBase
+from parley.wire.ids import ConversationId, MessageId, Seq
+from parley.wire.items import ImageItem
+
+CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+
+steps = st.one_of(
+    st.tuples(st.just("say"), st.booleans(), st.booleans(), st.integers(-1, 3)),
+    st.tuples(st.just("call"), st.sampled_from("ab")),
+    st.tuples(st.just("output")),
+    st.tuples(st.just("ask"), st.sampled_from(["command", "patch", "limit"])),
+    st.tuples(st.just("settle"), st.sampled_from(["approved", "denied", "timed_out", "dropped"])),
+    st.tuples(st.just("end"), st.sampled_from(["done", "failed", "interrupted", "restarted", "stopped"])),
+    st.tuples(st.just("other"), st.integers(0, 12)),
+)
+
+
+class Scribe:
+    """Writes down a log that could be: whatever it is told to write where it cannot stand is left out."""
+
+    def __init__(self) -> None:
+        self.log: list[Happened] = [settings_chosen(model="m0")]
+        self._live = Folds()
+        self._live.apply(self.log[0], at=AT)
+        self._said = self._asked = 0
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        phase = self._live.state.phase
+        match step:
+            case ("say", reads, chooses, parent):
+                self._say(reads=reads, chooses=chooses, parent=parent)
+            case ("call", call_id) if phase is Phase.RUNNING:
+                self._write(model_said(message("Hm")), model_said(call(call_id)), model_said(opaque()))
+            case ("output",) if self._live.history.unanswered:
+                self._write(call_output(self._live.history.unanswered[-1], "ok"))
+            case ("ask", what) if phase is Phase.RUNNING:
+                self._asked += 1
+                self._write(*_question(what, self._asked))
+            case ("settle", decision) if phase is Phase.ASKING:
+                self._write(question_settled(self._asked, decision))
+            case ("end", why) if phase is Phase.RUNNING and not self._live.history.unanswered:
+                self._write(error("so"), turn_ended(why, "so"))
+            case ("other", number):
+                self._other(number)
+            case _:
+                pass
+
+    def _say(self, *, reads: bool, chooses: bool, parent: int) -> None:
+        idle = self._live.state.phase is Phase.IDLE
+        self._said += 1
+        name = f"m{self._said}"
+        entries: list[Happened] = [turn_started(str(self._said)), task_started()] if idle else []
+        before = (
+            [CONVERSATION, *self._live.state.messages][parent] if idle and parent >= 0 and self._said > 3 else None
+        )
+        entries.append(user_message(f"input {self._said}", message_id=name, parent=before))
+        if reads:
+            entries.append(input_read(text("read"), ImageItem(file_id="f"), message_id=name))
+        if chooses:
+            entries.append(settings_chosen(model=name, asked_by=name))
+        self._write(*entries)
+
+    def _other(self, number: int) -> None:
+        others: tuple[tuple[Happened, ...], ...] = (
+            (renamed(f"title {self._said}"),),
+            (token_count(input_tokens=3, output_tokens=2, cached=1),),
+            (agent_message("Hello"),),
+            (exec_command_begin("a", "make"),),
+            (command_output("a", b"\x00\xff"), exec_command_end("a", "out")),
+            (task_complete("Hello"),),
+            (model_asked(),),
+            (input_read(text("the picture")),),
+            (input_refused(),),
+            (tokens_estimated(5),),
+        )
+        if number < len(others):
+            self._write(*others[number])
+        elif cuts := self._live.history.cuts:
+            self._write(history_compacted("before", replaced=cuts[-1]))
+
+    def _write(self, *happened: Happened) -> None:
+        for one in happened:
+            self._live.apply(one, at=AT)
+        self.log += happened
+
+
+def _question(what: str, number: int) -> tuple[Happened, Happened]:
+    match what:
+        case "command":
+            return command_question(number, "make")
+        case "patch":
+            return patch_question(number)
+        case _:
+            return limit_question(number)
+
+
+def told(folds: Folds) -> dict[str, Any]:
+    """All that anybody can ask of it."""
+    state, history, ledger, wishes = folds.state, folds.history, folds.ledger, folds.wishes
+    names = [None, MessageId(CONVERSATION), *state.messages]
+    return {
+        "state": {name: getattr(state, name) for name in state.__slots__},
+        "history": (history.items, history.waiting, history.open_calls, history.cuts, history.has_new_attachments),
+        "questions": (ledger.open, ledger.settled),
+        "spending": {name: getattr(folds.spending, name) for name in folds.spending.__slots__},
+        "wishes": [chain(wishes.behind(name, CONVERSATION)) for name in names] + [chain(wishes.of_turn)],
+    }
+
+
+def chain(wish: Wish | None) -> list[tuple[str | None, dict[str, Any]]]:
+    return [] if wish is None else [*chain(wish.before), (wish.by, wish.asked)]
+
+
+def kept(entry: Entry) -> Entry:
+    """As it comes out of a store."""
+    return Entry.kept(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
+
+
+@settings(max_examples=200, deadline=None)
+@given(script=st.lists(steps, max_size=40), stop=st.integers(0, 120))
+def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: int) -> None:
+    scribe = Scribe()
+    for step in script:
+        scribe.do(step)
+    live, log = Folds(), Log()
+    for number, one in enumerate(scribe.log[:stop]):
+        live.apply(one, at=AT + number)
+        log.append([one], at=AT + number)
+
+    again = Folds()
+    again.replay(kept(entry) for entry in log.entries)
+
+    assert told(again) == told(live)
+
+
+def test_a_fold_can_begin_again() -> None:
+    scribe = Scribe()
+    for step in (("say", True, True, -1), ("ask", "command"), ("settle", "denied"), ("end", "done")):
+        scribe.do(step)
+    folds, log = Folds(), Log()
+    log.append(scribe.log, at=AT)
+    folds.replay(log.entries)
+    once = told(folds)
+
+    folds.begin()
+    assert told(folds) == told(Folds())
+    folds.replay(log.entries)
+    assert told(folds) == once
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+def test_what_a_newer_version_wrote_says_nothing_but_that_something_happened(is_event: bool) -> None:
+    log = Log()
+    log.append([turn_started(), task_started(), user_message("go")], at=AT)
+    before = Folds()
+    before.replay(log.entries)
+    folds = Folds()
+    folds.replay([*log.entries, Entry(Seq(4), AT + 9, "of_tomorrow", is_event, b'{"why":[1,2]}')])
+
+    assert folds.state.updated_at == AT + 9
+    folds.state.updated_at = AT
+    assert told(folds) == told(before)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"record":"turn_ended"}'])
+def test_what_cannot_be_read_is_refused(body: bytes) -> None:
+    folds = Folds()
+    with pytest.raises(ValueError):
+        folds.replay([Entry(Seq(1), AT, "turn_ended", False, body)])
+
+
+def test_every_record_is_read_again() -> None:
+    """Or said not to matter: what a command said is for readers alone."""
+    written = {record_type(one) for one in _everything() if not isinstance(one, EventBase)}
+
+    assert written == set(RECORD_TYPES)
+
+
+def _everything() -> list[Happened]:
+    scribe = Scribe()
+    for step in (("say", True, True, -1), ("call", "a"), ("output",), ("ask", "command"), ("settle", "denied")):
+        scribe.do(step)
+    for number in range(13):
+        scribe.do(("other", number))
+    scribe.do(("end", "done"))
+    return scribe.log

@@ -1,0 +1,97 @@
+"""What turns have used and what somebody let them use, as a log tells it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.events import token_count
+from kit.questions import command_question, limit_question, question_settled
+from kit.records import call, call_output, model_said, tokens_estimated, turn_ended, turn_started
+from parley.conversation.folds import Folds
+from parley.conversation.log import Happened, Log
+from parley.conversation.spending import Spending
+from parley.wire.events import Settlement
+
+
+def spending_of(*happened: Happened) -> Spending:
+    """Everything happens a second after what was before it."""
+    spending = Spending()
+    for at, one in enumerate(happened):
+        spending.apply(one, at=float(at))
+    return spending
+
+
+def test_a_turn_begins_with_nothing_used_and_a_conversation_goes_on_counting() -> None:
+    spending = spending_of(
+        turn_started(),
+        token_count(input_tokens=10, output_tokens=5),
+        model_said(call("c1")),
+        call_output("c1", "ok"),
+        turn_ended(),
+        turn_started("2"),
+        tokens_estimated(7),
+    )
+
+    assert (spending.turn_tokens, spending.turn_calls, spending.conversation_tokens) == (7, 0, 22)
+
+
+def test_the_time_in_which_an_answer_was_waited_for_is_not_counted() -> None:
+    asked = spending_of(turn_started(), *command_question(1, "ls"))
+    asked.apply(question_settled(1), at=1_000.0)
+
+    assert asked.turn_seconds(1_003.0) == 5.0
+
+
+def test_a_clock_that_was_set_back_makes_no_turn_shorter_than_nothing() -> None:
+    spending = spending_of(tokens_estimated(), turn_started(), *limit_question(1))
+    spending.apply(question_settled(1), at=0.0)
+
+    assert spending.turn_seconds(0.0) == 0.0
+
+
+@pytest.mark.parametrize("decision", ["approved", "approved_for_session"])
+def test_what_was_agreed_to_holds_for_the_turn_and_for_tokens_of_the_conversation_from_then_on(
+    decision: Settlement,
+) -> None:
+    agreed = (
+        turn_started(),
+        *limit_question(1, "turn_calls", used=2),
+        question_settled(1, decision),
+        *limit_question(2, "conversation_tokens", used=35),
+        question_settled(2, decision),
+    )
+
+    assert spending_of(*agreed).agreed == {"turn_calls": 2, "conversation_tokens": 35}
+    assert spending_of(*agreed, turn_ended(), turn_started("2")).agreed == {"conversation_tokens": 35}
+
+
+@pytest.mark.parametrize("decision", ["denied", "abort", "timed_out", "dropped"])
+def test_whatever_is_no_yes_agrees_to_nothing(decision: Settlement) -> None:
+    assert spending_of(turn_started(), *limit_question(1), question_settled(1, decision)).agreed == {}
+
+
+def test_a_yes_to_a_command_is_none_to_a_limit() -> None:
+    spending = spending_of(
+        turn_started(),
+        *limit_question(1),
+        question_settled(1, "denied"),
+        *command_question(2, "ls"),
+        question_settled(2, "approved"),
+    )
+
+    assert spending.agreed == {}
+
+
+def test_it_follows_from_what_was_kept_of_a_log() -> None:
+    happened: tuple[Happened, ...] = (
+        turn_started(),
+        token_count(input_tokens=10, output_tokens=5),
+        tokens_estimated(20),
+        *limit_question(1, "conversation_tokens", used=35, allowed=10),
+        question_settled(1, "approved"),
+    )
+    log, folds = Log(), Folds()
+    folds.replay(log.append(happened, at=1.0))
+
+    assert folds.spending.conversation_tokens == 35
+    assert folds.spending.agreed == {"conversation_tokens": 35}

@@ -1,0 +1,93 @@
+"""What was asked for by the time of each message, along every branch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kit.events import agent_message, task_started, text, user_message
+from kit.records import input_read, settings_chosen, turn_ended, turn_started
+from parley.conversation.log import Happened
+from parley.conversation.wishes import Wish, Wishes
+from parley.errors import ParentUnknown
+from parley.wire.ids import ConversationId, MessageId
+
+CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+
+
+def wishes_of(*happened: Happened) -> Wishes:
+    wishes = Wishes()
+    for one in happened:
+        wishes.apply(one)
+    return wishes
+
+
+def turn(message_id: str, *, parent: str | None = None, **asked: Any) -> tuple[Happened, ...]:
+    """A whole turn that a message began, with what it asked for."""
+    chosen = (settings_chosen(**asked),) if asked else ()
+    said = user_message("go", message_id=message_id, parent=parent)
+    return (turn_started(message_id), task_started(), said, *chosen, agent_message("Done"), turn_ended())
+
+
+def asked(wish: Wish) -> list[dict[str, Any]]:
+    """All that was asked for, the first first."""
+    return [*(asked(wish.before) if wish.before else ()), wish.asked]
+
+
+BEGUN = settings_chosen(cwd="/project", profile="p")
+
+
+def test_a_conversation_begins_with_what_was_asked_for() -> None:
+    wishes = wishes_of(BEGUN)
+
+    assert asked(wishes.now) == asked(wishes.first) == asked(wishes.of_turn) == [{"profile": "p"}]
+    assert wishes.now.by is None
+
+
+def test_what_a_message_asks_for_holds_from_there_on() -> None:
+    wishes = wishes_of(BEGUN, *turn("a"), *turn("b", sandbox="read-only"), *turn("c"))
+
+    assert asked(wishes.behind(MessageId("a"), CONVERSATION)) == [{"profile": "p"}]
+    assert asked(wishes.behind(MessageId("b"), CONVERSATION)) == [{"profile": "p"}, {"sandbox": "read-only"}]
+    assert wishes.behind(MessageId("c"), CONVERSATION) is wishes.behind(MessageId("b"), CONVERSATION)
+    assert wishes.behind(None, CONVERSATION) is wishes.now
+    assert wishes.now.by == "b"
+
+
+def test_a_branch_goes_on_from_its_parent() -> None:
+    before = (BEGUN, *turn("a", sandbox="read-only"), *turn("b", effort="low"))
+    wishes = wishes_of(*before, *turn("c", parent="a"), *turn("d", summary="none"))
+
+    assert asked(wishes.now) == [{"profile": "p"}, {"sandbox": "read-only"}, {"summary": "none"}]
+    assert asked(wishes.behind(MessageId("b"), CONVERSATION))[-1] == {"effort": "low"}
+
+
+def test_a_branch_from_the_conversation_itself_goes_on_from_its_beginning() -> None:
+    wishes = wishes_of(BEGUN, *turn("a", sandbox="read-only"), *turn("b", parent=CONVERSATION))
+
+    assert wishes.now is wishes.first
+    assert wishes.behind(MessageId(CONVERSATION), CONVERSATION) is wishes.first
+
+
+def test_what_joins_a_turn_asks_for_the_next_one() -> None:
+    started = (
+        turn_started(),
+        task_started(),
+        user_message("go", message_id="a"),
+        settings_chosen(sandbox="read-only"),
+    )
+    joined = (user_message("and?", message_id="b"), input_read(text("read"), message_id="b"))
+    wishes = wishes_of(BEGUN, *started, agent_message("Hm"), *joined, settings_chosen(effort="low"))
+
+    assert asked(wishes.of_turn) == [{"profile": "p"}, {"sandbox": "read-only"}]
+    assert asked(wishes.now) == [{"profile": "p"}, {"sandbox": "read-only"}, {"effort": "low"}]
+
+    for one in (turn_ended(), turn_started("2"), user_message("more", message_id="c")):
+        wishes.apply(one)
+    assert wishes.of_turn is wishes.now
+
+
+def test_a_parent_that_was_never_said_is_refused() -> None:
+    with pytest.raises(ParentUnknown):
+        wishes_of(BEGUN, *turn("a")).behind(MessageId("z"), CONVERSATION)

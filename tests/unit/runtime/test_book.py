@@ -1,0 +1,396 @@
+"""Writing to a store that takes its time: what is on disk is shown, in order, and what fails has not happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kit.events import agent_message, exec_command_begin, exec_command_end, task_started, user_message
+from kit.records import renamed, settings_chosen, turn_ended, turn_started
+from kit.room import StandingClock
+from kit.stores import DISK_FULL, SlowStore
+from parley.conversation.log import Cursor, Delta, Entry, ItemKind
+from parley.conversation.output import OutputDelta
+from parley.conversation.state import Phase
+from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
+from parley.ports.store import PAGE
+from parley.runtime.book import Book
+from parley.runtime.readers import Reader
+from parley.wire.ids import CallId, ConversationId, Seq
+
+CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+BEGUN = (turn_started(), task_started(), user_message("go"))
+
+
+def book_of(store: SlowStore) -> Book:
+    return Book(CONVERSATION, store, StandingClock())
+
+
+async def written_book(store: SlowStore) -> Book:
+    """Open, in the middle of a turn; from here on the store is slow."""
+    book = book_of(store)
+    await book.create(settings_chosen())
+    await book.open(address="")
+    await book.append(*BEGUN)
+    store.slow = True
+    return book
+
+
+class Client:
+    """One that takes everything, and writes down what it was sent: types, and `item@offset:text`."""
+
+    hidden: frozenset[str] = frozenset()
+    tells_records = False
+    writable = True
+
+    def __init__(self, book: Book, did: list[str] | None = None) -> None:
+        self.did: list[str] = [] if did is None else did
+        self.reader = Reader(book.log, Cursor.at_end_of(book.log), self, self)
+        book.attach(self.reader)
+
+    def entry(self, entry: Entry) -> bytes:
+        return entry.type.encode()
+
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
+        said = delta.text.encode() if isinstance(delta, Delta) else delta.data
+        return b"%b@%d:%b" % (delta.item.id.encode(), delta.offset, said)
+
+    def send(self, frame: bytes) -> None:
+        self.did.append(frame.decode())
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        raise AssertionError("there is always room")
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+async def test_what_is_written_is_true_at_once_and_shown_when_it_is_on_disk() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client = Client(book)
+
+    writing = asyncio.create_task(book.append(turn_ended(), renamed("Foxes"), agent_message("Hello")))
+    await asyncio.sleep(0)
+
+    assert (book.folds.state.phase, book.folds.state.title) == (Phase.IDLE, "Foxes")
+    assert (client.did, book.log.durable, book.phase, writing.done()) == ([], 4, Phase.RUNNING, False)
+
+    await store.write()
+    await writing
+    assert (client.did, book.log.durable, book.phase) == (["agent_message"], 7, Phase.IDLE)
+    assert [entry.type for entry in await store.read(CONVERSATION, after=Seq(4))] == [
+        "turn_ended",
+        "renamed",
+        "agent_message",
+    ]
+
+
+async def test_whoever_wrote_hears_of_it_before_any_reader_and_all_in_the_order_of_writing() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    did: list[str] = []
+    Client(book, did)
+    book.write(user_message("a", message_id="a"), shown=lambda: did.append("first"))
+    book.write(agent_message("b"), shown=lambda: did.append("second"))
+
+    assert did == []
+    await store.write()
+    assert did == ["first", "user_message"]
+    await store.write()
+    assert did == ["first", "user_message", "second", "agent_message"]
+
+
+async def test_who_is_told_may_begin_to_read_and_misses_nothing() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    clients: list[Client] = []
+    book.write(user_message("a", message_id="a"), shown=lambda: clients.append(Client(book)))
+    book.write(agent_message("b"))
+    await store.write()
+    assert clients[0].did == []  # it has what is on disk already
+
+    await store.write()
+    assert clients[0].did == ["agent_message"]
+
+
+async def test_what_is_being_said_waits_behind_what_is_not_on_disk() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client = Client(book)
+    book.extend(ItemKind.MESSAGE, "Hel")
+    book.write(user_message("and?", message_id="a"))
+    book.extend(ItemKind.MESSAGE, "lo")
+    book.extend_output(CallId("c1"), "stdout", b"out")
+    late = Client(book)
+
+    assert (client.did, late.did) == (["i1.1@0:Hel"], [])
+    await store.write()
+    assert client.did[1:] == ["user_message", "i1.1@3:lo", "i1.2@0:out"]
+    assert late.did == ["user_message", "i1.1@0:Hello", "i1.2@0:out"]
+
+
+async def test_the_list_shows_what_the_entries_say() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    book.write(renamed("Foxes"), turn_ended())
+    assert (await store.head(CONVERSATION)).summary.state == "running"
+
+    await store.write()
+    summary = (await store.head(CONVERSATION)).summary
+    assert (summary.title, summary.state, summary.model, summary.cwd) == ("Foxes", "idle", "mock-model", "/project")
+
+
+async def test_a_cancelled_append_is_written_all_the_same_and_only_then_gives_up() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client = Client(book)
+    writing = asyncio.create_task(book.append(agent_message("Hello")))
+    for _ in range(3):  # however often it is told
+        await asyncio.sleep(0)
+        writing.cancel()
+    await asyncio.sleep(0)
+    assert (writing.done(), store.waiting) == (False, [["agent_message"]])
+
+    await store.write()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert (client.did, book.log.durable) == (["agent_message"], 5)
+
+
+async def test_what_contradicts_the_log_is_refused_and_leaves_it_as_it_was() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client = Client(book)
+    book.extend(ItemKind.MESSAGE, "Hel")
+    book.write(user_message("and?", message_id="a"))
+
+    with pytest.raises(ValueError, match="TurnStarted while running"):
+        book.write(agent_message("Hel"), turn_started("2"))
+    book.extend(ItemKind.MESSAGE, "lo")
+    await store.write()
+
+    assert (book.log.is_durable, list(book.folds.state.messages)) == (True, ["m1", "a"])
+    assert client.did == ["i1.1@0:Hel", "user_message", "i1.1@3:lo"]
+
+
+# --- failing ---------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_written_has_not_happened_nor_what_was_written_behind_it() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client, told = Client(book), []
+    failing = asyncio.create_task(book.append(user_message("a", message_id="a"), turn_ended()))
+    behind = asyncio.create_task(book.append(renamed("Foxes")))
+    await asyncio.sleep(0)
+    book.write(turn_started("2"), shown=lambda: told.append("shown"))
+    await store.fail()
+
+    assert (book.folds.state.phase, book.folds.state.title) == (Phase.RUNNING, "go")
+    assert list(book.folds.state.messages) == ["m1"]
+    assert (book.log.last, book.log.durable, book.is_ours) == (4, 4, True)
+    for _ in range(2):
+        await store.write()
+    with pytest.raises(StoreFailed, match=DISK_FULL):
+        await failing
+    with pytest.raises(StoreFailed):
+        await behind
+    assert (client.did, told, book.log.last) == ([], [], 4)
+
+
+async def test_when_there_is_room_again_it_goes_on() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client = Client(book)
+    book.write(agent_message("lost"))
+    book.write(agent_message("lost too"))
+    await store.fail()
+    book.write(agent_message("kept"))  # before the store has got as far as the second
+    assert store.waiting == [["agent_message"], ["agent_message"]]
+    await store.write()
+    await store.write()
+
+    assert client.did == ["agent_message"]
+    [kept] = await store.read(CONVERSATION, after=Seq(4))
+    assert kept.encoded == b'{"type":"agent_message","message":"kept"}'
+    assert (book.log.durable, book.log.entries[4]) == (5, kept)
+
+
+async def test_a_text_goes_on_where_somebody_elses_entry_could_not_be_written() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    client = Client(book)
+    book.extend(ItemKind.MESSAGE, "Hel")
+    book.write(user_message("and?", message_id="a"))
+    book.extend(ItemKind.MESSAGE, "lo ")
+    await store.fail()
+    book.extend(ItemKind.MESSAGE, "world")
+
+    assert client.did == ["i1.1@0:Hel", "i1.1@3:lo ", "i1.1@6:world"]
+
+
+async def test_the_end_of_a_command_that_could_not_be_written_can_be_written_later() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    store.slow = False
+    await book.append(exec_command_begin("c1", "make"))
+    store.slow = True
+    client = Client(book)
+    book.extend_output(CallId("c1"), "stdout", b"out")
+    book.write(*book.log.kept_outputs(), exec_command_end("c1", "out"))
+    await store.fail()
+
+    book.write(*book.log.kept_outputs(), exec_command_end("c1", "out"))
+    await store.write()
+    assert client.did == ["i1.1@0:out", "exec_command_end"]
+    assert [output.call_id for entry in book.log.entries if (output := entry.output)] == ["c1"]
+
+
+async def test_one_who_was_overtaken_loses_the_right_to_write_and_is_told_once() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    lost: list[Any] = []
+    book.on_lost = lambda: lost.append((book.is_ours, book.log.last, book.log.open))
+    book.extend(ItemKind.MESSAGE, "Hel")
+    first = asyncio.create_task(book.append(agent_message("late")))
+    second = asyncio.create_task(book.append(turn_ended()))
+    await asyncio.sleep(0)
+    store.evict(CONVERSATION)
+    for _ in range(2):
+        await store.write()
+
+    assert lost == [(False, 4, {})]
+    for writing in (first, second):
+        with pytest.raises(Fenced):
+            await writing
+    with pytest.raises(Fenced):
+        book.write(agent_message("later"))
+    assert await store.read(CONVERSATION, after=Seq(4)) == []
+
+
+# --- several of one log ----------------------------------------------------------------------
+
+
+async def test_only_one_may_write_until_it_gives_that_back() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    other = book_of(store)
+    with pytest.raises(OwnedElsewhere):
+        await other.open(address="")
+    assert not other.is_ours
+    with pytest.raises(Fenced):
+        other.write(turn_ended())
+
+    await book.close()
+    await other.open(address="")
+    assert (book.is_ours, other.is_ours) == (False, True)
+    assert other.log.entries == book.log.entries
+    assert other.folds.state.phase is Phase.RUNNING
+
+
+async def test_what_others_have_written_is_taken_in_and_shown() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    store.slow = False
+    other = book_of(store)
+    await other.load()
+    client = Client(other)
+    assert other.log.entries == book.log.entries
+
+    await book.append(agent_message("Hello"), turn_ended())
+    await other.load()
+    await other.load()
+    assert other.log.entries == book.log.entries
+    assert (client.did, other.folds.state.phase) == (["agent_message"], Phase.IDLE)
+    assert not other.is_ours
+
+
+async def test_opening_takes_in_what_was_written_since_however_much_that_is() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    store.slow = False
+    other = book_of(store)
+    await other.load()
+    for at in range(0, 2 * PAGE + 1, 500):
+        await book.append(*(agent_message(str(number)) for number in range(at, at + 500)))
+    await book.close()
+
+    await other.open(address="")
+    assert other.log.last > 2 * PAGE
+    assert other.log.entries == book.log.entries
+    await other.append(turn_ended())
+    assert (await store.head(CONVERSATION)).last == book.log.last + 1
+
+
+async def test_names_of_items_are_not_used_again_by_the_next_who_writes() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    book.extend(ItemKind.MESSAGE, "Hel")
+    await book.close()
+    other = book_of(store)
+    await other.open(address="")
+    other.extend(ItemKind.MESSAGE, "Hel")
+
+    assert {*book.log.lengths()} & {*other.log.lengths()} == set()
+
+
+async def test_what_is_deleted_is_gone_for_everybody() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    other = book_of(store)
+    await other.load()
+    await book.delete()
+
+    assert not book.is_ours
+    for use in (other.load, partial(other.open, address=""), book.load):
+        with pytest.raises(UnknownConversation):
+            await use()
+
+
+async def test_what_cannot_be_deleted_is_there_for_whoever_wants_to_write_next() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    store.refuses_to_delete = True
+    with pytest.raises(StoreFailed):
+        await book.delete()
+
+    assert not book.is_ours
+    await book_of(store).open(address="")
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_for_something_new_is_woken_when_it_is_on_disk() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    waiting = asyncio.create_task(book.wait_beyond(Seq(4)))
+    book.write(agent_message("Hello"))
+    await asyncio.sleep(0)
+    assert (waiting.done(), book.is_read) == (False, True)
+
+    await store.write()
+    await waiting
+    await book.wait_beyond(Seq(4))
+    assert not book.is_read
+
+
+async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    broken, sound = Client(book), Client(book)
+    dropped: list[Reader] = []
+    book.on_dropped = dropped.append
+    broken.entry = lambda entry: b"" + None  # type: ignore[method-assign, operator]  # the bug
+    book.write(agent_message("Hello"))
+    await store.write()
+    book.write(turn_ended())
+    await store.write()
+
+    assert (dropped, sound.did, book.log.durable) == ([broken.reader], ["agent_message"], 6)
+    assert caplog.messages == [f"a reader of {CONVERSATION} failed and was dropped"]

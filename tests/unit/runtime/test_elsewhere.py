@@ -1,0 +1,313 @@
+"""Following another process: what it tells is taken in once, in order, and where it goes on from what is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw, Struct
+
+from kit.events import agent_message, task_complete, task_started, user_message
+from kit.records import renamed, settings_chosen, turn_ended, turn_started
+from kit.room import StandingClock
+from kit.running import PATIENCE_SECONDS
+from kit.stores import SlowStore
+from parley.conversation.log import Entry, ItemKind
+from parley.errors import NotOwned, OwnedElsewhere, Relayed
+from parley.runtime.book import Book
+from parley.runtime.elsewhere import Elsewhere, Neighbours
+from parley.wire.ids import ConversationId, ItemId, Seq
+from parley.wire.jsonrpc import ErrorObject, Message, encode
+from parley.wire.peers import (
+    NOT_MINE,
+    REFUSED,
+    Follow,
+    Followed,
+    RenameConversation,
+    ShownDelta,
+    ShownEntry,
+    Unfollow,
+)
+
+CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
+OWNER = OwnedElsewhere(pid=7, address="of 7")
+TURN = (turn_started(), task_started(), user_message("go"))
+END = (task_complete("Done"), turn_ended())
+
+
+class Owner:
+    """The other process, by hand: the port `Peers`, and the only link to it."""
+
+    address = "of us"
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.told: list[str] = []
+        self.is_there = True
+        self._answered: Callable[[Message], None] = lambda message: None
+
+    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
+        assert address == OWNER.address
+        self.hear, self.gone = hear, gone
+        return self if self.is_there else None
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        self._answered = answered
+        self.asked.put_nowait((method, msgspec.json.decode(params)))
+
+    def notify(self, method: str, params: bytes) -> None:
+        self.told.append(method)
+
+    async def next(self) -> tuple[str, Any]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.asked.get()
+
+    def answers(self, result: Struct) -> None:
+        self._answered(Message(id=1, result=Raw(encode(result))))
+
+    def refuses(self, code: int, message: str) -> None:
+        self._answered(Message(id=1, error=Raw(encode(ErrorObject(code, message)))))
+
+    def tells(self, *entries: Entry) -> None:
+        for one in entries:
+            told = ShownEntry(
+                conversation_id=CONVERSATION,
+                seq=one.seq,
+                at=one.at,
+                type=one.type,
+                is_event=one.is_event,
+                body=Raw(one.body),
+            )
+            self.hear(told.METHOD, Raw(encode(told)))
+
+    def says(self, offset: int, text: str) -> None:
+        told = ShownDelta(
+            conversation_id=CONVERSATION, item=ItemId("i1"), type=ItemKind.MESSAGE, offset=offset, text=text
+        )
+        self.hear(told.METHOD, Raw(encode(told)))
+
+    async def listen(self) -> None: ...
+
+    def tell_all(self, method: str, params: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class GatedStore(SlowStore):
+    """Whoever reads gets what was there when he asked, when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = asyncio.Event()
+
+    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
+        found = await super().read(conversation_id, after=after)
+        self.asked.set()
+        await self.gate.wait()
+        return found
+
+
+class Two:
+    """The log of the process that runs a turn, and ours, which is to follow it."""
+
+    def __init__(self) -> None:
+        self.store = GatedStore()
+        self.there = Book(CONVERSATION, self.store, StandingClock())
+        self.here = Book(CONVERSATION, self.store, StandingClock())
+        self.owner = Owner()
+        self.ended = 0
+
+    async def begin(self) -> Two:
+        await self.there.create(settings_chosen())
+        await self.there.open(address=OWNER.address)
+        await self.there.append(*TURN)
+        await self.here.load()
+        return self
+
+    def over(self) -> None:
+        self.ended += 1
+
+    def follow(self) -> asyncio.Task[Elsewhere]:
+        return asyncio.create_task(Neighbours(self.owner).follow(self.here, OWNER, over=self.over))
+
+    async def followed(self) -> Elsewhere:
+        following = self.follow()
+        await self.owner.next()
+        self.owner.answers(Followed(last=self.there.log.durable))
+        return await following
+
+    async def happens(self, *happened: Any) -> list[Entry]:
+        """Entries that are on disk there, and not yet told."""
+        before = self.there.log.last
+        await self.there.append(*happened)
+        return self.there.log.entries[before:]
+
+
+async def test_it_goes_on_from_what_is_known_until_the_turn_is_over() -> None:
+    two = await Two().begin()
+    following = two.follow()
+    asked = await two.owner.next()
+    two.owner.answers(Followed(last=Seq(4)))
+    elsewhere = await following
+    two.owner.says(0, "Hel")
+    two.owner.says(3, "lo")
+    open_text = two.here.log.open[ItemKind.MESSAGE].text()
+    two.owner.tells(*await two.happens(agent_message("Hello")))
+    before = (elsewhere.is_over, two.here.log.open)
+    two.owner.tells(*await two.happens(*END))
+
+    assert asked == (Follow.METHOD, {"conversation_id": CONVERSATION, "after": 4})
+    assert (open_text, before) == ("Hello", (False, {}))
+    assert two.here.log.entries == two.there.log.entries
+    assert (elsewhere.is_over, two.ended, two.owner.told) == (True, 1, [Unfollow.METHOD])
+
+
+async def test_what_ended_before_the_turn_that_runs_ends_nothing() -> None:
+    two = await Two().begin()
+    missed = await two.happens(*END, renamed("Foxes"), turn_started("2"), task_started())
+    elsewhere = await two.followed()
+    two.owner.tells(*missed)
+    before = elsewhere.is_over
+    two.owner.tells(*await two.happens(*END))
+
+    assert (before, elsewhere.is_over) == (False, True)
+
+
+async def test_it_may_be_over_in_the_moment_in_which_it_begins() -> None:
+    two = await Two().begin()
+    following = two.follow()
+    await two.owner.next()
+    two.owner.answers(Followed(last=Seq(4)))
+    two.owner.tells(*await two.happens(*END))
+    elsewhere = await following
+
+    assert (elsewhere.is_over, two.ended) == (True, 1)
+    assert two.here.log.entries == two.there.log.entries
+
+
+async def test_what_is_told_before_the_answer_is_of_an_earlier_following_and_is_not_taken() -> None:
+    two = await Two().begin()
+    following = two.follow()
+    await two.owner.next()
+    first, second = await two.happens(agent_message("One"), agent_message("Two"))
+    two.owner.says(0, "One")
+    two.owner.tells(second)
+    two.owner.answers(Followed(last=Seq(6)))
+    await following
+    two.owner.tells(first, second)
+
+    assert two.here.log.entries == two.there.log.entries
+    assert two.here.log.open == {}
+
+
+async def test_where_more_was_read_from_disk_meanwhile_it_is_asked_for_the_rest() -> None:
+    two = await Two().begin()
+    following = two.follow()
+    await two.owner.next()
+    await two.happens(agent_message("One"))
+    await two.here.load()
+    two.owner.answers(Followed(last=Seq(5)))
+    _, again = await two.owner.next()
+    two.owner.answers(Followed(last=Seq(5)))
+    await following
+    two.owner.tells(*await two.happens(agent_message("Two")))
+
+    assert again["after"] == 5
+    assert two.here.log.entries == two.there.log.entries
+
+
+@pytest.mark.parametrize("read", ["before it is told", "when it was told", "when it is over"])
+async def test_what_is_told_is_not_read_from_disk_as_well(read: str) -> None:
+    two = await Two().begin()
+    happened = await two.happens(agent_message("One"), *(END if read == "when it is over" else ()))
+    two.store.gate.clear()
+    two.store.asked.clear()
+    reading = asyncio.create_task(two.here.load())
+    await two.store.asked.wait()
+    following = two.follow()
+    await two.owner.next()
+    two.owner.answers(Followed(last=Seq(4)))
+    elsewhere = await following
+    if read == "before it is told":
+        two.store.gate.set()
+        await reading
+    two.owner.tells(*happened)
+    two.store.gate.set()
+    await reading
+
+    assert two.here.log.entries == two.there.log.entries
+    assert elsewhere.is_over is (read == "when it is over")
+
+
+async def test_an_entry_that_is_not_the_next_one_ends_it_and_the_disk_has_the_rest() -> None:
+    two = await Two().begin()
+    elsewhere = await two.followed()
+    _, second = await two.happens(agent_message("One"), agent_message("Two"))
+    two.owner.tells(second)
+    assert (elsewhere.is_over, two.ended, two.here.log.durable) == (True, 1, 4)
+
+    await two.here.load()
+    assert two.here.log.entries == two.there.log.entries
+
+
+async def test_whoever_has_taken_over_hears_no_more() -> None:
+    two = await Two().begin()
+    await two.followed()
+    last = await two.happens(agent_message("Last words"))
+    two.store.evict(CONVERSATION)
+    await two.here.open(address="")
+    two.owner.says(0, "No")
+    two.owner.tells(*last)
+
+    assert two.here.log.entries == two.there.log.entries
+    assert two.here.log.open == {}
+
+
+async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() -> None:
+    two = await Two().begin()
+    elsewhere = await two.followed()
+    wish = RenameConversation(conversation_id=CONVERSATION, title="Foxes")
+    outcomes: list[BaseException | None] = []
+    answers: list[Callable[[], None]] = [
+        lambda: two.owner.answers(Followed(last=Seq(1))),
+        lambda: two.owner.refuses(REFUSED, "not now"),
+        lambda: two.owner.refuses(NOT_MINE, "not mine"),
+        two.owner.gone,
+    ]
+    for answer in answers:
+        asking = asyncio.create_task(elsewhere.ask(wish.METHOD, wish))
+        await two.owner.next()
+        answer()
+        await asyncio.wait({asking})
+        outcomes.append(asking.exception())
+    with pytest.raises(NotOwned):
+        await elsewhere.ask(wish.METHOD, wish)
+
+    assert [type(outcome) for outcome in outcomes] == [type(None), Relayed, NotOwned, NotOwned]
+    assert str(outcomes[1]) == "not now"
+    assert (elsewhere.is_over, two.ended) == (True, 1)
+
+
+@pytest.mark.parametrize("how", ["nobody is there", "it is not theirs", "it dies"])
+async def test_what_cannot_be_followed_has_not_begun(how: str) -> None:
+    two = await Two().begin()
+    two.owner.is_there = how != "nobody is there"
+    following = two.follow()
+    if two.owner.is_there:
+        await two.owner.next()
+        if how == "it dies":
+            two.owner.gone()
+        else:
+            two.owner.refuses(NOT_MINE, "not mine")
+    with pytest.raises(NotOwned):
+        await following
+    await two.happens(agent_message("One"))
+    await two.here.load()
+
+    assert two.ended == 0
+    assert two.here.log.entries == two.there.log.entries

@@ -1,0 +1,70 @@
+"""A turn whose process is gone is taken over by whoever looks first, whatever it looked for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kit.lives import Life
+from kit.running import PATIENCE_SECONDS
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.errors import UnknownConversation
+from parley.runtime.conversation import Conversation
+from parley.wire.ids import ApprovalId
+
+
+async def left_asking(first: Life, second: Life) -> tuple[Conversation, ApprovalId]:
+    """A turn of a process that was killed while it asked, as another one has it in memory that has not noticed."""
+    there = await first.create()
+    here = await second.find(there.id)
+    await first.send(there, "run a")
+    await first.until(there, Phase.ASKING)
+    await here.book.load()
+    first.killed(there)
+    assert here.questions.open is not None
+    return here, here.questions.open.approval_id
+
+
+async def test_an_answer_takes_the_turn_over_and_settles_the_question(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
+        here, question = await left_asking(first, second)
+        await here.answer(question, "approved", by="client")
+        await second.until(here, Phase.IDLE)
+
+    assert (first.ran, second.ran) == ([], ["a"])
+
+
+async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
+        here, question = await left_asking(first, second)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(
+                *(here.answer(question, "approved", by="client") for _ in range(3)),
+                second.send(here, "say Hello"),
+                here.interrupt_wherever(),
+                return_exceptions=True,
+            )
+        await second.until(here, Phase.IDLE)
+        kinds = [entry.type for entry in here.log.entries]
+
+    assert kinds.count("question_settled") == 1
+    assert kinds.count("turn_ended") == kinds.count("turn_started")
+    assert len(second.ran) <= 1
+
+
+async def test_whoever_waits_for_news_hears_that_another_process_has_deleted_it(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
+        here = await second.find((await first.create()).id)
+        waiting = asyncio.create_task(here.wait_beyond(here.log.durable))
+        await asyncio.sleep(0)
+        await first.conversations.delete(here.id)
+        second.conversations.changed(here.id)
+        with pytest.raises(UnknownConversation):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await waiting

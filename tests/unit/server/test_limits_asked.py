@@ -1,0 +1,187 @@
+"""Who is asked whether a turn may go on: clients of both versions, those that cannot be asked, and nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.room import Guest, Room
+from kit.stores import SlowStore
+from parley.runtime.conversation import Conversation
+from parley.wire.mcp import PLAIN_VERSION
+
+YES = {"decision": "approved"}
+LIMIT = "Limit reached: conversation_tokens"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+async def at_its_limit(room: Room, **approvals: Any) -> Conversation:
+    """A conversation that has used all that it may, so that its next turn asks at once."""
+    conversation = await room.create({"limits": {"conversation_tokens": 1}, "approvals": approvals})
+    guest = await room.guest()
+    await guest.say(conversation.id, 0)
+    await room.settle_down()
+    assert conversation.state.phase.value == "idle"
+    guest.leave()
+    return conversation
+
+
+def errors(guest: Guest) -> list[str]:
+    return [one["params"]["msg"]["message"] for one in guest.messages if one.get("method") == "error"]
+
+
+@pytest.mark.promises("limits.plain")
+async def test_only_newer_clients_are_asked_and_their_yes_holds_for_all(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await at_its_limit(room)
+        newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+        await older.stream(conversation.id)
+        await newer.stream(conversation.id)
+        await older.say(conversation.id, 0)
+        asked = await newer.question()
+        newer.answer(asked["id"], YES)
+        await older.hears("task_complete")
+
+        told = ("limit_reached", "elicitation/create", "approval_settled", "task_complete")
+        assert newer.heard(*told) == [*told]
+        assert older.heard(*told, "error") == ["task_complete"]
+
+
+@pytest.mark.promises("limits.plain")
+@pytest.mark.parametrize("approvals", [{}, {"on_timeout": "hold"}, {"on_timeout": "abort"}, {"timeout_seconds": 0}])
+async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at_once(
+    home: str, approvals: dict[str, Any]
+) -> None:
+    async with Room(home) as room:
+        conversation = await at_its_limit(room, **approvals)
+        older, deaf = await room.guest(version=PLAIN_VERSION), await room.guest(capabilities={})
+        await older.stream(conversation.id)
+        await deaf.stream(conversation.id)
+        await older.say(conversation.id, 0)
+        await older.hears("task_complete")
+
+        told = ("task_started", "limit_reached", "elicitation/create", "approval_settled", "error", "task_complete")
+        assert older.heard(*told) == ["task_started", "error", "task_complete"]
+        assert deaf.heard(*told) == ["task_started", "limit_reached", "approval_settled", "error", "task_complete"]
+        assert errors(older) == errors(deaf) == [LIMIT]
+
+
+@pytest.mark.promises("limits.plain", "approvals.held")
+async def test_where_nobody_reads_the_question_is_held_until_an_older_client_comes(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await at_its_limit(room)
+        sender, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+        await sender.say(conversation.id, 0)
+        await room.settle_down()
+        room.clock.passes(1_000_000)
+        await room.settle_down()
+        assert conversation.state.phase.value == "asking"
+
+        await older.stream(conversation.id)
+        await older.hears("task_complete")
+
+        assert (older.asked, errors(older)) == ([], [LIMIT])
+
+
+async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await at_its_limit(room)
+        newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+        await newer.stream(conversation.id)
+        await older.stream(conversation.id)
+        await newer.say(conversation.id, 0)
+        await newer.question()
+        await room.settle_down()
+        assert errors(older) == []
+
+        newer.leave()
+        await older.hears("task_complete")
+
+        assert errors(older) == [LIMIT]
+
+
+async def test_who_reads_and_cannot_be_asked_waits_as_long_as_for_any_question(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await at_its_limit(room, timeout_seconds=30)
+        deaf, older = await room.guest(capabilities={}), await room.guest(version=PLAIN_VERSION)
+        await deaf.stream(conversation.id)
+        await deaf.say(conversation.id, 0)
+        await room.settle_down()
+        room.clock.passes(29)
+        await room.settle_down()
+        assert errors(deaf) == []
+        room.clock.passes(1)
+        await deaf.hears("task_complete")
+
+        assert errors(deaf) == [LIMIT]
+
+        await deaf.say(conversation.id, 0)
+        await room.settle_down()
+        assert errors(deaf) == [LIMIT]
+        await older.stream(conversation.id)
+        await deaf.hears("task_complete", 2)
+
+        assert errors(deaf) == [LIMIT, LIMIT]
+
+
+@pytest.mark.promises("limits.answers")
+async def test_anybody_answers_by_the_tool(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await at_its_limit(room)
+        deaf = await room.guest(capabilities={})
+        await deaf.stream(conversation.id)
+        await deaf.say(conversation.id, 0)
+        await deaf.hears("limit_reached")
+        listed = await deaf.value_of(deaf.call("approvalsList", conversation_id=conversation.id))
+        (question,) = listed["approvals"]
+        deaf.call("approvalAnswer", approval_id=question["approval_id"], decision="approved")
+        await deaf.hears("task_complete")
+
+        assert errors(deaf) == []
+
+
+@pytest.mark.parametrize(("decision", "ends"), [("approved", []), ("denied", [LIMIT])])
+async def test_whoever_asks_the_next_time_the_conversation_is_there_goes_on_or_ends(
+    home: str, decision: str, ends: list[str]
+) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        conversation = (await at_its_limit(room)).id
+        await (await room.guest()).say(conversation, 0)
+        await room.settle_down()
+
+    async with Room(home, store=store) as room:
+        guest = await room.guest()
+        await guest.stream(conversation)
+        asked = await guest.question()
+        guest.answer(asked["id"], {"decision": decision})
+        await guest.hears("task_complete")
+
+        assert errors(guest) == ends
+        assert [one["params"]["message"].partition(" (")[0] for one in guest.asked] == [
+            "conversation_tokens reached"
+        ]
+
+
+@pytest.mark.promises("limits.counted")
+async def test_the_time_in_which_a_question_waited_is_not_counted(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create({"limits": {"turn_seconds": 10}})
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        await guest.question()
+        room.clock.passes(1_000)
+        guest.answer(0, YES)
+        await guest.question(2)
+        room.clock.passes(1_000)
+        guest.answer(1, YES)
+        await guest.hears("task_complete")
+
+        assert [one["params"]["codex_elicitation"] for one in guest.asked] == ["exec-approval", "exec-approval"]

@@ -1,0 +1,55 @@
+"""How the database is opened: what durability and sharing depend on, and cannot be seen from outside."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from parley.errors import BadHome
+from parley.stores.opening import Opened, open_home
+from parley.stores.schema import MIGRATIONS
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    opened = open_home(str(tmp_path))
+    yield opened
+    opened.owners.close()
+    opened.close()
+
+
+def setting(db: sqlite3.Connection, name: str) -> object:
+    (value,) = db.execute(f"PRAGMA {name}").fetchone()
+    return value
+
+
+def test_a_commit_is_on_disk_and_nothing_is_folded_in_without_the_lock(opened: Opened) -> None:
+    names = ("journal_mode", "synchronous", "wal_autocheckpoint", "auto_vacuum", "user_version")
+    full, incremental = 2, 2
+
+    assert [setting(opened.writer, name) for name in names] == ["wal", full, 0, incremental, len(MIGRATIONS)]
+    assert opened.read(lambda db: [setting(db, name) for name in names]) == [
+        "wal",
+        full,
+        0,
+        incremental,
+        len(MIGRATIONS),
+    ]
+
+
+def test_a_reader_cannot_write(opened: Opened) -> None:
+    with pytest.raises(BadHome):
+        opened.read(lambda db: db.execute("DELETE FROM entries"))
+
+
+def test_a_reader_sees_one_moment(opened: Opened) -> None:
+    def counted_twice(db: sqlite3.Connection) -> list[int]:
+        count = "SELECT count(*) FROM removed"
+        before = db.execute(count).fetchone()[0]
+        opened.writer.execute("INSERT INTO removed VALUES (1, 1)")
+        return [before, db.execute(count).fetchone()[0]]
+
+    assert opened.read(counted_twice) == [0, 0]

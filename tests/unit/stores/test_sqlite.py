@@ -1,0 +1,208 @@
+"""What only the database promises: nothing before it is needed, blobs kept once, space given back, copies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
+from parley.conversation.log import Entry
+from parley.errors import StoreFailed, UnknownConversation
+from parley.ports.store import PAGE, Query
+from parley.stores.sqlite import Freed, SqliteStore
+from parley.wire.ids import START, Seq
+
+IMAGE = b64encode(bytes(range(256)) * 4000).decode()
+"""A megabyte."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+async def store(home: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(str(home))
+    yield store
+    await store.close()
+
+
+def in_the_database(home: Path, question: str) -> int:
+    db = sqlite3.connect(home / "parley.db")
+    answer: int = db.execute(question).fetchone()[0]
+    db.close()
+    return answer
+
+
+def modes(directory: Path) -> dict[str, int]:
+    """Of what is in it."""
+    return {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+
+
+def image(number: int) -> Entry:
+    """A message with an image that no other has."""
+    return asked(1, f"data:image/png;base64,{b64encode(os.urandom(30_000) + bytes([number])).decode()}")
+
+
+def test_nothing_is_loaded_or_made_before_it_is_needed(home: Path) -> None:
+    program = f"""
+import asyncio, os, sys
+from parley.stores.sqlite import SqliteStore
+store = SqliteStore({str(home)!r})
+asyncio.run(store.close())
+assert "sqlite3" not in sys.modules and not os.path.exists({str(home)!r})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+async def test_only_the_user_can_read_what_was_said(store: SqliteStore, home: Path) -> None:
+    await store.create(FIRST, [], summary())
+
+    assert modes(home.parent)["home"] == 0o700
+    assert modes(home) == dict.fromkeys(
+        ("parley.db", "parley.db-wal", "parley.db-shm", "gate.lock", "write.lock", "owners.lock"), 0o600
+    )
+
+
+async def test_what_one_store_wrote_another_reads(store: SqliteStore, home: Path) -> None:
+    await store.create(FIRST, [said(1, "one")], summary())
+    await store.close()
+    again = SqliteStore(str(home))
+
+    assert await everything_in(again) == [said(1, "one")]
+    await again.close()
+
+
+async def test_the_same_image_is_kept_once_and_small(store: SqliteStore, home: Path) -> None:
+    await store.create(FIRST, [asked(1, IMAGE), asked(2, f"again: {IMAGE}")], summary())
+    await store.create(OTHER, [asked(1, IMAGE)], summary())
+    await store.close()
+
+    assert in_the_database(home, "SELECT count(*) FROM blobs") == 1
+    assert in_the_database(home, "SELECT count(*) FROM cuts") == 3
+    assert (home / "parley.db").stat().st_size < len(IMAGE) / 4
+
+
+async def test_a_page_of_large_entries_is_shorter(store: SqliteStore) -> None:
+    entries = [asked(seq, IMAGE) for seq in range(1, 16)]
+    await store.create(FIRST, entries, summary())
+    page = await store.read(FIRST, after=START)
+
+    assert 1 < len(page) < len(entries)
+    assert await everything_in(store) == entries
+
+
+async def test_the_log_of_the_database_is_folded_in_while_others_write(store: SqliteStore, home: Path) -> None:
+    await store.create(FIRST, [], summary())
+    lease = await store.acquire(FIRST, address="")
+    text = "word " * 2000
+    for page in range(4):
+        await store.append(lease, [said(seq, text) for seq in range(page * 400 + 1, page * 400 + 401)], summary())
+
+    assert (home / "parley.db-wal").stat().st_size < 16_000_000
+    assert (home / "parley.db").stat().st_size > 8_000_000
+
+
+async def test_what_nothing_refers_to_is_removed_and_its_space_given_back(store: SqliteStore, home: Path) -> None:
+    await store.create(OTHER, [image(0)], summary())
+    await store.create(FIRST, [asked(seq, image(seq).body.decode()) for seq in range(1, 31)], summary())
+    unused_before = await store.unused_blobs()
+    lease = await store.acquire(FIRST, address="")
+    await store.delete(lease)
+    unused = await store.unused_blobs()
+    freed = await store.tidy()
+    left = await store.unused_blobs()
+    other = await everything_in(store, OTHER)
+    while (home / "parley.db").stat().st_size > 300_000:
+        await store.head(OTHER)
+
+    assert (unused_before, left) == (Freed(blobs=0, bytes=0), Freed(blobs=0, bytes=0))
+    assert freed == unused
+    assert freed.blobs == 30
+    assert freed.bytes > 30 * 30_000
+    assert len(other) == 1
+
+
+async def test_tidying_ends_a_deletion_that_was_broken_off(store: SqliteStore, home: Path) -> None:
+    await store.create(FIRST, answers(1, PAGE), summary())
+    lease = await store.acquire(FIRST, address="")
+    await store.append(lease, answers(PAGE + 1, 2 * PAGE), summary())
+    deleting = asyncio.ensure_future(store.delete(lease))
+    while True:
+        try:
+            await store.head(FIRST)
+        except UnknownConversation:
+            break
+    deleting.cancel()
+    await asyncio.wait((deleting,))
+    await store.tidy()
+    await store.close()
+
+    assert in_the_database(home, "SELECT count(*) FROM entries") == 0
+    assert in_the_database(home, "SELECT count(*) FROM removed") == 0
+
+
+async def test_the_place_of_a_lock_is_never_used_again(store: SqliteStore, home: Path) -> None:
+    """Somebody may hold the lock of a conversation that is no more."""
+    await store.create(FIRST, [], summary())
+    await store.delete(await store.acquire(FIRST, address=""))
+    await store.create(OTHER, [], summary())
+    await store.close()
+
+    assert in_the_database(home, "SELECT row FROM conversations") == 2
+
+
+async def test_only_archived_conversations_that_were_long_left_expire(store: SqliteStore) -> None:
+    await store.create(FIRST, [], summary(updated_at=10.0), archived=True)
+    await store.create(OTHER, [], summary(updated_at=10.0))
+
+    assert await store.expired(archived_before=10.0) == []
+    assert await store.expired(archived_before=10.5) == list((await store.find(Query(archived=True))).page)
+
+
+async def test_a_copy_holds_what_was_there_when_it_was_made(store: SqliteStore, tmp_path: Path) -> None:
+    await store.create(FIRST, [asked(1, IMAGE)], summary())
+    lease = await store.acquire(FIRST, address="")
+    (tmp_path / "restored").mkdir()
+    copy = tmp_path / "restored" / "parley.db"
+    await store.backup(str(copy))
+    await store.append(lease, [said(2, "later")], summary())
+    made = modes(copy.parent)
+    restored = SqliteStore(str(copy.parent))
+
+    assert made == {"parley.db": 0o600}
+    assert await everything_in(restored) == [asked(1, IMAGE)]
+    assert (await restored.head(FIRST)).owner is None
+    await restored.close()
+
+
+async def test_a_copy_does_not_overwrite_anything(store: SqliteStore, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(FileExistsError):
+        await store.backup(str(tmp_path / "mine"))
+    with pytest.raises(StoreFailed):
+        await store.backup(str(tmp_path / "not" / "there"))
+
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert sorted(modes(tmp_path)) == ["home", "mine"]
+
+
+async def test_a_log_is_found_by_what_stands_beside_an_image(store: SqliteStore) -> None:
+    await store.create(FIRST, [asked(1, f"{IMAGE} Look at this")], summary())
+
+    assert len((await store.find(Query(text="look at THIS"))).page) == 1
+
+
+async def test_reading_far_behind_the_end_finds_nothing(store: SqliteStore) -> None:
+    await store.create(FIRST, [said(1, "one")], summary())
+
+    assert await store.read(FIRST, after=Seq(2**40)) == []

@@ -1,0 +1,61 @@
+"""The thread that writes: what fails changes nothing, and fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from sqlite3 import Connection
+
+import pytest
+
+from parley.errors import Fenced, StoreFailed
+from parley.stores.writer import Writer
+
+
+@pytest.fixture
+async def writer(tmp_path: Path) -> AsyncIterator[Writer]:
+    writer = Writer(lambda: str(tmp_path))
+    yield writer
+    await writer.close()
+
+
+def first(db: Connection) -> None:
+    db.execute("INSERT INTO removed VALUES (1, 0)")
+
+
+def last(db: Connection) -> None:
+    db.execute("INSERT INTO removed VALUES (9, 0)")
+
+
+def noted(db: Connection) -> list[int]:
+    return [row for (row,) in db.execute("SELECT row FROM removed ORDER BY row")]
+
+
+def note_and_refuse(db: Connection) -> None:
+    db.execute("INSERT INTO removed VALUES (2, 0)")
+    raise Fenced
+
+
+def note_and_break(db: Connection) -> None:
+    db.execute("INSERT INTO removed VALUES (3, 0)")
+    raise ZeroDivisionError
+
+
+def nonsense(db: Connection) -> None:
+    db.execute("NONSENSE")
+
+
+async def test_what_fails_after_a_change_takes_the_change_back_and_spoils_no_other(writer: Writer) -> None:
+    works = (first, note_and_refuse, note_and_break, nonsense, last)
+    done = await asyncio.gather(*map(writer.submit, works), return_exceptions=True)
+
+    assert [type(one) for one in done] == [type(None), Fenced, ZeroDivisionError, StoreFailed, type(None)]
+    assert await writer.submit(noted) == [1, 9]
+
+
+async def test_a_closed_writer_takes_nothing(writer: Writer) -> None:
+    await writer.close()
+
+    with pytest.raises(StoreFailed):
+        await writer.submit(noted)

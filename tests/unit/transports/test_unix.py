@@ -1,0 +1,274 @@
+"""Sockets in a directory: who may come in, how far a path may go, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from parley.transports.stdio import STOP_READING_BYTES
+from parley.transports.unix import BACKLOG, Connection, Listener, connect, names_in
+from parley.wire.framing import Overlong
+
+PATIENCE_SECONDS = 10
+NOBODY = 65534
+
+Frame = bytes | Overlong
+
+NAME = "1-0123456789abcdef.sock"
+"""Such as no process here has."""
+
+
+@pytest.fixture(autouse=True)
+def _no_descriptor_is_left() -> Iterator[None]:
+    before = _descriptors()
+    yield
+    assert _descriptors() <= before
+
+
+@pytest.fixture
+def directory() -> Iterator[str]:
+    """Not there yet, and with a short path: tests make sockets of their own in it."""
+    with tempfile.TemporaryDirectory() as parent:
+        yield os.path.join(parent, "run")
+
+
+async def test_frames_go_both_ways(directory: str) -> None:
+    async with Pair(directory) as pair:
+        pair.here.outbox.send(b"question")
+        assert await pair.heard_there() == b"question"
+
+        pair.there.outbox.send(b"answer")
+        assert await pair.heard_here() == b"answer"
+
+
+async def test_two_that_say_much_at_once_do_not_wait_for_each_other(directory: str) -> None:
+    much = b"x" * (STOP_READING_BYTES + 2**20)
+    async with Pair(directory) as pair:
+        pair.here.outbox.send(much)
+        pair.there.outbox.send(much)
+
+        assert await pair.heard_here() == await pair.heard_there() == much
+
+
+async def test_a_path_of_any_length_will_do(tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 120) / ("b" * 120)
+    deep.mkdir(parents=True)
+
+    async with Pair(str(deep / "run")) as pair:
+        pair.here.outbox.send(b"from afar")
+        assert await pair.heard_there() == b"from afar"
+
+    assert os.listdir(deep / "run") == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o177])
+async def test_nobody_else_may_enter_whatever_the_umask_is(directory: str, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        listener = Listener(directory, on_connection=Connection.close)
+    finally:
+        os.umask(before)
+
+    assert (_mode(directory), _mode(directory, listener.name)) == (0o700, 0o600)
+    listener.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of everybody")
+async def test_who_may_not_read_the_directory_does_not_learn_the_name(directory: str) -> None:
+    listener = Listener(directory, on_connection=Connection.close)
+
+    listed = await asyncio.to_thread(Path("/proc/net/unix").read_text)
+
+    assert ".new" in listed
+    assert listener.name not in listed
+    listener.close()
+
+
+async def test_a_directory_that_is_open_to_others_is_closed_to_them(directory: str) -> None:
+    os.mkdir(directory)
+    os.chmod(directory, 0o777)
+
+    Listener(directory, on_connection=Connection.close).close()
+
+    assert _mode(directory) == 0o700
+
+
+async def test_a_directory_that_is_a_link_is_refused(directory: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    os.symlink(tmp_path / "elsewhere", directory)
+
+    with pytest.raises(OSError):
+        Listener(directory, on_connection=Connection.close)
+
+    assert _mode(str(tmp_path / "elsewhere")) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+async def test_a_directory_of_another_user_is_refused(directory: str) -> None:
+    os.mkdir(directory)
+    os.chown(directory, NOBODY, NOBODY)
+
+    with pytest.raises(PermissionError):
+        Listener(directory, on_connection=Connection.close)
+
+    assert os.listdir(directory) == []
+
+
+async def test_the_name_of_a_dead_process_is_removed_by_whoever_finds_it(directory: str) -> None:
+    dead = _left_behind(directory)
+
+    assert connect(directory, dead) is None
+    assert os.listdir(directory) == []
+
+
+@pytest.mark.parametrize("name", ["", f"../{NAME}", NAME, f"{NAME}\n", "x.sock"])
+async def test_nobody_is_reached_by_a_name_that_is_not_there_or_is_none(directory: str, name: str) -> None:
+    os.mkdir(directory)
+    outside = os.path.join(directory, "..", NAME)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(outside)
+        other.listen()
+
+        assert connect(directory, name) is None
+
+    assert sorted(os.listdir(os.path.dirname(directory))) == [NAME, "run"]
+
+
+async def test_one_that_has_just_begun_to_listen_is_never_taken_for_dead(directory: str) -> None:
+    done = threading.Event()
+
+    async def look() -> None:
+        while not done.is_set():
+            for name in names_in(directory):
+                try:
+                    found = connect(directory, name)
+                except BlockingIOError:
+                    continue  # it was found so often that nobody else fits in
+                if found is not None:
+                    found.close()
+
+    searching = threading.Thread(target=lambda: asyncio.run(look()))
+    searching.start()
+    there = []
+    for _ in range(300):
+        listener = Listener(directory, on_connection=Connection.close)
+        there.append(names_in(directory) == [listener.name])
+        listener.close()
+    done.set()
+    searching.join()
+
+    assert all(there)
+
+
+async def test_a_name_that_was_never_finished_goes_when_it_is_old(directory: str) -> None:
+    os.mkdir(directory)
+    for name in ("old.sock.new", "young.sock.new"):
+        with socket.socket(socket.AF_UNIX) as unfinished:
+            unfinished.bind(os.path.join(directory, name))
+    os.utime(os.path.join(directory, "old.sock.new"), (0, 0))
+
+    Listener(directory, on_connection=Connection.close).close()
+
+    assert os.listdir(directory) == ["young.sock.new"]
+
+
+async def test_too_many_who_wait_to_be_let_in_are_told_to_come_again(directory: str) -> None:
+    let_in = asyncio.Event()
+
+    def let(connection: Connection) -> None:
+        connection.close()
+        let_in.set()
+
+    listener = Listener(directory, on_connection=let)
+    waiting: list[Connection] = []
+
+    def come(times: int) -> None:
+        for _ in range(times):
+            connection = connect(directory, listener.name)
+            assert connection is not None
+            waiting.append(connection)
+
+    with pytest.raises(BlockingIOError):
+        come(2 * BACKLOG)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await let_in.wait()
+    come(1)
+
+    for connection in waiting:
+        connection.close()
+    listener.close()
+
+
+async def test_the_end_of_one_side_is_the_end_of_the_other(directory: str) -> None:
+    async with Pair(directory) as pair:
+        pair.here.outbox.send(b"farewell")
+        await pair.here.outbox.flush()
+        pair.here.close()
+
+        assert await pair.heard_there() == b"farewell"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await pair.reading_there
+
+
+class Pair:
+    """A listener and one connection to it, with both ends in our hands."""
+
+    here: Connection
+    there: Connection
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._at_here: asyncio.Queue[Frame] = asyncio.Queue()
+        self._at_there: asyncio.Queue[Frame] = asyncio.Queue()
+
+    async def __aenter__(self) -> Pair:
+        came: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._listener = Listener(self._directory, on_connection=came.set_result)
+        here = connect(self._directory, self._listener.name)
+        assert here is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            self.here, self.there = here, await came
+        self.reading_here = asyncio.ensure_future(self.here.read(self._at_here.put_nowait))
+        self.reading_there = asyncio.ensure_future(self.there.read(self._at_there.put_nowait))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.here.close()
+        self.there.close()
+        self._listener.close()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(self.reading_here, self.reading_there)
+
+    async def heard_here(self) -> Frame:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._at_here.get()
+
+    async def heard_there(self) -> Frame:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._at_there.get()
+
+
+def _descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
+
+
+def _mode(*path: str) -> int:
+    return stat.S_IMODE(os.lstat(os.path.join(*path)).st_mode)
+
+
+def _left_behind(directory: str) -> str:
+    """A name in the directory that nobody listens to any more."""
+    os.mkdir(directory)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(os.path.join(directory, NAME))
+        dead.listen()
+    return NAME
