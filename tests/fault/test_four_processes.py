@@ -80,7 +80,7 @@ async def run(model: ScriptedModel, tmp_path: Path, *, seed: int, seconds: float
 async def test_four_processes_that_are_killed_and_stopped_lose_and_double_nothing(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    await run(scripted_model, tmp_path, seed=1, seconds=4)
+    await run(scripted_model, tmp_path, seed=1, seconds=2.5)
 
 
 @pytest.mark.long

@@ -132,7 +132,11 @@ RUNNING_TEXT = (
 
 
 async def start(tmp_path: Path, *arguments: str, without: Iterable[Lack] = ()) -> Process:
-    """The demonstration in an environment that has a path and nothing else: no key, no proxy, no home."""
+    """The demonstration in an environment that has a path and nothing else: no key, no proxy, no home.
+
+    It can be interrupted, also where the tests themselves run in the background and cannot.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return await asyncio.create_subprocess_exec(
         *on_kernel(without, (sys.executable, "-m", "parley", "demo", *arguments)),
         env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},

@@ -564,6 +564,7 @@ async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
     assert (await one.client.list()).conversations == ()
 
 
+@pytest.mark.long
 @pytest.mark.promises("keeping.silent")
 async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_later(
     start: Start, scripted_model: ScriptedModel
