@@ -57,10 +57,10 @@ compiled: setup
 	@$(BIN)/python -m compileall -q src tests
 
 test: check compiled with-bubblewrap  ## All that CI runs, in under five minutes
-	$(BIN)/pytest -n 2 --dist worksteal -m "not long" $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal -m "not long" $(PYTEST_ARGS)
 
 test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit
-	$(BIN)/pytest -n 2 --dist worksteal -m long --timeout 3600 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal -m long --timeout 3600 $(PYTEST_ARGS)
 
 bench: setup with-bubblewrap  ## Measure, side by side in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)
