@@ -47,4 +47,4 @@ async def test_thousands_of_commands_of_all_kinds_leave_nothing(executor: Execut
         assert marked(marker) == []
 
     await ran(executor, "true")
-    assert open_descriptors() == before
+    assert open_descriptors() <= before  # what the start itself needed may be closed by now

@@ -436,7 +436,7 @@ class Life:
         others = sorted(event["content"][0]["text"] for event in said if event not in ours)
         assert others == sorted(self._prompts)
         running, asked = False, ""
-        for event in events:
+        for at, event in enumerate(events):
             match event["type"]:
                 case "task_started":
                     assert not running
@@ -457,7 +457,7 @@ class Life:
                         f"[{self._name} asks "
                     )
                 case _:
-                    assert running
+                    assert running, f"outside of a turn: {events[max(at - 8, 0) : at + 8]}"
         assert not running
 
     def _check_call(self, calling: Calling, request_id: int, message: Any, events: list[Any]) -> None:

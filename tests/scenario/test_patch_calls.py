@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -600,7 +601,11 @@ PROMPTLY_SECONDS = 4
 
 def _holds(pid: int, folder: Path) -> bool:
     """Whether a process has a directory open."""
-    return folder in {Path(os.path.realpath(one)) for one in Path(f"/proc/{pid}/fd").iterdir()}
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if Path(os.readlink(one)) == folder:
+                return True
+    return False
 
 
 async def _is_matching(wire: Wire) -> None:
