@@ -19,6 +19,7 @@
     │   ├── BadSetting
     │   ├── ProfileNotFound
     │   └── ProviderNotFound
+    ├── BadFile            no conversation can be made of a file
     ├── StoreError         a conversation cannot be read or written
     │   ├── StoreFailed        the system refuses, as it does when the disk is full
     │   ├── BadHome            the home cannot hold conversations
@@ -56,6 +57,7 @@ from typing import ClassVar
 __all__ = [
     "BadArguments",
     "BadCursor",
+    "BadFile",
     "BadHome",
     "BadImage",
     "BadScript",
@@ -282,6 +284,17 @@ class ProviderNotFound(ConfigError):
     def __init__(self, provider: str) -> None:
         super().__init__(f"Model provider `{provider}` not found")
         self.provider = provider
+
+
+# --- files ---------------------------------------------------------------------------
+
+
+class BadFile(ParleyError):
+    """A file that no conversation can be made of; nothing was changed."""
+
+    def __init__(self, line: int, detail: str) -> None:
+        super().__init__(f"line {line}: {detail}")
+        self.line, self.detail = line, detail
 
 
 # --- the store -----------------------------------------------------------------------

@@ -24,11 +24,12 @@ from kit.records import (
     turn_started,
 )
 from kit.rollouts import assistant, function_call, function_call_output, local_shell_call, reasoning, rollout, user
-from parley.conversation.exported import BadFile, ExportHead, entry_line, head_line, read_entries, read_head
+from parley.conversation.exported import ExportHead, entry_line, head_line, read_entries, read_head
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry, Happened, Log
 from parley.conversation.rollout import Retelling, read_session
 from parley.conversation.state import Phase
+from parley.errors import BadFile
 from parley.wire.ids import ConversationId
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -17,14 +17,13 @@ from msgspec import Raw, Struct
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, record_type
-from parley.errors import ParleyError
+from parley.errors import BadFile
 from parley.wire.events import EVENT_TYPES, EventMsg, event_type
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import encode
 
 __all__ = [
     "VERSION",
-    "BadFile",
     "ExportHead",
     "Line",
     "entry_line",
@@ -37,14 +36,6 @@ VERSION: Final = 1
 
 Line = tuple[int, bytes]
 """A line of a file and its number, the first having 1."""
-
-
-class BadFile(ParleyError):
-    """A file that no conversation can be made of; nothing was changed."""
-
-    def __init__(self, line: int, detail: str) -> None:
-        super().__init__(f"line {line}: {detail}")
-        self.line, self.detail = line, detail
 
 
 class ExportHead(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Raw, Struct
 
-from parley.conversation.exported import BadFile, Line
+from parley.conversation.exported import Line
 from parley.conversation.history import ABORTED
 from parley.conversation.log import Happened
 from parley.conversation.records import (
@@ -28,6 +28,7 @@ from parley.conversation.records import (
     TurnEnded,
     TurnStarted,
 )
+from parley.errors import BadFile
 from parley.wire.events import AgentMessage, AgentReasoning, ErrorEvent, TaskComplete, TaskStarted, UserMessage
 from parley.wire.ids import CallId, ConversationId, EventId, MessageId
 from parley.wire.items import ImageItem, InputItem, TextItem

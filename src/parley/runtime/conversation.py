@@ -24,6 +24,7 @@ from parley.config.kept import kept, wanted_again
 from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import Happened, ItemKind, Log
+from parley.conversation.places import place_of
 from parley.conversation.records import (
     CallOutput,
     CommandOutput,
@@ -72,11 +73,9 @@ from parley.wire.events import (
     TaskComplete,
     TaskStarted,
     UserMessage,
-    event_type,
 )
 from parley.wire.ids import ApprovalId, CallId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem
-from parley.wire.jsonrpc import encode
 from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
 from parley.wire.text import sayable
 
@@ -92,7 +91,6 @@ ENDINGS: Final[dict[Why, str]] = {
 """What is said of a turn that was cut short."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
 """What the model is told of a call that ended with its server."""
-_SAID: Final = event_type(UserMessage)
 BETWEEN_LOOKS_SECONDS: Final = 0.05
 """How long until it is looked again who has a conversation."""
 PATIENCE_SECONDS: Final = 30.0
@@ -467,14 +465,8 @@ class Conversation:
         if self.state.messages[message_id] != content:
             raise MessageIdTaken(message_id)
         took_it = message_id in self.state.inputs
-        accepted(Accepted(message_id, self.turn if took_it else None, first=self._place_of(message_id)))
+        accepted(Accepted(message_id, self.turn if took_it else None, first=place_of(self.log.entries, message_id)))
         return True
-
-    def _place_of(self, message_id: MessageId) -> Seq:
-        """Where a message stands that was taken before."""
-        name = encode(message_id)
-        places = (one.seq for one in self.log.entries if one.type == _SAID and name in one.encoded)
-        return next(places, self.log.durable)
 
     def _refuse_what_cannot_be_carried(self, content: tuple[InputItem, ...], settings: Settings) -> None:
         if all(isinstance(item, TextItem) for item in content):

@@ -11,20 +11,22 @@ from uuid import uuid4
 
 from parley.agent.bounds import Roots
 from parley.config.types import StoreSettings, Wanted
+from parley.conversation.folds import Folds
+from parley.conversation.places import up_to
 from parley.conversation.state import Phase
 from parley.errors import ConfigError, ParleyError, ShuttingDown, StoreFailed, UnknownConversation, UnknownQuestion
 from parley.ports.clock import Clock
 from parley.ports.commands import Commands
 from parley.ports.model import OpenModel
 from parley.ports.peers import Peers
-from parley.ports.store import Found, Head, Query, Store
+from parley.ports.store import Found, Head, Query, Store, Summary
 from parley.ports.tools import Tools
 from parley.runtime.alone import Alone
 from parley.runtime.choices import Choices, Choose
 from parley.runtime.conversation import Conversation, Means
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Neighbours
-from parley.runtime.forking import up_to, write_whole
 from parley.runtime.permits import Trust
+from parley.runtime.whole import write_whole
 from parley.wire.ids import ApprovalId, ConversationId, MessageId
 
 __all__ = ["Conversations"]
@@ -262,8 +264,10 @@ class Conversations:
         """
         conversation = await self.find(conversation_id)
         log = conversation.log
+        taken, folds = up_to(log.entries[: log.durable], at), Folds()
+        folds.replay(taken)
         forked = ConversationId(str(uuid4()))
-        await write_whole(self._store, forked, up_to(log.entries[: log.durable], at))
+        await write_whole(self._store, forked, taken, Summary.of(folds.state))
         return forked
 
     # --- those in memory ---------------------------------------------------------------

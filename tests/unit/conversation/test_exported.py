@@ -22,11 +22,12 @@ from kit.records import (
     turn_ended,
     turn_started,
 )
-from parley.conversation.exported import BadFile, ExportHead, entry_line, head_line, read_entries, read_head
+from parley.conversation.exported import ExportHead, entry_line, head_line, read_entries, read_head
 from parley.conversation.folds import Folds
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.log import Entry, Happened, Log
 from parley.conversation.state import Phase
+from parley.errors import BadFile
 from parley.wire.ids import CallId, ConversationId, Seq
 
 ID = ConversationId(str(UUID(int=7)))

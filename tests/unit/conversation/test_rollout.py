@@ -23,12 +23,12 @@ from kit.rollouts import (
     rollout,
     user,
 )
-from parley.conversation.exported import BadFile
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.log import Happened
 from parley.conversation.records import CallItem, OpaqueItem, TurnEnded
 from parley.conversation.rollout import UNFINISHED, Retelling, read_session
 from parley.conversation.state import Phase
+from parley.errors import BadFile
 from parley.wire.events import EventBase, UserMessage
 from parley.wire.ids import CallId
 from parley.wire.items import ImageItem

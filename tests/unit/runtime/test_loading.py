@@ -374,6 +374,21 @@ async def test_a_message_that_is_sent_again_to_the_next_process_runs_nothing(hom
             await second.send(found, "say other words", message_id="a")
 
 
+async def test_a_message_that_is_sent_again_has_its_own_place_also_where_others_speak_of_it(home: str) -> None:
+    async with Life(home, SlowStore()) as life:
+        conversation = await life.create()
+        sent = {"a": "say Hello", "say Hello": "say And?"}
+        for message_id, words in sent.items():
+            await life.send(conversation, words, message_id=message_id)
+            await life.until(conversation, Phase.IDLE)
+
+        again = [await life.send(conversation, words, message_id=message_id) for message_id, words in sent.items()]
+
+        assert [one.first for one in again] == [
+            entry.seq for entry in conversation.log.entries if entry.type == "user_message"
+        ]
+
+
 async def test_a_message_that_could_not_be_written_was_not_sent(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as life:

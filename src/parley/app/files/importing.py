@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain
@@ -12,24 +12,21 @@ from typing import BinaryIO, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
-from msgspec.structs import replace
 
 from parley.app.files.homes import entries_until
 from parley.config.kept import kept, wanted_again
 from parley.config.types import Settings, Wanted
-from parley.conversation.exported import BadFile, Line, entry_line, read_entries, read_head
+from parley.conversation.exported import Line, entry_line, read_entries, read_head
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry, Log
 from parley.conversation.records import SettingsChosen, record_type
 from parley.conversation.rollout import Retelling, read_session
-from parley.errors import BadHome, StoreError, UnknownConversation, os_detail
-from parley.ports.store import PAGE, Lease, Store, Summary
+from parley.errors import BadFile, BadHome, StoreError, UnknownConversation, os_detail
+from parley.ports.store import Store, Summary
+from parley.runtime.whole import write_whole
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Imported", "Outcome", "files_below", "import_file"]
-
-PAGE_BYTES: Final = 8 * 1024**2
-"""How much of a file is written in one go: others wait meanwhile."""
 
 LINE_BYTES: Final = 256 * 1024**2
 """No line that Parley writes is as long; whatever is, is not read into memory."""
@@ -88,7 +85,7 @@ async def import_file(
             new_id = same is not None
         if new_id:
             conversation_id = ConversationId(str(uuid4()))
-        await _write(store, conversation_id, file, summary)
+        await write_whole(store, conversation_id, file.entries(), summary, archived=file.archived)
     except BadHome:
         raise
     except (BadFile, StoreError) as error:
@@ -222,46 +219,3 @@ async def _is_here(store: Store, conversation_id: ConversationId, file: _File) -
     except UnknownConversation:
         return None
     return True
-
-
-async def _write(store: Store, conversation_id: ConversationId, file: _File, summary: Summary) -> None:
-    """All of it, or nothing. Until the last page it counts as idle: nobody shall see to a turn of which only the
-    beginning is there."""
-    pages = _pages(file.entries())
-    page, following = next(pages), next(pages, None)
-    unfinished = replace(summary, state="idle")
-    await store.create(conversation_id, page, unfinished if following else summary, archived=file.archived)
-    if following is None:
-        return
-    lease: Lease | None = None
-    try:
-        lease = await store.acquire(conversation_id, address="")
-        while following is not None:
-            page, following = following, next(pages, None)
-            await store.append(lease, page, unfinished if following else summary)
-    except BaseException as error:
-        if (lease is None or not await _is_deleted(store, lease)) and isinstance(error, Exception):
-            raise StoreError(f"{error}; the unfinished conversation {conversation_id} is left behind") from error
-        raise
-    await store.release(lease)
-
-
-async def _is_deleted(store: Store, lease: Lease) -> bool:
-    try:
-        await store.delete(lease)
-    except StoreError:
-        return False
-    return True
-
-
-def _pages(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    page: list[Entry] = []
-    size = 0
-    for entry in entries:
-        if len(page) == PAGE or size > PAGE_BYTES:
-            yield page
-            page, size = [], 0
-        page.append(entry)
-        size += len(entry.body)
-    if page:
-        yield page

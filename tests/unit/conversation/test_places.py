@@ -1,0 +1,57 @@
+"""Finding a message in a log, and the end of the turn that took it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.events import agent_message, user_message
+from kit.records import settings_chosen, turn_ended, turn_started
+from parley.conversation.log import Entry, Log
+from parley.conversation.places import place_of, up_to
+from parley.errors import TurnIsRunning, UnknownMessage
+from parley.wire.ids import MessageId, Seq
+
+A, B = MessageId("a"), MessageId("b")
+
+
+def two_turns(*, ended: bool = True) -> Log:
+    """The message `b` stands in 6; what stands in 3 only speaks of it."""
+    log = Log()
+    first = (turn_started("1"), user_message("b", '"message_id":"b"', message_id="a"), turn_ended())
+    second = (turn_started("2"), user_message("go", message_id="b", parent="a"), agent_message('"b"'))
+    log.append((settings_chosen(), *first, *second, *((turn_ended(),) if ended else ())), at=1.0)
+    return log
+
+
+def test_a_message_stands_where_it_was_said_and_not_where_another_speaks_of_it() -> None:
+    entries = two_turns().entries
+
+    assert (place_of(entries, A), place_of(entries, B)) == (3, 6)
+    assert place_of(entries[3:], B) == 6
+    with pytest.raises(UnknownMessage):
+        place_of(entries[3:], A)  # it is the parent of one that is there
+
+
+def test_a_message_is_found_however_its_json_is_written() -> None:
+    body = b'{ "content": [], "message_id" : "\\u0061", "type": "user_message" }'
+
+    assert place_of([Entry.kept(Seq(1), 1.0, "user_message", is_event=True, body=body)], A) == 1
+
+
+def test_a_turn_is_all_up_to_its_end_and_the_last_one_where_none_is_named() -> None:
+    entries = two_turns().entries
+
+    assert up_to(entries, A) == entries[:4]
+    assert up_to(entries, B) == up_to(entries, None) == entries
+    assert up_to(entries[:1], None) == entries[:1]
+    with pytest.raises(UnknownMessage):
+        up_to(entries, MessageId("c"))
+
+
+def test_a_turn_that_has_not_ended_has_no_end() -> None:
+    entries = two_turns(ended=False).entries
+
+    assert up_to(entries, A) == entries[:4]
+    for named in (B, None):
+        with pytest.raises(TurnIsRunning):
+            up_to(entries, named)
