@@ -81,6 +81,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         try:
             result = await tool.call(ToolCall(call, params, session, host))
         except ParleyError as error:
+            # Whoever asks while the server ends is told so, and not what does not work any more.
             ends = isinstance(error, StoreError) and host.conversations.closing
             result = failure(tool.name, tool.faults, ShuttingDown() if ends else error)
         if result is not None:

@@ -1,0 +1,42 @@
+"""Calls that come while the server ends: each hears so, and not what does not work any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kit.questions import approval_id
+from kit.room import Room
+from parley.server.tools import TOOLS
+
+SAYS: Final = [{"type": "text", "text": "0"}]
+
+MORE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "codex": {"prompt": "0"},
+    "codex-reply": {"prompt": "0"},
+    "conversationCreate": {"prompt": "", "model": "m", "cwd": "/project"},
+    "conversationSendMessage": {"content": SAYS},
+    "conversationRename": {"title": "Foxes"},
+    "approvalAnswer": {"approval_id": approval_id(1), "decision": "approved"},
+}
+"""What a tool needs besides the conversation."""
+NEED_NONE: Final = frozenset(
+    {"codex", "conversationCreate", "conversationsList", "approvalsList", "approvalAnswer"}
+)
+
+
+@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
+async def test_whoever_calls_while_the_server_ends_is_told_so(tmp_path: Path, tool: str) -> None:
+    async with Room(str(tmp_path)) as room:
+        guest, conversation = await room.guest(), await room.create()
+        await room.conversations.stop()
+        named = "sessionId" if tool == "codex-reply" else "conversation_id"
+        which = {} if tool in NEED_NONE else {named: conversation.id}
+
+        result = (await guest.answer_to(guest.call(tool, **which, **MORE.get(tool, {}))))["result"]
+
+        said = result.get("structuredContent", {}).get("message", result["content"][0]["text"])
+        assert (said, result["isError"]) == ("Server is shutting down", True)
