@@ -23,8 +23,9 @@ from parley.conversation.records import CallItem
 from parley.conversation.state import Phase
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
 from parley.ports.tools import Denied, Desk, Granted, Hands, RunCommand
-from parley.runtime.conversation import Accepted, Conversation
+from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
+from parley.runtime.messages import Accepted
 from parley.wire.ids import ConversationId, MessageId
 from parley.wire.items import InputItem, TextItem, text_of
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -74,9 +74,9 @@ class _Asks:
 
     async def run(self, call: CallItem) -> str:
         number = next(self._room.numbers)
-        questions = cast(Conversation, self._desk.transcript).questions
+        asking = next(one for one in self._room.conversations if one.book is self._desk.transcript)
         shown, asked = self._room.question(number)
-        answered = await questions.ask(shown, asked, self._desk.settings.approvals)
+        answered = await asking.questions.ask(shown, asked, self._desk.settings.approvals)
         told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
         self._room.told.append((number, told))
         return told

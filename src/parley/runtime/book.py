@@ -13,18 +13,21 @@ from functools import partial
 from typing import Final
 
 from parley.conversation.folds import Folds
+from parley.conversation.history import History
 from parley.conversation.log import Delta, Entry, Happened, ItemKind, Log, encode_delta
 from parley.conversation.output import OutputDelta, encode_output_delta
-from parley.conversation.records import QuestionAsked, TurnEnded, record_type
+from parley.conversation.records import CommandOutput, QuestionAsked, TurnEnded, record_type
+from parley.conversation.spending import Spending
 from parley.conversation.state import Phase
 from parley.errors import Fenced, StoreFailed
 from parley.ports.clock import Clock
 from parley.ports.store import Lease, Store, Summary
+from parley.runtime.outlast import outlast
 from parley.runtime.readers import Reader
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId, ConversationId, ItemId, Seq
 
-__all__ = ["Book", "outlast"]
+__all__ = ["Book"]
 
 log = logging.getLogger(__name__)
 
@@ -32,21 +35,8 @@ _ASKED: Final = record_type(QuestionAsked)
 _ENDED: Final = record_type(TurnEnded)
 
 
-async def outlast(written: asyncio.Future[None]) -> None:
-    """Wait for what is under way, however often we are told to stop; then stop."""
-    told: asyncio.CancelledError | None = None
-    while not written.done():
-        try:
-            await asyncio.wait({written})
-        except asyncio.CancelledError as stop:
-            told = stop
-    if told is not None:
-        raise told
-    written.result()
-
-
 class Book:
-    """Writing is for whoever holds the lease; reading is for everybody."""
+    """Writing is for whoever holds the lease; reading is for everybody. To a turn it is the `Transcript`."""
 
     def __init__(self, conversation_id: ConversationId, store: Store, clock: Clock) -> None:
         self.id = conversation_id
@@ -69,6 +59,14 @@ class Book:
         """Called when a reader failed."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when another process has taken the right to write."""
+
+    @property
+    def history(self) -> History:
+        return self.folds.history
+
+    @property
+    def spending(self) -> Spending:
+        return self.folds.spending
 
     @property
     def is_ours(self) -> bool:
@@ -267,12 +265,21 @@ class Book:
         if self._readers:
             self.show_delta(delta, encode_delta(delta))
 
-    def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+    def unfinished(self, kind: ItemKind) -> str:
+        """What was said so far of what is being said."""
+        item = self.log.open.get(kind)
+        return item.text() if item else ""
+
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
         """More of what a command says."""
         for delta in self.log.extend_output(call_id, stream, data):
             # A list of byte values is costly, and while a command floods, often nobody can take it.
             taken = any(reader.keeps_up for reader in self._readers)
             self.show_delta(delta, encode_output_delta(delta) if taken else b"")
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        """What is kept of what a command has said."""
+        return next(self.log.kept_outputs(call_id), None)
 
     def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
         """More of what is being said in another process."""

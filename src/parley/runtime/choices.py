@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parley.config.kept import wanted_again
+from parley.config.kept import kept, wanted_again
 from parley.config.types import Chosen, Wanted
+from parley.conversation.records import SettingsChosen
 from parley.conversation.wishes import Wish
 from parley.wire.ids import MessageId
 
@@ -19,7 +20,7 @@ class Choices:
     """Found out when first needed, and then kept."""
 
     def __init__(self, choose: Choose) -> None:
-        self._choose = choose
+        self.choose = choose
         self._known: dict[MessageId | None, Chosen] = {}
         """By the message that asked for it, so that it is known also where the log had to be read again."""
         self.has_secrets = False
@@ -28,6 +29,12 @@ class Choices:
     def know(self, wish: Wish, chosen: Chosen) -> None:
         """This is what a wish came to when it was made, with all its secrets."""
         self._known[wish.by] = chosen
+
+    def record(self, wanted: Wanted, chosen: Chosen) -> SettingsChosen:
+        """What is written down of a wish, which is all but its secrets."""
+        settings, asked = chosen.settings, kept(wanted)
+        self.has_secrets |= wanted_again(asked) != wanted
+        return SettingsChosen(model=settings.model, cwd=settings.cwd, asked={**asked, "cwd": settings.cwd})
 
     def of(self, wish: Wish) -> Chosen:
         """What a wish comes to.
@@ -42,6 +49,6 @@ class Choices:
             step = step.before
         chosen = None if step is None else self._known[step.by]
         for one in reversed(unknown):
-            chosen = self._known[one.by] = self._choose(wanted_again(one.asked), chosen)
+            chosen = self._known[one.by] = self.choose(wanted_again(one.asked), chosen)
         assert chosen is not None  # a chain has at least one wish
         return chosen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Final
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ from parley.config.types import StoreSettings, Wanted
 from parley.conversation.folds import Folds
 from parley.conversation.places import up_to
 from parley.conversation.state import Phase
-from parley.errors import ConfigError, ParleyError, ShuttingDown, StoreFailed, UnknownConversation, UnknownQuestion
+from parley.errors import ConfigError, ParleyError, ShuttingDown, UnknownConversation, UnknownQuestion
 from parley.ports.clock import Clock
 from parley.ports.commands import Commands
 from parley.ports.model import OpenModel
@@ -23,8 +22,9 @@ from parley.ports.store import Found, Head, Query, Store, Summary
 from parley.ports.tools import Tools
 from parley.runtime.alone import Alone
 from parley.runtime.choices import Choices, Choose
-from parley.runtime.conversation import Conversation, Means
+from parley.runtime.conversation import Conversation
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Neighbours
+from parley.runtime.means import Means
 from parley.runtime.permits import Trust
 from parley.runtime.whole import write_whole
 from parley.wire.ids import ApprovalId, ConversationId, MessageId
@@ -57,12 +57,11 @@ class Conversations:
         keeping: Callable[[], StoreSettings] = StoreSettings,
     ) -> None:
         """`commands` and `environ` are those with which the tools run commands."""
-        self._store, self._environ = store, environ
+        self._store, self._environ, self._choose = store, environ, choose
         self._closing = asyncio.Event()
         self._means = Means(
             clock=clock,
             store=store,
-            choose=choose,
             open_model=open_model,
             tools=tools,
             commands=commands,
@@ -91,7 +90,7 @@ class Conversations:
             ShuttingDown: the server ends.
             StoreError: it cannot be written down.
         """
-        chosen = self._means.choose(wanted, None)
+        chosen = self._choose(wanted, None)
         if self._closing.is_set():
             raise ShuttingDown
         conversation = self._made(ConversationId(str(uuid4())))
@@ -108,28 +107,17 @@ class Conversations:
         """
         await self._means.neighbours.listen()
         conversation = self._loaded.get(conversation_id)
-        with self._until_closed():
-            if conversation is None:
-                loading = self._loading.get(conversation_id)
-                if loading is None:
-                    loading = self._loading[conversation_id] = asyncio.create_task(self._load(conversation_id))
-                conversation = await asyncio.shield(loading)
-            elif conversation.is_elsewhere:
-                await self._hear_of(conversation)
-            elif not conversation.book.is_ours:
-                await self._read_on(conversation)
+        if conversation is None:
+            loading = self._loading.get(conversation_id)
+            if loading is None:
+                loading = self._loading[conversation_id] = asyncio.create_task(self._load(conversation_id))
+            conversation = await asyncio.shield(loading)
+        elif conversation.sharing.is_elsewhere:
+            await self._hear_of(conversation)
+        elif not conversation.book.is_ours:
+            await self._read_on(conversation)
         self._keep(conversation)
         return conversation
-
-    @contextmanager
-    def _until_closed(self) -> Iterator[None]:
-        """Whoever asks while the server ends is told so, and not what does not work any more."""
-        try:
-            yield
-        except StoreFailed:
-            if self.closing:
-                raise ShuttingDown from None
-            raise
 
     async def _load(self, conversation_id: ConversationId) -> Conversation:
         try:
@@ -147,24 +135,24 @@ class Conversations:
             self._forget(conversation.id)
             conversation.go()
             raise
-        await conversation.look_after()
+        await conversation.sharing.look_after()
 
     async def _hear_of(self, conversation: Conversation) -> None:
         """Return when it is as it is on disk now."""
         head = await self._store.head(conversation.id)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
-                while conversation.is_elsewhere and conversation.log.durable < head.last:
+                while conversation.sharing.is_elsewhere and conversation.log.durable < head.last:
                     await conversation.book.wait_beyond(conversation.log.durable)
         except TimeoutError:
-            conversation.follow_no_more()
-        if not conversation.is_elsewhere:
+            conversation.sharing.follow_no_more()
+        if not conversation.sharing.is_elsewhere:
             await conversation.book.load()
 
     def changed(self, conversation_id: ConversationId) -> None:
         """Another process says that something begins in a conversation, or that it is gone."""
         if (conversation := self._loaded.get(conversation_id)) is not None and conversation.is_watched:
-            conversation.catch_up()
+            conversation.sharing.catch_up()
 
     def loaded(self, conversation_id: ConversationId) -> Conversation | None:
         """A conversation, if it is in memory."""
@@ -172,13 +160,12 @@ class Conversations:
 
     async def head(self, conversation_id: ConversationId) -> Head:
         """Raises UnknownConversation, StoreError."""
-        with self._until_closed():
-            return await self._store.head(conversation_id)
+        return await self._store.head(conversation_id)
 
     def _made(self, conversation_id: ConversationId) -> Conversation:
         trust = self._trust.get(conversation_id)
         if trust is None:
-            trust = Trust(Roots(self._environ, self._granted), Choices(self._means.choose))
+            trust = Trust(Roots(self._environ, self._granted), Choices(self._choose))
             self._trust[conversation_id] = trust
         return Conversation(conversation_id, self._means, trust)
 
@@ -226,10 +213,6 @@ class Conversations:
         Raises:
             StoreError: they cannot be looked for.
         """
-        with self._until_closed():
-            return await self._page(query)
-
-    async def _page(self, query: Query) -> Found:
         found = await self._store.find(query)
         left = [one for one in found.page if one.summary.state == "running" and not one.owned]
         if not left:
@@ -319,17 +302,17 @@ class Conversations:
             await self._means.clock.sleep(WATCH_SECONDS)
             watched = [one for one in self if one.is_watched]
             for one in watched:
-                if one.book.is_ours or one.is_elsewhere:
+                if one.book.is_ours or one.sharing.is_elsewhere:
                     continue
                 try:
                     head = await self._store.head(one.id)
                 except UnknownConversation:
-                    one.catch_up()
+                    one.sharing.catch_up()
                 except ParleyError as error:
                     log.warning("%s: %s", one.id, error)
                 else:
                     if head.last > one.log.durable or one.state.phase is not Phase.IDLE:
-                        one.catch_up()
+                        one.sharing.catch_up()
             if not watched:
                 self._watching = None
                 return

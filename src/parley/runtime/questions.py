@@ -20,7 +20,8 @@ from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import QuestionIsSettled, UnknownQuestion
 from parley.ports.clock import Clock
-from parley.runtime.book import Book, outlast
+from parley.runtime.book import Book
+from parley.runtime.outlast import outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 

@@ -14,7 +14,8 @@ from parley.conversation.log import Cursor, Delta, Entry
 from parley.conversation.output import OutputDelta
 from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown
 from parley.ports.outbox import Outbox
-from parley.runtime.conversation import Accepted, Conversation
+from parley.runtime.conversation import Conversation
+from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.server.dispatch import Call, Dispatch, Handler, Notice
 from parley.server.faults import RequestRefused
@@ -106,24 +107,24 @@ class _Peering:
             call.answer(encode(Submitted(event_id=event_id, first=taken.first)))
 
         conversation = self._ours(message.conversation_id)
-        await self._refusing(conversation.submit_here(message, accepted=accepted))
+        await self._refusing(conversation.here.submit(message, accepted=accepted))
 
     async def _answer(self, call: Call) -> None:
         answer = _params(AnswerQuestion, call.params)
         conversation = self._ours(answer.conversation_id)
-        await self._refusing(conversation.answer_here(answer))
+        await self._refusing(conversation.here.answer(answer))
         call.answer(b"{}")
 
     async def _interrupt(self, call: Call) -> None:
         wish = _params(InterruptTurn, call.params)
         conversation = self._ours(wish.conversation_id)
-        await self._refusing(conversation.interrupt_here(wish.event_id))
+        await self._refusing(conversation.here.interrupt(wish))
         call.answer(b"{}")
 
     async def _rename(self, call: Call) -> None:
         wish = _params(RenameConversation, call.params)
         conversation = self._ours(wish.conversation_id)
-        await self._refusing(conversation.rename_here(wish.title))
+        await self._refusing(conversation.here.rename(wish))
         call.answer(b"{}")
 
     def _unfollow(self, params: Raw) -> None:

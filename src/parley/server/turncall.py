@@ -16,8 +16,11 @@ from msgspec import UNSET, UnsetType
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.records import TurnEnded, TurnStarted, record_type
 from parley.errors import StoreFailed
-from parley.runtime.conversation import ENDINGS, Accepted, Conversation, Turn
+from parley.runtime.conversation import Conversation
+from parley.runtime.endings import ENDINGS
+from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
+from parley.runtime.turns import Turn
 from parley.server.toolcall import ToolCall
 from parley.server.voices import CodexVoice
 from parley.wire.events import EventBase, event_type

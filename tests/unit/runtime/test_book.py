@@ -125,7 +125,7 @@ async def test_what_is_being_said_waits_behind_what_is_not_on_disk() -> None:
     book.extend(ItemKind.MESSAGE, "Hel")
     book.write(user_message("and?", message_id="a"))
     book.extend(ItemKind.MESSAGE, "lo")
-    book.extend_output(CallId("c1"), "stdout", b"out")
+    book.show_output(CallId("c1"), "stdout", b"out")
     late = Client(book)
 
     assert (client.did, late.did) == (["i1.1@0:Hel"], [])
@@ -241,7 +241,7 @@ async def test_the_end_of_a_command_that_could_not_be_written_can_be_written_lat
     await book.append(exec_command_begin("c1", "make"))
     store.slow = True
     client = Client(book)
-    book.extend_output(CallId("c1"), "stdout", b"out")
+    book.show_output(CallId("c1"), "stdout", b"out")
     book.write(*book.log.kept_outputs(), exec_command_end("c1", "out"))
     await store.fail()
 

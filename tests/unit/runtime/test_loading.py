@@ -187,7 +187,7 @@ async def test_what_was_asked_before_is_answered_later_and_the_turn_goes_on(
         await second.until(found, Phase.IDLE)
 
         assert (first.ran, second.ran) == ([], ran)
-        assert found.history.items[-2:-1] == [OutputItem(CallId("call a"), told)]
+        assert found.book.history.items[-2:-1] == [OutputItem(CallId("call a"), told)]
         assert types(found, "turn_started", "question_asked", "question_settled", "turn_ended") == [
             "turn_started",
             "question_asked",
@@ -231,7 +231,7 @@ async def test_calls_that_were_not_run_yet_are_run_in_order_and_each_is_asked_ab
         await second.until(found, Phase.IDLE)
 
         assert (first.ran, second.ran) == (["a"], ["b", "c"])
-        outputs = [item.output for item in found.history.items if isinstance(item, OutputItem)]
+        outputs = [item.output for item in found.book.history.items if isinstance(item, OutputItem)]
         assert outputs == ["a has run", "b has run", "c has run"]
 
 

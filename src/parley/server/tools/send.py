@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from parley.config.types import Wanted
 from parley.errors import NoContent
-from parley.runtime.conversation import Accepted, Conversation
+from parley.runtime.conversation import Conversation
+from parley.runtime.messages import Accepted
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
 from parley.wire.mcp import typed_result

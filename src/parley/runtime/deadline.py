@@ -1,0 +1,18 @@
+"""A moment until which something may take."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Deadline"]
+
+
+class Deadline:
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.at = self._loop.time() + seconds
+        """By the clock of the loop."""
+
+    @property
+    def is_past(self) -> bool:
+        return self._loop.time() > self.at

@@ -1,0 +1,81 @@
+"""What can be done in one conversation by this process: for its own clients, and for those of other processes.
+
+Everything here takes the right to write where no turn has it. Where another process has it, that one has to be
+asked: each of these then raises OwnedElsewhere, and nothing was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parley.conversation.log import Happened
+from parley.conversation.records import Renamed
+from parley.conversation.state import Phase
+from parley.runtime.book import Book
+from parley.runtime.elsewhere import Neighbours
+from parley.runtime.messages import Accepted, Messages
+from parley.runtime.outlast import outlast
+from parley.runtime.questions import Questions
+from parley.runtime.turns import Turns
+from parley.runtime.writing import Writing
+from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit
+
+__all__ = ["Here"]
+
+
+class Here:
+    def __init__(
+        self,
+        book: Book,
+        writing: Writing,
+        neighbours: Neighbours,
+        *,
+        turns: Turns,
+        messages: Messages,
+        questions: Questions,
+    ) -> None:
+        self._book, self._writing, self._neighbours = book, writing, neighbours
+        self._turns, self._messages, self._questions = turns, messages, questions
+
+    async def submit(self, message: Submit, *, accepted: Callable[[Accepted], None]) -> None:
+        """Take a message. Raises what `Messages.take` does."""
+        async with self._writing:
+            await self._messages.take(message, accepted=accepted)
+
+    async def answer(self, answer: AnswerQuestion) -> None:
+        """Settle a question.
+
+        Raises:
+            UnknownQuestion, QuestionIsSettled, ConfigError, StoreFailed: nothing was changed.
+        """
+        self._questions.find(answer.approval_id)
+        async with self._writing:
+            settled = self._questions.settle(
+                answer.approval_id, answer.decision, by=answer.by, reason=answer.reason
+            )
+            await outlast(settled)
+
+    async def interrupt(self, wish: InterruptTurn) -> None:
+        """Cut a turn short, also one that no process has any more; if one is named, only that.
+
+        Raises:
+            ConfigError, StoreFailed: it cannot be taken over.
+        """
+        if not self._turns.has_one and self._book.folds.state.phase is not Phase.IDLE:
+            async with self._writing:
+                pass
+        if wish.event_id in (None, self._book.folds.state.event_id):
+            self._turns.interrupt()
+
+    async def rename(self, wish: RenameConversation) -> None:
+        """Give it a title. Raises StoreFailed."""
+        await self.append(Renamed(title=wish.title))
+        self._neighbours.tell(self._book.id)
+
+    async def append(self, *happened: Happened) -> None:
+        """Write down what is no turn's, also while none runs. Raises StoreFailed."""
+        if self._turns.running is not None:
+            await self._book.append(*happened)
+            return
+        async with self._writing:
+            await self._book.append(*happened)

@@ -1,0 +1,27 @@
+"""What all conversations of a process have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from parley.ports.clock import Clock
+from parley.ports.commands import Commands
+from parley.ports.model import OpenModel
+from parley.ports.store import Store
+from parley.ports.tools import Tools
+from parley.runtime.elsewhere import Neighbours
+
+__all__ = ["Means"]
+
+
+class Means(NamedTuple):
+    clock: Clock
+    store: Store
+    open_model: OpenModel
+    tools: Tools
+    commands: Commands
+    """With which the tools run commands."""
+    neighbours: Neighbours
+    closing: asyncio.Event
+    """Set when the server is on its way out."""

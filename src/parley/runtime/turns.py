@@ -1,0 +1,226 @@
+"""The turns of one conversation that run in this process: one at a time, and each reaches exactly one end.
+
+Knows how a turn is begun, gone on with, cut short and left to another process. Does not know who may write, nor
+who else has to hear that it is over: whoever begins one has seen to the first, and `on_over` tells the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from parley.agent.compaction import Meter
+from parley.agent.limits import end_at
+from parley.agent.notify import run_notify_program
+from parley.agent.turn import run_turn
+from parley.config.types import Settings
+from parley.conversation.log import Happened
+from parley.conversation.records import TurnEnded, Why
+from parley.conversation.state import Phase
+from parley.errors import Fenced, StoreFailed
+from parley.ports.model import Model
+from parley.ports.tools import Desk
+from parley.runtime.book import Book
+from parley.runtime.choices import Choices
+from parley.runtime.endings import end_of_cut, end_of_failed
+from parley.runtime.means import Means
+from parley.runtime.permits import Permits, Resumed
+from parley.runtime.questions import Questions
+from parley.runtime.tool_servers import ToolServers
+from parley.wire.events import LimitReached
+from parley.wire.ids import EventId
+from parley.wire.text import sayable
+
+__all__ = ["OurTurn", "Turn", "Turns"]
+
+log = logging.getLogger(__name__)
+
+BETWEEN_TRIES_SECONDS: Final = 1.0
+"""How long until it is tried again to write down the end of a turn."""
+
+
+class Turn:
+    """A turn that runs, wherever that is."""
+
+    def __init__(self, event_id: EventId, work: asyncio.Future[TurnEnded]) -> None:
+        self.event_id = event_id
+        self.work = work
+        """Done when there is nothing more to do but to write down how it ended."""
+        self.is_left = False
+        """Whether it goes without an end, for another process to go on with."""
+
+
+class OurTurn(Turn):
+    """A turn that runs in this process."""
+
+    def __init__(self, event_id: EventId, work: asyncio.Future[TurnEnded], settings: Settings) -> None:
+        super().__init__(event_id, work)
+        self.settings = settings
+        """What it began with; overrides that join it are for the next one."""
+        self.cut_short: Why | None = None
+        """Why it was told to end before its time."""
+
+
+class Turns:
+    """Whoever begins a turn, or picks one up, has the right to write."""
+
+    def __init__(
+        self,
+        book: Book,
+        means: Means,
+        *,
+        choices: Choices,
+        questions: Questions,
+        permits: Permits,
+        tool_servers: ToolServers,
+    ) -> None:
+        self._book, self._means = book, means
+        self._choices, self._questions, self._permits = choices, questions, permits
+        self._tool_servers = tool_servers
+        self._model: tuple[Settings, Model] | None = None
+        self._meters: dict[tuple[str, str], Meter] = {}
+        """One for each model, by its provider and its name."""
+        self._turn: OurTurn | None = None
+        self._over: asyncio.Task[None] | None = None
+        self.on_over: Callable[[Turn], None] = lambda turn: None
+        """Called when a turn has its end, or is left without one."""
+
+    @property
+    def has_one(self) -> bool:
+        """Whether one is here that is not over, be it that only its end is to be written down."""
+        return self._turn is not None
+
+    @property
+    def running(self) -> OurTurn | None:
+        """The turn that runs, if one does."""
+        return None if self._book.folds.state.phase is Phase.IDLE else self._turn
+
+    # --- beginning ---------------------------------------------------------------------
+
+    def begin(self, settings: Settings) -> Turn:
+        """Run the turn whose beginning was just written down."""
+        return self._begin(settings, self._work(settings))
+
+    async def pick_up(self) -> None:
+        """Have done with a turn that no process has: one that ran is ended, and one that asked goes on asking.
+
+        Raises:
+            ConfigError: its settings cannot be used as they are now.
+            StoreFailed: its end cannot be written down.
+        """
+        if self._turn is not None:
+            return
+        if self._book.folds.state.phase is Phase.RUNNING:
+            await self._book.append(*end_of_cut(self._book, "restarted"))
+        elif self._book.folds.state.phase is Phase.ASKING:
+            settings = self._choices.of(self._book.folds.wishes.of_turn).settings
+            self._begin(settings, self._go_on(settings))
+            await asyncio.sleep(0)  # it asks before anybody answers
+
+    def _begin(self, settings: Settings, work: Awaitable[TurnEnded]) -> Turn:
+        event_id = self._book.folds.state.event_id
+        assert event_id is not None  # a turn has started
+        self._means.neighbours.tell(self._book.id)
+        turn = self._turn = OurTurn(event_id, asyncio.ensure_future(work), settings)
+        self._over = asyncio.create_task(self._see_to_the_end_of(turn))
+        return turn
+
+    # --- working -----------------------------------------------------------------------
+
+    def model_for(self, settings: Settings) -> Model:
+        if self._model is None or self._model[0] is not settings:
+            self._model = settings, self._means.open_model(settings, self._book.id)
+        return self._model[1]
+
+    async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
+        await self._tool_servers.ready(settings)
+        desk = Desk(settings=settings, transcript=self._book, permit=self._permits.for_turn(settings, resumed))
+        async with self._means.tools.open(desk) as hands:
+            meter = self._meters.setdefault((settings.provider.id, settings.model), Meter())
+            model, ask_to_go_on = self.model_for(settings), self._permits.to_go_on(settings)
+            return await run_turn(self._book, model, hands, settings, self._means.clock, meter, ask_to_go_on)
+
+    async def _go_on(self, settings: Settings) -> TurnEnded:
+        """With a turn that was left while it waited for an answer."""
+        question = self._questions.open
+        assert question is not None  # by the phase
+        answered = await self._questions.ask_again(settings.approvals)
+        if isinstance(reached := question.shown, LimitReached) and not answered.is_yes:
+            return await end_at(reached, self._book)
+        return await self._work(settings, Resumed(question.asked, answered))
+
+    # --- ending ------------------------------------------------------------------------
+
+    def interrupt(self, why: Why = "interrupted") -> None:
+        """Cut the running turn short, if there is one."""
+        if (turn := self.running) is not None:
+            turn.cut_short = turn.cut_short or why
+            self._questions.drop()  # at once: an answer that comes a moment later has nothing to settle
+            turn.work.cancel()
+
+    def leave(self) -> None:
+        """Let another process go on with it, if there is one."""
+        if self._turn is not None:
+            self._turn.is_left = True
+            self._questions.leave_open()
+            self._turn.work.cancel()
+
+    def stop(self) -> None:
+        """The server ends, and so does what runs. What waits for an answer stays open, for whoever comes."""
+        turn = self.running
+        if turn is not None and self._questions.open is not None and turn.cut_short is None:
+            self.leave()
+        else:
+            self.interrupt("stopped")
+
+    async def interrupted_is_over(self) -> None:
+        """Return when no turn is about to end because somebody told it to."""
+        while (turn := self.running) is not None and turn.cut_short and self._over is not None:
+            await asyncio.wait({self._over})
+
+    async def last_is_over(self) -> None:
+        """Return when the turn that was begun last is over."""
+        if self._over is not None:
+            await asyncio.wait({self._over})
+
+    async def _see_to_the_end_of(self, turn: OurTurn) -> None:
+        """Every turn ends exactly once, and the log says how, whatever happened to the work."""
+        await asyncio.wait({turn.work})
+        try:
+            if not turn.is_left:
+                await self._end(turn)
+        finally:
+            if self._turn is turn:  # another may have begun already
+                self._turn = None
+            self.on_over(turn)
+
+    async def _end(self, turn: OurTurn) -> None:
+        if turn.work.cancelled():
+            await self._write_end(lambda: end_of_cut(self._book, turn.cut_short or "stopped"))
+        elif isinstance(bug := turn.work.exception(), Fenced):
+            log.warning("%s: %s", self._book.id, bug)  # who took over has written the end, or will
+        elif bug is not None:
+            if not isinstance(bug, StoreFailed):
+                log.error("turn of %s failed", self._book.id, exc_info=bug)
+            message = str(bug) if isinstance(bug, StoreFailed) else f"internal error: {type(bug).__name__}: {bug}"
+            await self._write_end(lambda: end_of_failed(self._book, sayable(message)))
+        elif (ended := turn.work.result()).why == "done" and turn.settings.notify:
+            inputs = tuple(self._book.folds.state.inputs.values())
+            run_notify_program(turn.settings.notify, turn.event_id, inputs, ended)
+
+    async def _write_end(self, end: Callable[[], tuple[Happened, ...]]) -> None:
+        """Until it is written, or we end: then whoever comes next finds a turn without one."""
+        while True:
+            try:
+                self._questions.drop()  # again, where that could not be written down either
+                await self._book.append(*end())
+            except Fenced:
+                return
+            except StoreFailed:
+                if self._means.closing.is_set():
+                    return
+                await self._means.clock.sleep(BETWEEN_TRIES_SECONDS)
+            else:
+                return
