@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from parley.wire.mcp import PLAIN_VERSION
 
 YES = {"decision": "approved"}
 LIMIT = "Limit reached: conversation_tokens"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> str:
-    return str(tmp_path)
 
 
 async def at_its_limit(room: Room, **approvals: Any) -> Conversation:

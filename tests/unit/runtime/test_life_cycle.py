@@ -1,0 +1,62 @@
+"""Titles, removal and interrupts, also where there is no room to write them down."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.leaving import last, leave_asking, leave_running, pass_time, types
+from kit.lives import Life
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.errors import TurnIsRunning, UnknownConversation
+from parley.ports.store import Query
+
+
+async def test_a_title_that_was_given_is_kept(home: str) -> None:
+    store = SlowStore()
+    async with Life(home, store) as first:
+        left = await first.create()
+        await left.rename("Foxes")
+        await first.send(left, "say Hello")
+        await first.until(left, Phase.IDLE)
+    async with Life(home, store) as second:
+        found = await second.find(left.id)
+        assert found.state.title == "Foxes"
+        await found.rename("Hares")
+        [listed] = (await second.conversations.page(Query())).page
+        assert (found.state.title, listed.summary.title) == ("Hares", "Hares")
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ASKING])
+async def test_what_runs_or_asks_cannot_be_deleted_and_is_left_as_it_is(home: str, phase: Phase) -> None:
+    store = SlowStore()
+    async with Life(home, store) as life:
+        conversation = await (leave_running if phase is Phase.RUNNING else leave_asking)(life)
+        before = list(conversation.log.entries)
+        with pytest.raises(TurnIsRunning):
+            await life.conversations.delete(conversation.id)
+        assert (conversation.state.phase, conversation.log.entries) == (phase, before)
+
+        conversation.interrupt()
+        await life.until(conversation, Phase.IDLE)
+        await life.conversations.delete(conversation.id)
+        with pytest.raises(UnknownConversation):
+            await life.find(conversation.id)
+        assert (await life.conversations.page(Query())).page == ()
+
+
+async def test_an_interrupt_that_cannot_be_written_ends_the_turn_when_there_is_room_again(home: str) -> None:
+    store = SlowStore()
+    async with Life(home, store) as life:
+        conversation = await leave_asking(life)
+        store.slow = True
+        conversation.interrupt()
+        for _ in range(3):  # the settlement, both again, the end
+            await store.until_waiting()
+            await store.fail()
+        store.slow = False
+        await pass_time(life, 3)
+        await life.until(conversation, Phase.IDLE)
+
+        assert last(conversation, "turn_ended")["why"] == "interrupted"
+        assert types(conversation, "question_settled", "turn_ended") == ["question_settled", "turn_ended"]

@@ -1,0 +1,68 @@
+"""Which conversations leave memory, and what of them stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.leaving import leave_asking, leave_running, pass_time, settle
+from kit.lives import Life
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+
+
+async def test_what_nobody_has_to_do_with_leaves_memory_and_comes_back_unnoticed(home: str) -> None:
+    store = SlowStore()
+    async with Life(home, store, idle_seconds=60) as life:
+        conversation = await life.create()
+        await life.send(conversation, "say Hello")
+        await life.until(conversation, Phase.IDLE)
+        await life.until_at_rest(conversation)
+        await pass_time(life, 59)
+        assert list(life.conversations) == [conversation]
+
+        await pass_time(life, 61)
+        assert list(life.conversations) == []
+        back = await life.find(conversation.id)
+        assert back is not conversation
+        assert back.log.entries == conversation.log.entries
+        await life.send(back, "say And?")
+        await life.until(back, Phase.IDLE)
+        assert len(life.requests[-1].history) == 3
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ASKING])
+async def test_what_runs_or_asks_stays_in_memory(home: str, phase: Phase) -> None:
+    async with Life(home, SlowStore(), idle_seconds=60) as life:
+        conversation = await (leave_running if phase is Phase.RUNNING else leave_asking)(life)
+        await pass_time(life, 1_000)
+
+        assert list(life.conversations) == [conversation]
+
+
+async def test_of_too_many_those_leave_first_that_were_used_least_lately(home: str) -> None:
+    async with Life(home, SlowStore(), idle_conversations=2) as life:
+        made = [await life.create() for _ in range(4)]
+        await life.find(made[0].id)
+        await pass_time(life, 31)
+
+        assert [one.id for one in life.conversations] == [made[3].id, made[0].id]
+
+
+async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_with_the_process(home: str) -> None:
+    store = SlowStore()
+    async with Life(home, store, idle_seconds=60) as first:
+        left = await leave_asking(first)
+        await settle(left, "approved_for_session")
+        await first.until(left, Phase.IDLE)
+        await first.until_at_rest(left)
+        await pass_time(first, 61)
+        back = await first.find(left.id)
+        assert back is not left
+        await first.send(back, "run a")
+        await first.until(back, Phase.IDLE)
+        assert first.ran == ["a", "a"]
+    async with Life(home, store) as second:
+        found = await second.find(left.id)
+        await second.send(found, "run a")
+        await second.until(found, Phase.ASKING)
+        assert second.ran == []

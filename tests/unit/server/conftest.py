@@ -1,0 +1,13 @@
+"""What tests of the server start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> str:
+    """Without a config.toml."""
+    return str(tmp_path)

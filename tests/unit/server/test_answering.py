@@ -1,0 +1,296 @@
+"""Several clients and one question: whose answer counts, whose does not, and what the others hear of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.questions import approval_id
+from kit.room import Room
+from kit.settled import SETTLED, settlements, taken_back
+from kit.stores import SlowStore
+from parley.wire.framing import PREFIX_BYTES, Overlong
+from parley.wire.jsonrpc import encode
+from parley.wire.mcp import PLAIN_VERSION
+
+NO = {"decision": "denied"}
+YES = {"decision": "approved"}
+
+
+@pytest.mark.promises("approvals.once")
+async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest, other = await room.guest(), await room.guest()
+        await guest.stream(conversation.id)
+        await other.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        await guest.question()
+        for foreign in (1, 7, "0", -1):
+            guest.answer(foreign, YES)
+        await room.settle_down()
+        assert room.told == []
+
+        guest.answer(0, NO)
+        guest.answer(0, YES)
+        await guest.question(2)
+        guest.answer(0, YES)
+        other.answer(1, YES)
+        await room.settle_down()
+        assert room.told == [(1, "denied")]
+        other.answer(3, NO)
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied"), (2, "denied")]
+        assert [one["id"] for one in guest.asked] == [0, 2]
+        assert settlements(room, conversation) == [*SETTLED, *SETTLED, "turn_ended"]
+
+
+@pytest.mark.promises("approvals.once")
+async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest, other = await room.guest(), await room.guest(capabilities={})
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        first = await guest.question()
+        guest.leave()
+        await other.value_of(other.call("approvalAnswer", approval_id=approval_id(1), decision="denied"))
+        back = await room.guest()
+        await back.stream(conversation.id)
+        second = await back.question()
+
+        back.answer(first["id"], YES)
+        back.answer(second["id"], NO)
+        await back.hears("task_complete")
+
+        assert (first["id"], second["id"]) == (0, 1)
+        assert room.told == [(1, "denied"), (2, "denied")]
+
+
+@pytest.mark.promises("framing.too-long", "approvals.answers")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Overlong(b'{"id":0,"result":{"decision":"approved","reason":"aaa'),
+        Overlong(b'{"id":0,"error":{'),
+        Overlong(b'{"id":0,"more":"aaa'),
+        Overlong(b'{"result":{"decision":"approved","reason":"aaa', b'aaa"},"jsonrpc":"2.0","id":0}'),
+    ],
+)
+async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, answer: Overlong) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+
+        guest.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
+        guest.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
+        guest.send_frame(answer)
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied")]
+        refused = {"code": -32600, "message": "message is longer than 64 MB"}
+        assert [one for one in guest.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
+
+
+@pytest.mark.promises("framing.bad-lines", "approvals.answers")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"id":0,"result":{"decision":"approved","more":NaN}}',
+        b'{"id":0,"result":{"decision":"approved"},"method":5}',
+        b'{"id":0,"result":{"decision":"approved"}',
+        b'{"result":{"decision":"approved","more":%b},"more":NaN,"id":0}' % encode("a" * PREFIX_BYTES),
+    ],
+    ids=["a number that is none", "a method that is none", "no end", "id last"],
+)
+async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_is_nothing(
+    home: str, answer: bytes
+) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+
+        for line in (b'{"id":0,"method":"ping","params":{"more":NaN}}', b'{"id":0,"method":5}', b'{"id":0'):
+            guest.send_frame(line)
+        await room.settle_down()
+        told_before = list(room.told)
+        guest.send_frame(answer)
+        await guest.hears("task_complete")
+
+        assert (told_before, room.told) == ([], [(1, "denied")])
+        assert [one for one in guest.messages if "error" in one] == []
+
+
+async def test_whoever_answered_in_vain_is_asked_again(home: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+
+        store.slow = True
+        guest.answer(0, YES)
+        await room.settle_down()
+        await store.fail()
+        store.slow = False
+        await guest.stream(conversation.id)
+        again = await guest.question(2)
+        guest.answer(again["id"], NO)
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied")]
+        assert guest.taken_back == []
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        assert caplog.messages[-1].startswith("an answer was not taken: ")
+
+
+@pytest.mark.promises("approvals.everybody")
+async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        conversation = await room.create()
+        guest, other = await room.guest(), await room.guest()
+        await guest.stream(conversation.id)
+        await other.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await other.question()
+
+        store.slow = True
+        guest.answer(0, YES)
+        await room.settle_down()
+        other.answer(1, NO)
+        await room.settle_down()
+        assert (room.told, other.taken_back, other.number_of("approval_settled")) == ([], [], 0)
+
+        store.slow = False
+        await store.write()
+        await other.hears("task_complete")
+        assert room.told == [(1, "approved")]
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+
+
+async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        message = await guest.say(conversation.id, 1)
+        await guest.question()
+
+        guest.cancel(message)
+        guest.answer(0, YES)
+        await guest.hears("error")
+
+        assert room.told == []
+        assert guest.taken_back == [taken_back(0, "dropped")]
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        settled = next(one["params"]["msg"] for one in guest.messages if one.get("method") == "approval_settled")
+        assert settled == {
+            "type": "approval_settled",
+            "approval_id": approval_id(1),
+            "call_id": "call1",
+            "decision": "dropped",
+            "by": "interrupt",
+        }
+
+
+async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_as_it_is(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        message = await guest.say(conversation.id, 2)
+        await guest.question()
+
+        guest.answer(0, YES)
+        guest.cancel(message)
+        await guest.hears("error")
+
+        assert guest.taken_back == []
+        assert conversation.questions.open is None
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        settled = next(one["params"]["msg"] for one in guest.messages if one.get("method") == "approval_settled")
+        assert (settled["decision"], settled["by"]) == ("approved", "client")
+
+
+async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest, other = await room.guest(), await room.guest(version=PLAIN_VERSION, capabilities={})
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 1)
+        await guest.question()
+        listed = (await other.value_of(other.call("approvalsList")))["approvals"]
+        answer = {"approval_id": listed[0]["approval_id"], "decision": "denied", "reason": "no\x1b[2J"}
+
+        assert await other.value_of(other.call("approvalAnswer", **answer)) == {"status": "ok"}
+        again = await other.value_of(other.call("approvalAnswer", **answer))
+        await guest.hears("task_complete")
+
+        assert again == {"status": "error", "message": "Question is settled: denied"}
+        assert guest.taken_back == [taken_back(0, "denied")]
+        assert room.told == [(1, "denied: no\\x1b[2J")]
+        assert (await other.value_of(other.call("approvalsList"))) == {"approvals": []}
+
+
+async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest, other = await room.guest(), await room.guest()
+        await guest.stream(conversation.id)
+        await other.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        await guest.question()
+
+        guest.answer(0, {"action": "cancel"})
+        await guest.hears("error")
+
+        assert room.told == []
+        assert (guest.taken_back, other.taken_back) == ([], [taken_back(1, "abort")])
+        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+
+
+@pytest.mark.promises("approvals.everybody", "approvals.dropped")
+async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_question_was_dropped(
+    home: str,
+) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+        await guest.stream(conversation.id)
+        await older.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        await older.question()
+        guest.answer(0, YES)
+        await older.question(2)
+
+        guest.call("conversationInterrupt", conversation_id=conversation.id)
+        older.answer(3, YES)
+        await older.hears("error")
+
+        assert older.taken_back == [taken_back(1, "approved")]
+        assert guest.taken_back == [taken_back(2, "dropped")]
+        assert room.told == [(1, "approved")]
+
+
+async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
+    async with Room(home) as room:
+        conversation = await room.create()
+        guest = await room.guest()
+        await guest.stream(conversation.id)
+        await guest.say(conversation.id, 2)
+        await guest.question()
+        guest.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})
+        await guest.question(2)
+        guest.send({"jsonrpc": "2.0", "id": 1})
+        await guest.hears("task_complete")
+
+        assert room.told == [(1, "denied"), (2, "denied")]
