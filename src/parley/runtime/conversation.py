@@ -224,8 +224,10 @@ class Conversation:
 
     @property
     def turn(self) -> _OurTurn | None:
-        """The turn that runs in this process, if one does."""
-        return None if self.state.phase is Phase.IDLE else self._turn
+        """The turn that runs in this process, if one does. What has begun and is not on disk yet does not run."""
+        turn, state = self._turn, self.state
+        runs = turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
+        return turn if runs else None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -710,13 +712,7 @@ class Conversation:
 
         One that waits for an answer stays open, for whoever comes.
         """
-        turn = self.turn
-        if turn is not None and self.questions.open is not None and turn.cut_short is None:
-            turn.is_left = True
-            self.questions.leave_open()
-            turn.work.cancel()
-        else:
-            self.interrupt(why="stopped")
+        self._stop_turn()
         if self._catching_up is not None:
             self._catching_up.cancel()
         if self._elsewhere is not None:
@@ -725,12 +721,25 @@ class Conversation:
             self._foreign.is_left = True
             self._foreign.work.cancel()
         self.book.wake()
+        async with self._taking:  # a message that was being taken has begun its turn by now
+            self._stop_turn()
         self.tool_servers.stop_waiting()
         await self.tool_servers.begun()
         if self._over is not None:
             await asyncio.wait({self._over})
         if self._resting is not None:
             await asyncio.wait({self._resting})
+
+    def _stop_turn(self) -> None:
+        turn = self.turn
+        if turn is None or turn.is_left or turn.cut_short is not None:
+            return
+        if self.questions.open is None:
+            self.interrupt(why="stopped")
+        else:
+            turn.is_left = True
+            self.questions.leave_open()
+            turn.work.cancel()
 
     async def _get_ready(self) -> None:
         """Have the right to write, and no turn that nobody has."""
