@@ -82,7 +82,7 @@ async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when
 
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
-async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open(
+async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open_and_counts_when_there_is_room(
     scripted_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
     raw = disk(scripted_model, home=tmp_path / "home")
@@ -98,12 +98,15 @@ async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open(
         answering = client.call("approvalAnswer", approval_id=approval_id, decision="approved")
         refused = await client.value_behind(answering)
         still = await client.value_behind(client.call("approvalsList"))
+        client.answer(question["id"], YES)
+        behind = client.call("conversationRename", conversation_id=conversation, title="Never")
+        refused_behind = await client.value_behind(behind)
         has_run = (client.work / "ran").exists()
         raw.make_room()
-        client.answer(question["id"], YES)
         rest = await client.until_method("task_complete")
 
-        assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
+        for one in (refused, refused_behind):
+            assert (one["status"], one["message"].startswith(CANNOT)) == ("error", True)
         assert ([one["approval_id"] for one in still["approvals"]], has_run) == ([approval_id], False)
         types = [event["type"] for event in events_of(rest)]
         assert [types.count(kind) for kind in ("approval_settled", "exec_command_end")] == [1, 1]

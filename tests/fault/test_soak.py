@@ -35,12 +35,13 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
             model.replies(lambda _: only_one("Hello"))
             await client.begin_call(Calling("hello"), "codex", cwd=str(client.work))[1]
             await client.ping()
-            files, threads = client.open_files(), client.threads()
+            files = client.open_files()
 
             model.replies(forgetting(model, moods))
             for life in (sleeper, *lives):
                 await life.begin()
             await stints(lives, sleeper)
+            threads = client.threads()  # as many as are ever needed at once to read what is kept
             sizes = [Size(client, [sleeper, *lives])]
             for _ in range(2):
                 for _ in range(STINTS):
@@ -60,7 +61,8 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
     counted |= {"bytes grown in the second half": grown, "of which the logs explain": explained}
     print(", ".join(f"{number} {what}" for what, number in counted.items()))
     assert grown < explained + SLACK_BYTES
-    assert left == (files, threads, {})
+    assert (left[0], left[2]) == (files, {})
+    assert left[1] <= threads
     assert client.counts["texts cut short"] > 0  # some did not keep up
     assert client.exit_code == 0
     assert "Traceback" not in client.log_text()

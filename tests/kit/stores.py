@@ -50,10 +50,10 @@ class SlowStore(MemoryStore):
         self._begun.set()
         return done
 
-    async def until_waiting(self) -> None:
-        """Return when an append is under way."""
+    async def until_waiting(self, number: int = 1) -> None:
+        """Return when so many appends are under way."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not self._waiting:
+            while len(self._waiting) < number:
                 self._begun.clear()
                 await self._begun.wait()
 

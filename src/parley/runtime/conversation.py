@@ -322,6 +322,8 @@ class Conversation:
         self._turns.stop()
         self.sharing.stop()
         self.book.wake()
+        async with self._writing.line:
+            self._turns.stop()  # a message that was being taken has begun its turn by now
         self.tool_servers.stop_waiting()
         await self.tool_servers.begun()
         await self._turns.last_is_over()

@@ -18,7 +18,7 @@ from parley.config.types import Approvals
 from parley.conversation.log import Happened
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.errors import QuestionIsSettled, UnknownQuestion
+from parley.errors import Fenced, QuestionIsSettled, StoreFailed, UnknownQuestion
 from parley.ports.clock import Clock
 from parley.runtime.book import Book
 from parley.runtime.outlast import outlast
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 NOBODY: Final = "nobody could be asked"
 BETWEEN_READS_SECONDS: Final = 60.0
 """Whoever reads now and then counts as a reader for so long: longer than one read may wait for something new."""
+BETWEEN_TRIES_SECONDS: Final = 1.0
+"""How long until it is tried again to write an answer down."""
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class Questions:
         self._patient_since = 0.0
         self._spent_seconds = 0.0
         """How much of it is used up from before it last paused."""
+        self._insisting: set[asyncio.Task[None]] = set()
 
     @property
     def open(self) -> Question | None:
@@ -224,6 +227,25 @@ class Questions:
         if decision == "abort":
             self._interrupt()
 
+    def insist(
+        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+    ) -> asyncio.Future[None]:
+        """As `answer`; where that cannot be written down it is tried again, for whoever said it cannot be told."""
+        answer = partial(self.answer, approval_id, decision, by=by, reason=reason)
+        insisting = asyncio.create_task(self._insist(answer(), answer))
+        self._insisting.add(insisting)
+        insisting.add_done_callback(self._insisting.discard)
+        return insisting
+
+    async def _insist(self, settled: asyncio.Future[None], again: Callable[[], asyncio.Future[None]]) -> None:
+        while True:
+            try:
+                return await settled
+            except (StoreFailed, Fenced) as error:
+                log.warning("an answer is not written down yet: %s", error)
+                await self._clock.sleep(BETWEEN_TRIES_SECONDS)
+                settled = again()
+
     def find(self, approval_id: ApprovalId) -> Question:
         """The question, if it is open.
 
@@ -324,7 +346,7 @@ class Questions:
             self._watch()
 
     def _stop_waiting(self) -> None:
-        for waiting in (self._patience, self._read_lately):
+        for waiting in (self._patience, self._read_lately, *self._insisting):
             if waiting is not None:
                 waiting.cancel()
         self._patience = self._read_lately = self._patient_for = None
@@ -342,7 +364,7 @@ class Questions:
             return
         decision: Settlement = "abort" if seconds and self._approvals.on_timeout == "abort" else "timed_out"
         try:
-            await self.answer(question.approval_id, decision, by="timeout", reason=NOBODY)
+            await self.insist(question.approval_id, decision, by="timeout", reason=NOBODY)
         except Exception:  # a bug of ours; the question stays open, and others may still answer it
             log.exception("a question that nobody could be asked was not settled")
 

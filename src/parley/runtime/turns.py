@@ -94,8 +94,10 @@ class Turns:
 
     @property
     def running(self) -> OurTurn | None:
-        """The turn that runs, if one does."""
-        return None if self._book.folds.state.phase is Phase.IDLE else self._turn
+        """The turn that runs, if one does. One that has begun and is not on disk yet does not run."""
+        turn, state = self._turn, self._book.folds.state
+        runs = turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
+        return turn if runs else None
 
     # --- beginning ---------------------------------------------------------------------
 
@@ -170,10 +172,12 @@ class Turns:
     def stop(self) -> None:
         """The server ends, and so does what runs. What waits for an answer stays open, for whoever comes."""
         turn = self.running
-        if turn is not None and self._questions.open is not None and turn.cut_short is None:
-            self.leave()
-        else:
+        if turn is None or turn.is_left or turn.cut_short is not None:
+            return
+        if self._questions.open is None:
             self.interrupt("stopped")
+        else:
+            self.leave()
 
     async def interrupted_is_over(self) -> None:
         """Return when no turn is about to end because somebody told it to."""

@@ -93,12 +93,12 @@ class Asking:
     def _settle(self, questions: Questions, approval_id: ApprovalId, answer: Message) -> None:
         """What is settled was taken back, and what is taken back is not answered: so this question is open."""
         decision, reason = read_answer(answer)
-        settled = questions.answer(approval_id, decision, by="client", reason=harmless(reason or ""))
+        settled = questions.insist(approval_id, decision, by="client", reason=harmless(reason or ""))
         settled.add_done_callback(partial(self._see_to, questions, approval_id))
 
     def _see_to(self, questions: Questions, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
         """If it could not be settled it stays open, and the client can be asked it again."""
-        if (error := settled.exception()) is not None:
+        if not settled.cancelled() and (error := settled.exception()) is not None:
             known = isinstance(error, ParleyError)
             log.warning("an answer was not taken: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)

@@ -1,0 +1,87 @@
+"""One turn is over and the next has begun, and neither of it is on disk yet."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kit.lives import Life
+from kit.running import PATIENCE_SECONDS
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.runtime.conversation import Conversation
+from parley.runtime.messages import Accepted
+from parley.wire.items import TextItem
+
+TURN = ["turn_started", "task_started", "user_message"]
+END = ["task_complete", "turn_ended"]
+
+
+async def between(life: Life, store: SlowStore) -> tuple[Conversation, asyncio.Task[None], list[Accepted]]:
+    """A conversation whose first turn has ended and whose second has begun, and neither is written down."""
+    conversation = await life.create()
+    store.slow = True
+    first = asyncio.create_task(life.send(conversation, "say One"))
+    while not store.waiting or store.waiting[-1] != END:
+        await store.until_waiting()
+        if store.waiting[0] != END:
+            await store.write()
+    await first
+    taken: list[Accepted] = []
+    second = asyncio.create_task(conversation.submit((TextItem(text="say Two"),), accepted=taken.append))
+    await store.until_waiting(2)
+    assert store.waiting == [END, TURN]
+    return conversation, second, taken
+
+
+async def catch_up(store: SlowStore) -> None:
+    """Both are written down, and what the second one writes first comes a moment later."""
+    await store.write()
+    await store.write()
+    await store.until_waiting()
+    store.slow = False
+    await store.write()
+
+
+async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+        conversation, second, taken = await between(life, store)
+        interrupted = asyncio.create_task(conversation.interrupt_wherever())
+        await asyncio.sleep(0)
+        await catch_up(store)
+        await asyncio.gather(second, interrupted)
+        await life.until(conversation, Phase.IDLE)
+        kinds = [entry.type for entry in conversation.log.entries]
+
+    assert kinds[-2:] == ["error", "turn_ended"]
+    assert [kind for kind in kinds if kind in ("turn_started", "turn_ended")] == ["turn_started", "turn_ended"] * 2
+    assert [one.turn is not None and one.turn.work.cancelled() for one in taken] == [True]
+
+
+async def test_whoever_cancels_the_first_one_then_is_too_late(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+        conversation, second, _ = await between(life, store)
+        conversation.interrupt()
+        await catch_up(store)
+        await second
+        await life.until(conversation, Phase.IDLE)
+        kinds = [entry.type for entry in conversation.log.entries]
+
+    assert kinds[-2:] == END
+    assert "error" not in kinds
+
+
+async def test_a_server_that_ends_then_ends_the_second_one(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+        conversation, second, _ = await between(life, store)
+        ending = asyncio.create_task(life.stop())
+        await asyncio.sleep(0)
+        await catch_up(store)
+        await asyncio.gather(second, ending)
+        kinds = [entry.type for entry in conversation.log.entries]
+
+    assert kinds[-2:] == ["error", "turn_ended"]
+    assert kinds.count("turn_ended") == 2
