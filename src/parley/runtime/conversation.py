@@ -28,7 +28,7 @@ from parley.runtime.questions import Questions
 from parley.runtime.readers import Reader
 from parley.runtime.sharing import Sharing, TheirTurn
 from parley.runtime.tool_servers import ToolServers
-from parley.runtime.turns import Turn, Turns
+from parley.runtime.turns import OurTurn, Turn, Turns
 from parley.runtime.writing import Writing
 from parley.wire.events import SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
@@ -104,7 +104,7 @@ class Conversation:
         return self._choices.of(self.book.folds.wishes.now).settings
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> OurTurn | None:
         """The turn that runs in this process, if one does."""
         return self._turns.running
 

@@ -61,7 +61,7 @@ class Here:
         Raises:
             ConfigError, StoreFailed: it cannot be taken over.
         """
-        if not self._turns.has_one and self._book.folds.state.phase is not Phase.IDLE:
+        if self._turns.running is None and self._book.folds.state.phase is not Phase.IDLE:
             async with self._writing:
                 pass
         if wish.event_id in (None, self._book.folds.state.event_id):

@@ -112,7 +112,7 @@ class Turns:
             ConfigError: its settings cannot be used as they are now.
             StoreFailed: its end cannot be written down.
         """
-        if self._turn is not None:
+        if self.running is not None:
             return
         if self._book.folds.state.phase is Phase.RUNNING:
             await self._book.append(*end_of_cut(self._book, "restarted"))

@@ -34,11 +34,13 @@ async def between(life: Life, store: SlowStore) -> tuple[Conversation, asyncio.T
     return conversation, second, taken
 
 
-async def catch_up(store: SlowStore) -> None:
-    """Both are written down, and what the second one writes first comes a moment later."""
+async def catch_up(conversation: Conversation, store: SlowStore, *, is_cut: bool = True) -> None:
+    """Both are written down; what the second one writes first has to wait until it is told to end."""
     await store.write()
     await store.write()
     await store.until_waiting()
+    while is_cut and (conversation.turn is None or conversation.turn.cut_short is None):  # noqa: ASYNC110  # untold
+        await asyncio.sleep(0)
     store.slow = False
     await store.write()
 
@@ -49,7 +51,7 @@ async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
         conversation, second, taken = await between(life, store)
         interrupted = asyncio.create_task(conversation.interrupt_wherever())
         await asyncio.sleep(0)
-        await catch_up(store)
+        await catch_up(conversation, store)
         await asyncio.gather(second, interrupted)
         await life.until(conversation, Phase.IDLE)
         kinds = [entry.type for entry in conversation.log.entries]
@@ -64,7 +66,7 @@ async def test_whoever_cancels_the_first_one_then_is_too_late(tmp_path: Path) ->
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation, second, _ = await between(life, store)
         conversation.interrupt()
-        await catch_up(store)
+        await catch_up(conversation, store, is_cut=False)
         await second
         await life.until(conversation, Phase.IDLE)
         kinds = [entry.type for entry in conversation.log.entries]
@@ -79,7 +81,7 @@ async def test_a_server_that_ends_then_ends_the_second_one(tmp_path: Path) -> No
         conversation, second, _ = await between(life, store)
         ending = asyncio.create_task(life.stop())
         await asyncio.sleep(0)
-        await catch_up(store)
+        await catch_up(conversation, store)
         await asyncio.gather(second, ending)
         kinds = [entry.type for entry in conversation.log.entries]
 
