@@ -68,6 +68,7 @@ class Life:
     async def stop(self) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self.conversations.stop()
+            await self.conversations.close()
 
     def killed(self, conversation: Conversation) -> None:
         """To all others it is as if this life had ended in this moment; itself it does not know yet."""

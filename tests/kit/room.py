@@ -159,6 +159,7 @@ class Room:
     async def __aexit__(self, *error: Any) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self.conversations.stop()
+            await self.conversations.close()
             await self._tasks.__aexit__(*error)
 
     async def create(self, config: Mapping[str, Any] | None = None) -> Conversation:

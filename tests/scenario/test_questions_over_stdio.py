@@ -582,6 +582,22 @@ async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model
         assert list(client.work.iterdir()) == []
 
 
+@pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
+async def test_what_was_asked_before_the_end_is_answered_though_nothing_was_open_yet(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        with client.at_once():
+            creating = client.call("conversationCreate", prompt="", model="m", cwd=str(client.work))
+            listing = client.call("conversationsList")
+        client.raw.close_stdin()
+        created, listed = await client.value_behind(creating), await client.value_behind(listing)
+
+        assert await client.raw.exit_code() == 0
+        assert "conversation_id" in created
+        assert len(listed["conversations"]) <= 1
+
+
 @pytest.mark.promises("framing.too-long", "approvals.answers")
 async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a_request_of_that_id(
     scripted_model: ScriptedModel,

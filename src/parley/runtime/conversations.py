@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from parley.agent.bounds import Roots
 from parley.config.types import StoreSettings, Wanted
@@ -72,11 +73,12 @@ class Conversations:
         self._watching: asyncio.Task[None] | None = None
         self._granted: set[str] = set()
         """Every directory that some conversation was allowed to write to."""
-        self._loaded: dict[ConversationId, Conversation] = {}
-        """Whoever was asked for last comes last."""
+        self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
+        """Each of them is in memory once, as long as anybody has to do with it."""
+        self._kept: dict[ConversationId, Conversation] = {}
+        """Those that stay although nobody may have; whoever was asked for last comes last."""
         self._used: dict[ConversationId, float] = {}
         """When somebody last had to do with each of them."""
-        self._loading: dict[ConversationId, asyncio.Task[Conversation]] = {}
         self._trust: dict[ConversationId, Trust] = {}
         """Also of those that have left memory: what a person allowed holds until the process ends."""
         self._keeping = keeping
@@ -106,27 +108,15 @@ class Conversations:
             StoreError: it cannot be read.
         """
         await self._means.neighbours.listen()
-        conversation = self._loaded.get(conversation_id)
-        if conversation is None:
-            loading = self._loading.get(conversation_id)
-            if loading is None:
-                loading = self._loading[conversation_id] = asyncio.create_task(self._load(conversation_id))
-            conversation = await asyncio.shield(loading)
-        elif conversation.sharing.is_elsewhere:
+        conversation = self._alive.get(conversation_id)
+        if conversation is None or conversation.is_gone:
+            conversation = self._made(conversation_id)
+        if conversation.sharing.is_elsewhere:
             await self._hear_of(conversation)
         elif not conversation.book.is_ours:
             await self._read_on(conversation)
         self._keep(conversation)
         return conversation
-
-    async def _load(self, conversation_id: ConversationId) -> Conversation:
-        try:
-            conversation = self._made(conversation_id)
-            await self._read_on(conversation)
-            self._keep(conversation)
-            return conversation
-        finally:
-            del self._loading[conversation_id]
 
     async def _read_on(self, conversation: Conversation) -> None:
         try:
@@ -151,12 +141,12 @@ class Conversations:
 
     def changed(self, conversation_id: ConversationId) -> None:
         """Another process says that something begins in a conversation, or that it is gone."""
-        if (conversation := self._loaded.get(conversation_id)) is not None and conversation.is_watched:
+        if (conversation := self._alive.get(conversation_id)) is not None and conversation.is_watched:
             conversation.sharing.catch_up()
 
     def loaded(self, conversation_id: ConversationId) -> Conversation | None:
         """A conversation, if it is in memory."""
-        return self._loaded.get(conversation_id)
+        return self._alive.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
         """Raises UnknownConversation, StoreError."""
@@ -167,7 +157,8 @@ class Conversations:
         if trust is None:
             trust = Trust(Roots(self._environ, self._granted), Choices(self._choose))
             self._trust[conversation_id] = trust
-        return Conversation(conversation_id, self._means, trust)
+        made = self._alive[conversation_id] = Conversation(conversation_id, self._means, trust)
+        return made
 
     # --- questions ---------------------------------------------------------------------
 
@@ -256,8 +247,8 @@ class Conversations:
     # --- those in memory ---------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Conversation]:
-        """Those that are loaded."""
-        return iter(tuple(self._loaded.values()))
+        """Those that are in memory."""
+        return iter(tuple(self._alive.values()))
 
     @property
     def closing(self) -> bool:
@@ -270,18 +261,21 @@ class Conversations:
         return [one for one in self if one.turn is not None]
 
     async def stop(self) -> None:
-        """Take no new work and end every running turn in order."""
+        """Take no new work and end every running turn in order. What was asked before can still be answered."""
         self._closing.set()
         for task in (self._tending, self._watching):
             if task is not None:
                 task.cancel()
         await asyncio.gather(*(conversation.stop() for conversation in self))
+
+    async def close(self) -> None:
+        """Let go of the home, when everything has stopped and nobody asks any more."""
         await self._means.neighbours.close()
         await self._store.close()
 
     def _keep(self, conversation: Conversation) -> None:
-        self._loaded.pop(conversation.id, None)
-        self._loaded[conversation.id] = conversation
+        self._kept.pop(conversation.id, None)
+        self._kept[conversation.id] = conversation
         self._used[conversation.id] = self._means.clock.now()
         if self.closing:
             return
@@ -293,7 +287,7 @@ class Conversations:
     def _forget(self, conversation_id: ConversationId) -> None:
         if (trust := self._trust.get(conversation_id)) is not None and not trust.is_needed:
             del self._trust[conversation_id]
-        self._loaded.pop(conversation_id, None)
+        self._kept.pop(conversation_id, None)
         self._used.pop(conversation_id, None)
 
     async def _watch_others(self) -> None:
@@ -325,12 +319,15 @@ class Conversations:
 
     async def _tend(self) -> None:
         """Let go of those that nobody has to do with, as long as there are any in memory."""
-        while self._loaded:
+        while self._kept:
             keeping = self._settings()
             await self._means.clock.sleep(max(SOONEST_SECONDS, min(LOOK_SECONDS, keeping.idle_seconds)))
-            now = self._means.clock.now()
-            idle = [one for one in self._loaded.values() if one.is_idle and one.state.phase is not Phase.RUNNING]
-            for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle)):
-                if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds:
-                    self._forget(one.id)
+            self._let_go(keeping)
         self._tending = None
+
+    def _let_go(self, keeping: StoreSettings) -> None:
+        now = self._means.clock.now()
+        idle = [one for one in self._kept.values() if one.is_idle and one.state.phase is not Phase.RUNNING]
+        for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle)):
+            if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds:
+                self._forget(one.id)

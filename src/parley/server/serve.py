@@ -53,6 +53,7 @@ async def serve(transport: Transport, host: Host) -> None:
             async with asyncio.timeout(ENDING_SECONDS):
                 await host.conversations.stop()
                 await dispatch.all_answered()
+                await host.conversations.close()
                 await out.flush()  # readers that were behind send on while it is read
                 session.close()
                 await out.flush()

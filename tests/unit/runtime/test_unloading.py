@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from kit.leaving import leave_asking, leave_running, pass_time, settle
@@ -20,11 +22,13 @@ async def test_what_nobody_has_to_do_with_leaves_memory_and_comes_back_unnoticed
         await pass_time(life, 59)
         assert list(life.conversations) == [conversation]
 
+        conversation_id, entries = conversation.id, conversation.log.entries
+        del conversation
         await pass_time(life, 61)
+        gc.collect()
         assert list(life.conversations) == []
-        back = await life.find(conversation.id)
-        assert back is not conversation
-        assert back.log.entries == conversation.log.entries
+        back = await life.find(conversation_id)
+        assert back.log.entries == entries
         await life.send(back, "say And?")
         await life.until(back, Phase.IDLE)
         assert len(life.requests[-1].history) == 3
@@ -41,11 +45,21 @@ async def test_what_runs_or_asks_stays_in_memory(home: str, phase: Phase) -> Non
 
 async def test_of_too_many_those_leave_first_that_were_used_least_lately(home: str) -> None:
     async with Life(home, SlowStore(), idle_conversations=2) as life:
-        made = [await life.create() for _ in range(4)]
-        await life.find(made[0].id)
+        made = [(await life.create()).id for _ in range(4)]
+        await life.find(made[0])
+        await pass_time(life, 31)
+        gc.collect()
+
+        assert {one.id for one in life.conversations} == {made[3], made[0]}
+
+
+async def test_what_leaves_memory_while_somebody_has_it_comes_back_as_the_same(home: str) -> None:
+    async with Life(home, SlowStore(), idle_conversations=0) as life:
+        conversation = await life.create()
         await pass_time(life, 31)
 
-        assert [one.id for one in life.conversations] == [made[3].id, made[0].id]
+        assert await life.find(conversation.id) is conversation
+        assert life.conversations.loaded(conversation.id) is conversation
 
 
 async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_with_the_process(home: str) -> None:
@@ -55,14 +69,17 @@ async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_wi
         await settle(left, "approved_for_session")
         await first.until(left, Phase.IDLE)
         await first.until_at_rest(left)
+        left_id = left.id
+        del left
         await pass_time(first, 61)
-        back = await first.find(left.id)
-        assert back is not left
+        gc.collect()
+        assert list(first.conversations) == []
+        back = await first.find(left_id)
         await first.send(back, "run a")
         await first.until(back, Phase.IDLE)
         assert first.ran == ["a", "a"]
     async with Life(home, store) as second:
-        found = await second.find(left.id)
+        found = await second.find(left_id)
         await second.send(found, "run a")
         await second.until(found, Phase.ASKING)
         assert second.ran == []

@@ -33,6 +33,7 @@ async def test_whoever_calls_while_the_server_ends_is_told_so(tmp_path: Path, to
     async with Room(str(tmp_path)) as room:
         guest, conversation = await room.guest(), await room.create()
         await room.conversations.stop()
+        await room.conversations.close()
         named = "sessionId" if tool == "codex-reply" else "conversation_id"
         which = {} if tool in NEED_NONE else {named: conversation.id}
 
