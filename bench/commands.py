@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from bench.model import ToolCall, calls_of
 from bench.pipe import Gone
-from bench.report import Row
+from bench.report import BARE, Row
 from bench.servers import CodexMcp, Parley, ParleyRunning, Running, Server
 
-__all__ = ["BARE", "CALLS", "command_output", "commands", "spawn_bare"]
+__all__ = ["CALLS", "command_output", "commands", "spawn_bare"]
 
 CALLS: Final = 200
 MEGABYTE: Final = 1_000_000
@@ -25,7 +25,6 @@ TIMEOUT_MS: Final = 60_000
 READ_BYTES: Final = 64 * 1024
 """All that a pipe holds."""
 
-BARE: Final = "bare Python"
 BEGIN: Final = b'"method":"exec_command_begin"'
 OUTPUT: Final = b'"method":"exec_command_output_delta"'
 END: Final = b'"method":"exec_command_end"'

@@ -20,7 +20,7 @@ from typing import Final
 
 from bench.model import BEGIN, NOT_FOUND, SHORT_REPLY, STREAM_HEAD, delta_event
 from bench.pipe import Pipe
-from bench.report import Row
+from bench.report import BARE, Row
 from bench.servers import Parley, Server
 from parley.testing.sending import chunk
 
@@ -29,7 +29,6 @@ __all__ = ["DELTAS", "HANDED_OVER", "PAUSE_SECONDS", "latency", "model_in_hand",
 DELTAS: Final = 500
 PAUSE_SECONDS: Final = 0.005
 P50_MS: Final = 0.5
-ECHO: Final = "bare Python"
 HANDED_OVER: Final = b"hand this over"
 
 _ECHO_PROGRAM: Final = """\
@@ -42,7 +41,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as model:
 
 def latency(peers: Sequence[Server]) -> list[Row]:
     taken = {server.name: _through(server) for server in (Parley(), *peers)}
-    taken[ECHO] = _through_echo()
+    taken[BARE] = _through_echo()
     hundredths = {name: quantiles(times, n=100) for name, times in taken.items()}
     p50 = {name: cuts[49] * 1000 for name, cuts in hundredths.items()}
     return [
@@ -54,7 +53,7 @@ def latency(peers: Sequence[Server]) -> list[Row]:
             kept=p50[Parley.name] <= P50_MS,
             notes=(
                 f"{DELTAS} deltas, one every {PAUSE_SECONDS * 1000:g} ms, from our socket back to our pipe",
-                f"{ECHO} passes bytes from a socket to its stdout and does nothing else",
+                f"{BARE} passes bytes from a socket to its stdout and does nothing else",
             ),
         ),
         Row(

@@ -1,8 +1,8 @@
 """The model of the benchmark, in a process of its own: `python -m bench.model`.
 
 What it answers stands in the last message, so that one process serves every measure: `deltas_of(N)`
-asks for N deltas of eight characters, `items_of(N)` for N whole messages, `calls_of(FILE, ...)` for the
-calls of tools that were put into a file, anything else for a word. So is what the tools gave.
+asks for N deltas of eight characters, `calls_of(FILE, ...)` for the calls of tools that were put into a
+file, anything else for a word. So is what the tools gave.
 Prints its base URL and serves the Responses API until stdin closes.
 """
 
@@ -34,7 +34,6 @@ __all__ = [
     "calls_of",
     "delta_event",
     "deltas_of",
-    "items_of",
     "running_model",
 ]
 
@@ -46,7 +45,7 @@ while the others wait."""
 
 STREAM_HEAD: Final = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
 
-_WISH: Final = re.compile(rb'please send ([^\s"]+) (deltas|items|calls)')
+_WISH: Final = re.compile(rb'please send ([^\s"]+) (deltas|calls)')
 
 _call_numbers: Final = itertools.count()
 
@@ -54,11 +53,6 @@ _call_numbers: Final = itertools.count()
 def deltas_of(number: int) -> str:
     """The message that is answered by so many deltas, one HTTP chunk each."""
     return f"please send {number} deltas"
-
-
-def items_of(number: int) -> str:
-    """The message that is answered by so many messages, none of which has deltas."""
-    return f"please send {number} items"
 
 
 class ToolCall(NamedTuple):
@@ -124,13 +118,6 @@ NOT_FOUND: Final = head(404, {"content-length": "0"})
 """For a peer that looks for a list of models."""
 
 
-def _whole_messages(number: int) -> Iterator[bytes]:
-    for first in range(0, number, BLOCK_DELTAS):
-        messages = range(first, min(first + BLOCK_DELTAS, number))
-        yield b"".join(chunk(_done(n, f"message {n}")) for n in messages)
-    yield chunk(_END)
-
-
 def _calls(file: Path) -> Iterator[bytes]:
     for name, arguments in msgspec.json.decode(file.read_bytes(), type=list[ToolCall]):
         number = next(_call_numbers)
@@ -148,8 +135,6 @@ def _reply(request: RecordedRequest) -> Iterable[bytes]:
     match _WISH.findall(request.raw)[-1:]:
         case [(number, b"deltas")]:
             return (STREAM_HEAD, *_text_in_deltas(int(number), DELTA), LAST_CHUNK)
-        case [(number, b"items")]:
-            return (STREAM_HEAD, *_whole_messages(int(number)), LAST_CHUNK)
         case [(file, b"calls")] if request.body["input"][-1]["type"] != "function_call_output":
             return (STREAM_HEAD, *_calls(Path(file.decode())), LAST_CHUNK)
         case _:

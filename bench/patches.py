@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from bench.model import ToolCall, calls_of
 from bench.pipe import Gone
-from bench.report import Row
-from bench.servers import Parley, Running
+from bench.report import BARE, Row
+from bench.servers import ON_DISK, Parley, Running
 
 __all__ = ["patches"]
 
@@ -22,7 +22,6 @@ LINES: Final = 50
 CHANGED: Final = LINES // 2
 CONTEXT: Final = 3
 
-BARE: Final = "bare Python"
 BEGIN: Final = b'"method":"patch_apply_begin"'
 END: Final = b'"method":"patch_apply_end"'
 GOOD_END: Final = b'"success":true'
@@ -86,7 +85,7 @@ def patches(base_url: str, *, repetitions: int) -> list[Row]:
             for work in WORK:
                 run = _apply(running, work)
                 ours[work.what] = min(run, ours.get(work.what, run))
-        with tempfile.TemporaryDirectory(prefix="parley-bench-") as directory:
+        with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
             for work in WORK:
                 took = _write(Path(directory), work)
                 bare[work.what] = min(took, bare.get(work.what, took))

@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from bench.commands import BARE, spawn_bare
+from bench.commands import spawn_bare
 from bench.pipe import Gone
-from bench.report import RESULTS, Row
+from bench.report import BARE, RESULTS, Row
 from bench.servers import CodexMcp, Parley, Server
 from parley.config.types import Mechanism
 from parley.errors import CommandNotStarted

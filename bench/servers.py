@@ -15,9 +15,23 @@ from typing import Any, ClassVar, Final
 
 from bench.pipe import Arrivals, Pipe
 
-__all__ = ["MODEL", "CodexAppServer", "CodexMcp", "Parley", "ParleyRunning", "PlainParley", "Running", "Server"]
+__all__ = [
+    "MODEL",
+    "ON_DISK",
+    "CodexAppServer",
+    "CodexMcp",
+    "EphemeralParley",
+    "Parley",
+    "ParleyRunning",
+    "PlainParley",
+    "Running",
+    "Server",
+]
 
 MODEL: Final = "bench-model"
+
+ON_DISK: Final = Path("/var/tmp")
+"""Where homes are made: /tmp may be memory, and it would cost nothing to keep something there."""
 
 _CONFIG: Final = """\
 model = "{model}"
@@ -106,7 +120,9 @@ class Server(ABC):
     @contextmanager
     def home(self, base_url: str) -> Iterator[tuple[dict[str, str], Path]]:
         """A fresh home with the model in its settings: the environment that names it, and a working directory."""
-        with tempfile.TemporaryDirectory(prefix="parley-bench-", ignore_cleanup_errors=True) as directory:
+        with tempfile.TemporaryDirectory(
+            prefix="parley-bench-", dir=ON_DISK, ignore_cleanup_errors=True
+        ) as directory:
             home, work = Path(directory, "home"), Path(directory, "work")
             home.mkdir()
             work.mkdir()
@@ -203,8 +219,8 @@ class Parley(Server):
     home_variable = "PARLEY_HOME"
     running = ParleyRunning
 
-    def __init__(self) -> None:
-        super().__init__(sys.executable, "-m", "parley", "mcp")
+    def __init__(self, *arguments: str) -> None:
+        super().__init__(sys.executable, "-m", "parley", "mcp", *arguments)
 
 
 class PlainParley(Parley):
@@ -212,6 +228,15 @@ class PlainParley(Parley):
 
     name = "parley, plain events"
     running = _PlainParley
+
+
+class EphemeralParley(Parley):
+    """Keeps nothing."""
+
+    name = "parley, ephemeral"
+
+    def __init__(self) -> None:
+        super().__init__("--ephemeral")
 
 
 class _CodexMcp(_Mcp):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Final
 
-from bench.model import items_of
+from bench.homes import keep_long
 from bench.pipe import Gone
 from bench.report import Row
 from bench.servers import Parley, ParleyRunning
 
-__all__ = ["snapshot"]
+__all__ = ["EVENT", "EVENTS", "snapshot"]
 
 EVENTS: Final = 100_000
 EVENT: Final = b'"type":"agent_message"'
@@ -20,21 +21,23 @@ SNAPSHOT_MS: Final = 100
 def snapshot(base_url: str, *, repetitions: int) -> list[Row]:
     """From the request to the last byte of `initial_state`; no peer has anything like it."""
     best: dict[bool, float] = {}
-    with Parley().ready(base_url) as running:
-        assert isinstance(running, ParleyRunning)
-        conversation = running.open()
-        stream, _ = running.stream(conversation, event_meta=True)
-        running.run_turns([conversation], items_of(EVENTS))
-        running.pause(stream)
-        for _ in range(repetitions):
-            for event_meta in (True, False):
-                began = time.perf_counter()
-                stream, state = running.stream(conversation, event_meta=event_meta)
-                took = time.perf_counter() - began
-                running.pause(stream)
-                if (shown := state.count(EVENT)) != EVENTS:
-                    raise Gone(f"the snapshot has {shown:,} of {EVENTS:,} events")
-                best[event_meta] = min(took, best.get(event_meta, took))
+    server = Parley()
+    with server.home(base_url) as (environ, work):
+        conversation = keep_long(Path(environ[server.home_variable]), messages=EVENTS)
+        with server.start_in(environ, work) as running:
+            assert isinstance(running, ParleyRunning)
+            running.initialize()
+            stream, _ = running.stream(conversation, event_meta=True)  # from here on it is in memory
+            running.pause(stream)
+            for _ in range(repetitions):
+                for event_meta in (True, False):
+                    began = time.perf_counter()
+                    stream, state = running.stream(conversation, event_meta=event_meta)
+                    took = time.perf_counter() - began
+                    running.pause(stream)
+                    if (shown := state.count(EVENT)) != EVENTS:
+                        raise Gone(f"the snapshot has {shown:,} of {EVENTS:,} events")
+                    best[event_meta] = min(took, best.get(event_meta, took))
     return [
         Row(
             what=f"initial_state of {EVENTS:,} events" + ("" if event_meta else ", without event_meta"),

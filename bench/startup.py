@@ -1,4 +1,4 @@
-"""From the start of the process to the answer to `initialize`."""
+"""From the start of the process to the answer to `initialize`, and what a full home adds to it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
-from bench.report import Row
-from bench.servers import Parley, Server
+from bench.homes import fill
+from bench.pipe import Gone
+from bench.report import BARE, Row
+from bench.servers import Parley, ParleyRunning, Server
 
-__all__ = ["startup"]
+__all__ = ["full_home", "startup"]
 
 STARTS: Final = 15
 RATIO: Final = 1.6
-BARE: Final = "bare Python"
 BARE_COMMAND: Final = (sys.executable, "-c", "import asyncio, msgspec")
+
+CONVERSATIONS: Final = 10_000
+LISTED: Final = 50
+FULL_RATIO: Final = 1.05
+"""That nothing is added is what we want; the rest is what two rows of the same starts differ by."""
 
 
 def startup(base_url: str, peers: Sequence[Server]) -> list[Row]:
@@ -54,3 +61,52 @@ def _start(server: Server, base_url: str) -> float:
     with server.start(base_url) as running:
         running.initialize()
         return time.perf_counter() - running.pipe.started_at
+
+
+class _Began(NamedTuple):
+    initialized: float
+    """Seconds from the start of the process."""
+    listed: float
+    """Seconds from the first call of `conversationsList` to its answer."""
+
+
+def full_home(base_url: str) -> list[Row]:
+    """The same for a home with many conversations, and for an empty one beside it."""
+    server = Parley()
+    full, empty = [], []
+    with server.home(base_url) as (environ, work), server.home(base_url) as (empty_environ, empty_work):
+        fill(Path(environ[server.home_variable]), conversations=CONVERSATIONS)
+        for _ in range(STARTS):
+            full.append(_begin(server, environ, work, shown=LISTED))
+            empty.append(_begin(server, empty_environ, empty_work, shown=0))
+    started, without = (min(one.initialized for one in begun) * 1000 for begun in (full, empty))
+    listed, nothing = (min(one.listed for one in begun) * 1000 for begun in (full, empty))
+    ratio = started / without
+    return [
+        Row(
+            what=f"start with {CONVERSATIONS:,} conversations at home",
+            unit="ms",
+            values={Parley.name: started},
+            budget=f"≤ {FULL_RATIO} × an empty home",
+            kept=ratio <= FULL_RATIO,
+            notes=(f"{ratio:.3f} × an empty home, which takes {without:.1f} ms; best of {STARTS}, taking turns",),
+        ),
+        Row(
+            what=f"the first {LISTED} of them in a list",
+            unit="ms",
+            values={Parley.name: listed},
+            notes=(f"the first call, which opens the database; {nothing:.1f} ms in an empty home",),
+        ),
+    ]
+
+
+def _begin(server: Parley, environ: dict[str, str], work: Path, *, shown: int) -> _Began:
+    with server.start_in(environ, work) as running:
+        assert isinstance(running, ParleyRunning)
+        running.initialize()
+        initialized = time.perf_counter()
+        answer = running.tool("conversationsList", {"limit": LISTED})
+        listed = time.perf_counter()
+    if (found := len(answer["structuredContent"]["conversations"])) != shown:
+        raise Gone(f"the list shows {found} conversations, not {shown}")
+    return _Began(initialized - running.pipe.started_at, listed - initialized)

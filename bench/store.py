@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from bench.report import Row
-from bench.servers import Parley
+from bench.report import BARE, Row
+from bench.servers import ON_DISK, Parley
 from parley.conversation.log import Entry
 from parley.ports.store import Lease, Summary
+from parley.stores.opening import open_home
 from parley.stores.sqlite import SqliteStore
 from parley.wire.ids import ConversationId, Seq
 
@@ -22,9 +23,13 @@ __all__ = ["store"]
 PRODUCERS: Final = (1, 100)
 SECONDS: Final = 3.0
 BODY: Final = b'{"type":"agent_message","message":"%b"}' % (b"Some words of an agent. " * 8)
+SHARE: Final = {1: None, 100: 0.5}
+"""Of what bare Python writes in the same time: by the number of producers, where there is a budget."""
 SYNCS: Final = 200
 SYNCED: Final = 4096
 """Bytes: a page of the database."""
+CHECKPOINT_PAGES: Final = 2000
+"""When the bare loop has SQLite fold its log in, as the store does: about eight megabytes."""
 
 
 class _Run(NamedTuple):
@@ -36,26 +41,35 @@ class _Run(NamedTuple):
 
 def store(*, repetitions: int) -> list[Row]:
     """Events of about 200 bytes, one a transaction unless others wait; the best run of each counts."""
-    with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=Path.cwd()) as directory:
+    with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
         sync_ms = _sync(Path(directory, "synced")) * 1000
         rows = []
         for producers in PRODUCERS:
-            runs = [
-                asyncio.run(_run(Path(directory, f"{producers}-{number}"), producers))
-                for number in range(repetitions)
-            ]
-            rows += _rows(producers, max(runs), sync_ms, repetitions)
+            runs, bare = [], []
+            for number in range(repetitions):
+                runs.append(asyncio.run(_run(Path(directory, f"{producers}-{number}"), producers)))
+                bare.append(_bare(Path(directory, f"{producers}-{number}-bare"), producers))
+            rows += _rows(producers, max(runs), max(bare), sync_ms, repetitions)
     return rows
 
 
-def _rows(producers: int, run: _Run, sync_ms: float, repetitions: int) -> list[Row]:
+def _rows(producers: int, run: _Run, bare: float, sync_ms: float, repetitions: int) -> list[Row]:
     who = "1 producer" if producers == 1 else f"{producers} producers"
+    share = SHARE[producers]
     notes = (
+        f"{run.a_second / bare:.2f} × {BARE}, which writes the same rows in transactions of {producers}",
         f"acknowledged after {run.p50 * 1000:.2f} ms at the median, {run.p99 * 1000:.2f} ms at the 99th percentile",
         f"one fdatasync of {SYNCED} bytes on this disk takes {sync_ms:.2f} ms; best of {repetitions}",
     )
     return [
-        Row(what=f"durable events, {who}", unit="/s", values={Parley.name: run.a_second}, notes=notes),
+        Row(
+            what=f"durable events, {who}",
+            unit="/s",
+            values={Parley.name: run.a_second, BARE: bare},
+            budget=None if share is None else f"≥ {share} × {BARE}",
+            kept=None if share is None else run.a_second >= share * bare,
+            notes=notes,
+        ),
         Row(what=f"acknowledged, {who}", unit="ms", values={Parley.name: run.p50 * 1000}),
     ]
 
@@ -84,6 +98,45 @@ async def _produce(opened: SqliteStore, lease: Lease, *, until: float) -> list[f
         before, now = now, time.perf_counter()
         taken.append(now - before)
     return taken
+
+
+def _bare(home: Path, producers: int) -> float:
+    """Events a second by nothing but SQLite, in one thread: each transaction has one of every producer."""
+    opened = open_home(str(home))
+    try:
+        db = opened.writer
+        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        columns = [(row, f"{row}", *_shown(0.0)) for row in range(1, producers + 1)]
+        db.executemany(
+            "INSERT INTO conversations (row, id, last, archived, title, cwd, model, state, updated_at)"
+            " VALUES (?, ?, 0, 0, ?, ?, ?, ?, ?)",
+            columns,
+        )
+        began = now = time.perf_counter()
+        seq = 0
+        while now < began + SECONDS:
+            seq += 1
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "UPDATE conversations SET last = ?, title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
+                " WHERE row = ? AND last = ?",
+                [(seq, *_shown(now), row, seq - 1) for row in range(1, producers + 1)],
+            )
+            db.executemany(
+                "INSERT INTO entries VALUES (?, ?, ?, 'agent_message', TRUE, ?)",
+                [(row, seq, now, BODY) for row in range(1, producers + 1)],
+            )
+            db.execute("COMMIT")
+            now = time.perf_counter()
+        return seq * producers / (now - began)
+    finally:
+        opened.close()
+        opened.owners.close()
+
+
+def _shown(updated_at: float) -> tuple[str, str, str, str, float]:
+    shown = _summary(updated_at)
+    return shown.title, shown.cwd, shown.model, shown.state, shown.updated_at
 
 
 def _summary(updated_at: float) -> Summary:

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from bench.model import deltas_of
 from bench.pipe import Gone
 from bench.report import Row
-from bench.servers import CodexAppServer, CodexMcp, Parley, PlainParley, Server
+from bench.servers import CodexAppServer, CodexMcp, EphemeralParley, Parley, PlainParley, Server
 
-__all__ = ["many_conversations", "one_conversation"]
+__all__ = ["durability", "many_conversations", "one_conversation"]
 
 DELTAS: Final = 100_000
 CONVERSATIONS: Final = 100
@@ -20,6 +20,7 @@ NEWEST_RATIO: Final = 6
 ORIGINAL_RATIO: Final = 20
 MANY_PER_SECOND: Final = 100_000
 SLOWEST_SHARE: Final = 0.5
+DURABILITY_PERCENT: Final = 10
 
 
 class _Run(NamedTuple):
@@ -127,6 +128,30 @@ def many_conversations(
             kept=ours.slowest >= SLOWEST_SHARE,
         ),
     ]
+
+
+def durability(base_url: str, *, repetitions: int, tell: Callable[[str], None]) -> list[Row]:
+    """What of the throughput is lost because everything with a position is on disk before it is shown."""
+    return [_durability(base_url, conversations, repetitions, tell) for conversations in (1, CONVERSATIONS)]
+
+
+def _durability(base_url: str, conversations: int, repetitions: int, tell: Callable[[str], None]) -> Row:
+    def run(server: Server) -> _Run:
+        return _run(server, base_url, conversations=conversations, deltas=DELTAS // conversations)
+
+    # The difference is smaller than that of two runs of the same: twice as many of them, and each is first in turn.
+    there, back = [Parley(), EphemeralParley()], [EphemeralParley(), Parley()]
+    best = _best([there, back] * repetitions, run, tell)
+    kept, ephemeral = (best[server.name].per_second for server in there)
+    percent = (1 - kept / ephemeral) * 100
+    return Row(
+        what=f"deltas, lost to durability, {conversations} conversation{'s' if conversations > 1 else ''}",
+        unit="%",
+        values={Parley.name: percent},
+        budget=f"≤ {DURABILITY_PERCENT} %",
+        kept=percent <= DURABILITY_PERCENT,
+        notes=(f"{kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; best of {2 * repetitions}, taking turns",),
+    )
 
 
 def _oddities(best: dict[str, _Run]) -> list[str]:

@@ -1,0 +1,78 @@
+"""Homes in which conversations are kept already, written through the store as a server writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from bench.servers import MODEL
+from parley.conversation.folds import Folds
+from parley.conversation.log import Happened, Log
+from parley.conversation.records import (
+    MessageItem,
+    ModelAsked,
+    ModelSaid,
+    SettingsChosen,
+    TurnEnded,
+    TurnStarted,
+)
+from parley.ports.store import PAGE, Store, Summary
+from parley.stores.sqlite import SqliteStore
+from parley.wire.events import AgentMessage, TaskComplete, TaskStarted, UserMessage
+from parley.wire.ids import ConversationId, EventId, MessageId
+from parley.wire.items import TextItem
+
+__all__ = ["fill", "keep_long"]
+
+
+def keep_long(home: Path, *, messages: int) -> str:
+    """One conversation, with one turn in which the agent says so much; its id."""
+    (conversation_id,) = asyncio.run(_keep(home, conversations=1, messages=messages))
+    return conversation_id
+
+
+def fill(home: Path, *, conversations: int) -> None:
+    """So many conversations, with one short turn each."""
+    asyncio.run(_keep(home, conversations=conversations, messages=1))
+
+
+async def _keep(home: Path, *, conversations: int, messages: int) -> list[ConversationId]:
+    store = SqliteStore(str(home))
+    ids = [ConversationId(f"00000000-0000-4000-8000-{number:012}") for number in range(conversations)]
+    try:
+        for first in range(0, conversations, PAGE):
+            await asyncio.gather(*(_write(store, one, messages) for one in ids[first : first + PAGE]))
+    finally:
+        await store.close()
+    return ids
+
+
+async def _write(store: Store, conversation_id: ConversationId, messages: int) -> None:
+    happened, log, folds, at = _conversation(messages), Log(), Folds(), time.time()
+    entries = log.append(happened, at=at)
+    lease = None
+    for first in range(0, len(entries), PAGE):
+        for one in happened[first : first + PAGE]:
+            folds.apply(one, at=at)
+        page, summary = entries[first : first + PAGE], Summary.of(folds.state)
+        if not first:
+            await store.create(conversation_id, page, summary)
+            continue
+        lease = lease or await store.acquire(conversation_id, address="")
+        await store.append(lease, page, summary)
+
+
+def _conversation(messages: int) -> list[Happened]:
+    texts = [f"message {number}" for number in range(messages)]
+    return [
+        SettingsChosen(model=MODEL, cwd="/"),
+        TurnStarted(event_id=EventId("1")),
+        TaskStarted(),
+        UserMessage(message_id=MessageId("1"), content=(TextItem(text="please say something"),)),
+        ModelAsked(),
+        *(AgentMessage(message=text) for text in texts),
+        *(ModelSaid(item=MessageItem(text=text)) for text in texts),
+        TaskComplete(last_agent_message=texts[-1]),
+        TurnEnded(why="done", message=texts[-1]),
+    ]

@@ -1,0 +1,94 @@
+"""How long a client waits for a long conversation that its server has to read from disk first."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from bench.homes import keep_long
+from bench.pipe import Gone
+from bench.report import BARE, Row
+from bench.servers import Parley, ParleyRunning
+from bench.snapshot import EVENT, EVENTS
+from parley.stores.opening import DATABASE
+
+__all__ = ["loading"]
+
+RATIO: Final = 5
+LAST_PAGE: Final = 100
+
+
+def loading(base_url: str, *, repetitions: int) -> list[Row]:
+    """By a server that has just started; `bare Python` only fetches the same rows by `sqlite3`."""
+    streamed, read, bare = [], [], []
+    server = Parley()
+    with server.home(base_url) as (environ, work):
+        home = Path(environ[server.home_variable])
+        conversation = keep_long(home, messages=EVENTS)
+        last = len(_rows(home))
+        for _ in range(repetitions):
+            bare.append(_bare(home, last))
+            with server.start_in(environ, work) as running:
+                assert isinstance(running, ParleyRunning)
+                streamed.append(_stream(running, conversation))
+            with server.start_in(environ, work) as running:
+                assert isinstance(running, ParleyRunning)
+                read.append(_read(running, conversation, last))
+    ratio = min(streamed) / min(bare)
+    return [
+        Row(
+            what=f"{EVENTS:,} events from disk to initial_state",
+            unit="ms",
+            values={Parley.name: min(streamed) * 1000, BARE: min(bare) * 1000},
+            budget=f"≤ {RATIO} × {BARE}",
+            kept=ratio <= RATIO,
+            notes=(
+                f"first call of a fresh server, to the last byte; best of {repetitions}; {ratio:.1f} × {BARE}",
+                f"{BARE} fetches the {last:,} rows with sqlite3 and does nothing with them",
+            ),
+        ),
+        Row(
+            what=f"{EVENTS:,} events from disk to the last page",
+            unit="ms",
+            values={Parley.name: min(read) * 1000},
+            notes=(f"by conversationRead; best of {repetitions}",),
+        ),
+    ]
+
+
+def _stream(running: ParleyRunning, conversation: str) -> float:
+    running.initialize()
+    began = time.perf_counter()
+    _, state = running.stream(conversation, event_meta=True)
+    took = time.perf_counter() - began
+    if (shown := state.count(EVENT)) != EVENTS:
+        raise Gone(f"the snapshot has {shown:,} of {EVENTS:,} events")
+    return took
+
+
+def _read(running: ParleyRunning, conversation: str, last: int) -> float:
+    running.initialize()
+    began = time.perf_counter()
+    answer = running.tool("conversationRead", {"conversation_id": conversation, "after": last - LAST_PAGE})
+    took = time.perf_counter() - began
+    if (end := answer["structuredContent"]["seq"]) != last:
+        raise Gone(f"the last page ends at {end:,}, the log at {last:,}")
+    return took
+
+
+def _bare(home: Path, last: int) -> float:
+    began = time.perf_counter()
+    found = _rows(home)
+    took = time.perf_counter() - began
+    assert len(found) == last
+    return took
+
+
+def _rows(home: Path) -> list[Any]:
+    db = sqlite3.connect(home / DATABASE)
+    try:
+        return db.execute("SELECT seq, at, type, is_event, body FROM entries WHERE row = 1 ORDER BY seq").fetchall()
+    finally:
+        db.close()
