@@ -130,11 +130,11 @@ class Executor:
         """Have it started; everything else is up to the supervisor."""
         try:
             async with asyncio.timeout(START_SECONDS):
-                running.open()
+                running.open(request)
                 # A fork server may have been killed without our having noticed: then a new one is asked.
                 if not (running.ask(self._live_server()) or running.ask(self._live_server())):
                     raise CommandNotStarted("the process that starts commands has ended")
-                await running.begin(request)
+                await running.begin()
         except TimeoutError:
             raise CommandNotStarted("the process that starts commands does not answer") from None
         except OSError as error:
@@ -270,6 +270,7 @@ class _Running:
         self._control: socket.socket | None = None
         self._given_away = ExitStack()
         self._to_pass: list[int] = []
+        self._unsent = b""
         self._streams: dict[int, OutputStream] = {}
         self._silent: asyncio.Future[None] = self._loop.create_future()
         self._server: _ForkServerLink | None = None
@@ -299,11 +300,13 @@ class _Running:
             self.why_not is None or (self._server is not None and self._server.gives_way)
         )
 
-    def open(self) -> None:
-        """Make the pipes and the control socket."""
+    def open(self, request: bytes) -> None:
+        """Make the pipes and the control socket. What that holds of the command is there before anybody is asked:
+        who reads it may run in our place, and not wait for us."""
         self._control, theirs = socket.socketpair()
         self._given_away.callback(theirs.close)
         self._control.setblocking(False)
+        self._unsent = request[self._control.send(request) :]
         self._to_pass.append(theirs.fileno())
         self._loop.add_reader(self._control.fileno(), self._report)
         for stream in ("stdout", "stderr"):
@@ -326,13 +329,13 @@ class _Running:
         self._given_away.close()
         return True
 
-    async def begin(self, request: bytes) -> None:
-        """Hand over the command; return when it is about to run, or when it will not."""
+    async def begin(self) -> None:
+        """Hand over the rest of the command; return when it is about to run, or when it will not."""
         assert self._control is not None
         assert self._server is not None
         with self._server.kept_awake():
             try:
-                await self._loop.sock_sendall(self._control, request)
+                await self._loop.sock_sendall(self._control, self._unsent)
             except ConnectionError:
                 pass  # the supervisor is gone, or said already why it will not do: that is read
             await asyncio.wait([self._ready, self.ended], return_when=asyncio.FIRST_COMPLETED)
