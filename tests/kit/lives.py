@@ -26,6 +26,7 @@ from parley.ports.tools import Denied, Desk, Granted, Hands, RunCommand
 from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
 from parley.runtime.messages import Accepted
+from parley.wire.events import TokenCount
 from parley.wire.ids import ConversationId, MessageId
 from parley.wire.items import InputItem, TextItem, text_of
 
@@ -43,6 +44,8 @@ class Life:
         self.requests: list[ModelRequest] = []
         self.settings: list[Settings] = []
         """Those with which a model was opened."""
+        self.usage: TokenCount | None = None
+        """What every response says that it cost."""
         self.slow = asyncio.Event()
         """Set when a slow command has begun."""
         self.go_on = asyncio.Event()
@@ -137,9 +140,9 @@ class _Model:
         what, _, words = text_of(last.content).partition(" ") if isinstance(last, UserItem) else ("say", "", "Done")
         if what == "run":
             calls = (CallDone(call(f"call {name}", name)) for name in words.split(","))
-            yield [*calls, ResponseDone(None)]
+            yield [*calls, ResponseDone(self._life.usage)]
         else:
-            yield [MessageDone(message(words)), ResponseDone(None)]
+            yield [MessageDone(message(words)), ResponseDone(self._life.usage)]
 
 
 class _Hands:

@@ -19,6 +19,7 @@ from parley.conversation.records import (
     ModelSaid,
     OpaqueItem,
     Renamed,
+    ResponseUsed,
     SettingsChosen,
     StreamOutput,
     TokensEstimated,
@@ -26,7 +27,7 @@ from parley.conversation.records import (
     TurnStarted,
     Why,
 )
-from parley.wire.events import OutputStream
+from parley.wire.events import OutputStream, TokenCount
 from parley.wire.ids import CallId, EventId, ItemId, MessageId
 from parley.wire.items import InputItem
 
@@ -42,6 +43,7 @@ __all__ = [
     "model_said",
     "opaque",
     "renamed",
+    "response_used",
     "settings_chosen",
     "tokens_estimated",
     "turn_ended",
@@ -77,6 +79,10 @@ def settings_chosen(model: str = "mock-model", cwd: str = "/project", **asked: A
 
 def renamed(title: str) -> Renamed:
     return Renamed(title=title)
+
+
+def response_used(usage: TokenCount) -> ResponseUsed:
+    return ResponseUsed(usage=usage)
 
 
 def tokens_estimated(tokens: int = 1) -> TokensEstimated:

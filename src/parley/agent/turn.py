@@ -26,6 +26,7 @@ from parley.conversation.records import (
     ModelAsked,
     ModelItem,
     ModelSaid,
+    ResponseUsed,
     TurnEnded,
 )
 from parley.errors import ModelError, UnexpectedStatus
@@ -76,7 +77,8 @@ async def run_turn(
     gate = Gate(settings.limits, transcript, clock, ask_to_go_on)
     last_message: str | None = None
     overflows = 0
-    if (reached := await _run_calls(transcript.history.open_calls, transcript, hands, gate)) is not None:
+    reached = await _run_calls(transcript.history.open_calls, transcript, hands, gate)
+    if reached is not None:
         return await end_at(reached, transcript)
     while True:
         await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
@@ -110,12 +112,14 @@ async def run_turn(
             await transcript.append(*said, *refused, *failed, ended)
             return ended
         last_message = response.last_text or last_message
-        cost = () if response.usage is not None else estimated_cost(request, response.items, settings.limits)
+        cost: tuple[Happened, ...]
+        if (usage := response.usage) is not None:
+            meter.reported(request, usage)
+            cost = (ResponseUsed(usage=usage) if response.calls else usage,)
+        else:
+            cost = estimated_cost(request, response.items, settings.limits)
         await transcript.append(*(ModelSaid(item=item) for item in response.items), *cost)
         reached = await _run_calls(response.calls, transcript, hands, gate)
-        if response.usage is not None:
-            meter.reported(request, response.usage)
-            await transcript.append(response.usage)
         if reached is not None:
             return await end_at(reached, transcript)
         # Between this look and the append below nothing can join: a turn does not end while input waits.
@@ -129,14 +133,20 @@ async def run_turn(
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, hands: Hands, gate: Gate
 ) -> LimitReached | None:
-    """Run them one after another; those that a limit stands before are left, and it is returned."""
+    """Run them one after another, and tell what the response cost that they are of.
+
+    Those that a limit stands before are left, and it is returned.
+    """
+    reached: LimitReached | None = None
     for call in calls:
         if (reached := await gate.before_call()) is not None:
-            return reached
+            break
         output = sayable(await hands.run(call))
         await transcript.append(CallOutput(call_id=call.call_id, output=output))
         await asyncio.sleep(0)  # there may be thousands
-    return None
+    if (usage := transcript.spending.untold) is not None:
+        await transcript.append(usage)
+    return reached
 
 
 TOO_LARGE: Final = 413

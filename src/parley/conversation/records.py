@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from parley.wire.events import FileChange, OutputStream, SettledBy, Settlement
+from parley.wire.events import FileChange, OutputStream, SettledBy, Settlement, TokenCount
 from parley.wire.ids import ApprovalId, CallId, EventId, ItemId, MessageId
 from parley.wire.items import InputItem
 
@@ -33,6 +33,7 @@ __all__ = [
     "Record",
     "RecordBase",
     "Renamed",
+    "ResponseUsed",
     "SettingsChosen",
     "StreamOutput",
     "TokensEstimated",
@@ -119,6 +120,12 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
     """One item of a response that ended well."""
 
     item: ModelItem
+
+
+class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
+    """What a response with calls cost; clients are told when the calls have ended."""
+
+    usage: TokenCount
 
 
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated"):
@@ -219,6 +226,7 @@ Record = (
     | TurnStarted
     | ModelAsked
     | ModelSaid
+    | ResponseUsed
     | TokensEstimated
     | CallOutput
     | CommandOutput

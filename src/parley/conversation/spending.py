@@ -6,7 +6,14 @@ Fed every entry as it is appended. Does not know the limits: settings have them,
 from __future__ import annotations
 
 from parley.conversation.log import Happened
-from parley.conversation.records import CallOutput, QuestionAsked, QuestionSettled, TokensEstimated, TurnStarted
+from parley.conversation.records import (
+    CallOutput,
+    QuestionAsked,
+    QuestionSettled,
+    ResponseUsed,
+    TokensEstimated,
+    TurnStarted,
+)
 from parley.wire.events import LimitReached, TokenCount
 
 __all__ = ["Spending"]
@@ -24,6 +31,7 @@ class Spending:
         "conversation_tokens",
         "turn_calls",
         "turn_tokens",
+        "untold",
     )
 
     def __init__(self) -> None:
@@ -34,6 +42,8 @@ class Spending:
         """Those that have their output."""
         self.agreed: dict[str, int] = {}
         """How much of something was used when somebody last said that it may be more."""
+        self.untold: TokenCount | None = None
+        """What a response cost whose calls have not ended."""
         self._since = 0.0
         self._waited_seconds = 0.0
         self._asked_at = 0.0
@@ -50,7 +60,10 @@ class Spending:
                 self.turn_tokens = self.turn_calls = 0
                 self._since, self._waited_seconds = at, 0.0
                 self.agreed = {limit: used for limit, used in self.agreed.items() if limit == "conversation_tokens"}
+            case ResponseUsed(usage=usage):
+                self.untold = usage
             case TokenCount(total_tokens=tokens) | TokensEstimated(tokens=tokens):
+                self.untold = None
                 self.turn_tokens += tokens
                 self.conversation_tokens += tokens
             case CallOutput():

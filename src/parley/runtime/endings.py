@@ -9,7 +9,7 @@ from parley.conversation.history import ABORTED
 from parley.conversation.log import Happened
 from parley.conversation.records import CallOutput, CommandOutput, TurnEnded, Why
 from parley.runtime.book import Book
-from parley.wire.events import ErrorEvent, TaskComplete
+from parley.wire.events import ErrorEvent, TaskComplete, TokenCount
 
 __all__ = ["ENDINGS", "end_of_cut", "end_of_failed"]
 
@@ -40,8 +40,11 @@ def end_of_failed(book: Book, message: str) -> tuple[Happened, ...]:
     )
 
 
-def _left_open(book: Book, output: str) -> Iterator[CommandOutput | CallOutput]:
-    """What a turn that was cut short leaves to be said: what its command said, and that calls did not end."""
+def _left_open(book: Book, output: str) -> Iterator[CommandOutput | CallOutput | TokenCount]:
+    """What a turn that was cut short leaves to be said: what its command said, that calls did not end, and what the
+    response cost that they are of."""
     yield from book.log.kept_outputs()
     for call_id in book.history.unanswered:
         yield CallOutput(call_id=call_id, output=output)
+    if book.spending.untold is not None:
+        yield book.spending.untold

@@ -14,7 +14,7 @@ from kit.events import agent_message, error, task_complete, task_started, token_
 from kit.model_peer import settings
 from kit.notebook import Notebook
 from kit.questions import limit_question, question_settled
-from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
+from kit.records import call, call_output, message, model_asked, model_said, response_used, turn_ended, turn_started
 from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.config.types import Limits
@@ -155,6 +155,7 @@ async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not
     assert notebook.happened == [
         model_asked(),
         *(model_said(call(f"c1.{number}")) for number in range(3)),
+        response_used(spent),
         call_output("c1.0", "ok"),
         reached("turn_calls", 1, 1),
         limit_question(1)[1],

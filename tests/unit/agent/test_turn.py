@@ -18,7 +18,7 @@ from kit.events import (
 )
 from kit.model_peer import settings
 from kit.notebook import Notebook
-from kit.records import call, call_output, message, model_asked, model_said, turn_ended, turn_started
+from kit.records import call, call_output, message, model_asked, model_said, response_used, turn_ended, turn_started
 from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.conversation.history import HistoryItem, UserItem
@@ -136,6 +136,7 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
         agent_message("Look"),
         model_said(message("Look")),
         model_said(call("c1", name="look")),
+        response_used(spent),
         call_output("c1", "unsupported call: look"),
         spent,
         model_asked(),

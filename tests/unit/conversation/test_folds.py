@@ -33,6 +33,7 @@ from kit.records import (
     model_said,
     opaque,
     renamed,
+    response_used,
     settings_chosen,
     tokens_estimated,
     turn_ended,
@@ -117,6 +118,7 @@ class Scribe:
             (input_read(text("the picture")),),
             (input_refused(),),
             (tokens_estimated(5),),
+            (response_used(token_count(input_tokens=3, output_tokens=2, cached=1)),),
         )
         if number < len(others):
             self._write(*others[number])
@@ -161,7 +163,7 @@ def kept(entry: Entry) -> Entry:
     return Entry.kept(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(script=st.lists(steps, max_size=40), stop=st.integers(0, 120))
 def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: int) -> None:
     scribe = Scribe()

@@ -27,6 +27,7 @@ from kit.records import (
     model_asked,
     model_said,
     renamed,
+    response_used,
     settings_chosen,
     tokens_estimated,
     turn_ended,
@@ -47,6 +48,7 @@ RECORDS: dict[type[Record], Record] = {
         turn_started("9"),
         model_asked(),
         model_said(call("c1")),
+        response_used(token_count(input_tokens=3, output_tokens=2, cached=1)),
         tokens_estimated(),
         call_output("c1", "ok"),
         command_output("c1", b"ok"),
@@ -179,6 +181,7 @@ def test_messages_are_known_by_their_ids() -> None:
         (("x" * 80,), "x" * 80),
         (("x" * 81,), "x" * 80),
         (("\U0001f98a" * 81,), "\U0001f98a" * 80),
+        (("\x1b[2JHunt\r\x00\x7f\x9b\u2028the fox\a\nat once",), "[2JHunt     the fox"),
         ((" \n\t",), ""),
         ((ImageItem(file_id="f"),), ""),
         ((), ""),
@@ -204,6 +207,10 @@ def test_a_title_that_somebody_gave_stays_until_the_next_is_given() -> None:
 
     assert state_of(*given).title == "Foxes"
     assert state_of(user_message("one"), *given, renamed("Hares")).title == "Hares"
+
+
+def test_a_title_that_somebody_gave_has_one_line_and_steers_no_terminal() -> None:
+    assert state_of(renamed("Foxes\nand\x1b[31m hares\0\n")).title == "Foxes and [31m hares"
 
 
 # --- the turn ----------------------------------------------------------------------------

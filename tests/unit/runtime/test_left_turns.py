@@ -15,7 +15,7 @@ from parley.conversation.state import Phase
 from parley.errors import Fenced, QuestionIsSettled, UnknownQuestion
 from parley.ports.store import Query
 from parley.runtime.conversation import Conversation
-from parley.wire.events import Settlement
+from parley.wire.events import Settlement, TokenCount
 from parley.wire.ids import ApprovalId, CallId
 
 LOST = "The server stopped while this ran; it may have taken effect."
@@ -214,3 +214,45 @@ async def test_the_end_of_a_turn_is_written_when_there_is_room_again(home: str) 
         await life.send(conversation, "say Hello")
         await life.until(conversation, Phase.IDLE)
         assert last(conversation, "turn_ended")["why"] == "done"
+
+
+# --- what responses cost -----------------------------------------------------------------
+
+USAGE = TokenCount(
+    input_tokens=100, cached_input_tokens=None, output_tokens=18, reasoning_output_tokens=None, total_tokens=118
+)
+
+
+@ends
+async def test_what_a_response_cost_is_told_by_whoever_goes_on_with_its_calls(home: str, how: str) -> None:
+    store = SlowStore()
+    first, second = Life(home, store), Life(home, store)
+    first.usage = second.usage = USAGE
+    async with first, second:
+        left = await leave_asking(first)
+        await end(first, left, how)
+        found = await second.find(left.id)
+        await settle(found, "approved")
+        await second.until(found, Phase.IDLE)
+
+        assert types(found, "call_output", "token_count") == ["call_output", "token_count", "token_count"]
+        assert found.state.tokens is not None
+        assert found.state.tokens.total_tokens == 2 * 118
+
+
+@pytest.mark.parametrize("how", ["interrupted", "killed"])
+async def test_what_a_response_cost_is_told_though_its_calls_do_not_end(home: str, how: str) -> None:
+    store = SlowStore()
+    first, second = Life(home, store), Life(home, store)
+    first.usage = USAGE
+    async with first, second:
+        left = await leave_running(first)
+        if how == "killed":
+            first.killed(left)
+            left = await second.find(left.id)
+        else:
+            left.interrupt()
+        await (second if how == "killed" else first).until(left, Phase.IDLE)
+
+        assert types(left, "call_output", "token_count", "error") == ["call_output", "token_count", "error"]
+        assert left.book.spending.conversation_tokens == 118
