@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-__all__ = ["change_mode", "entered", "found", "listed_in", "opened_in", "opened_inside", "opened_up", "reached"]
+__all__ = [
+    "change_mode",
+    "entered",
+    "found",
+    "listed_in",
+    "listed_inside",
+    "opened_in",
+    "opened_inside",
+    "opened_up",
+    "reached",
+]
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REACH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,6 +62,13 @@ def listed_in(name: str, held_open: ExitStack, folder: int) -> int:
         return opened_in(".", held_open, entered(name, held_open, folder))
     held_open.enter_context(opened_up(descriptor))
     return descriptor
+
+
+def listed_inside(path: str, held_open: ExitStack, folder: int) -> int:
+    """As `listed_in`, at any depth; of no path at all, the directory itself."""
+    for each in path.split("/") if path else ["."]:
+        folder = listed_in(each, held_open, folder)
+    return folder
 
 
 @contextmanager

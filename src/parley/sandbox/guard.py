@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from msgspec.structs import replace
+
 from parley.errors import CannotConfine, os_detail
 from parley.ports.commands import Ended, Output, Start, Starter
 from parley.sandbox.kept import Patience
 from parley.sandbox.places import Places, above, is_below
 from parley.sandbox.threads import in_thread
-from parley.sandbox.watch import Key, Kind, Known, Watch
-from parley.wire.text import sayable
+from parley.sandbox.watch import NO_PAST, Key, Kind, Past, Sentence, Watch
+from parley.wire.text import quoted
 
 __all__ = ["Guard", "Watch"]
 
@@ -32,7 +34,8 @@ _FORBIDDEN: Final = 1
 """How a command ends that changed what is protected, as if it had been kept from it in the first place."""
 
 _MOST_KNOWN: Final = 16
-"""Places that are remembered from one command to the next."""
+_MOST_KNOWN_BYTES: Final = 16 * 1024 * 1024
+"""Places that are remembered from one command to the next, and what is in them. What is not is read again."""
 
 
 class _Preparation:
@@ -59,7 +62,7 @@ class Guard:
         self._watches: dict[Key, Watch] = {}
         self._preparing: dict[int, _Preparation] = {}
         """By the list of watches that each of them fills."""
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, Past] = {}
         """What was there last, the latest at the end: most of it is still the same."""
 
     async def run(self, starter: Starter, prepare: Callable[[list[Watch]], Start], *, output: Output) -> Ended:
@@ -69,7 +72,7 @@ class Guard:
         What is put back afterwards is put back in any case.
         """
         watches: list[Watch] = []
-        said: list[str] = []
+        said: list[Sentence] = []
         ended: Ended | None = None
         preparation = _Preparation()
         try:
@@ -87,10 +90,14 @@ class Guard:
             finally:
                 if not is_heard:
                     for sentence in said:
-                        log.warning("%s", sentence)
-        for sentence in said:
-            output("stderr", f"{sentence}\n".encode())
-        return Ended(exit_code=_FORBIDDEN, seconds=ended.seconds) if said and ended.exit_code == 0 else ended
+                        log.warning("%s", sentence.text)
+        if not said:
+            return ended
+        remarks = tuple(sentence.text for sentence in said)
+        for remark in remarks:
+            output("stderr", f"{remark}\n".encode())
+        is_forbidden = ended.exit_code == 0 and any(sentence.is_fault for sentence in said)
+        return replace(ended, exit_code=_FORBIDDEN if is_forbidden else ended.exit_code, remarks=remarks)
 
     def _prepared(
         self, prepare: Callable[[list[Watch]], Start], watches: list[Watch], preparation: _Preparation
@@ -139,21 +146,21 @@ class Guard:
             same = self._watches.get(key)
             of_others = next((watch for watch in self._watches.values() if watch.path == path), None)
             ended = preparation.ended.get(path)
-            known = {} if of_others else self._known.pop(path, {})
+            known = NO_PAST if of_others else self._known.pop(path, NO_PAST)
         if same is not None:
             return same
         try:
             if of_others is not None:
                 of_others.unsaid += of_others.restored()
-                return Watch(path, folders, of_others.kind, of_others.before, of_others.layout)
+                return Watch(path, folders, of_others.kind, of_others.past, of_others.layout)
             kind = Kind.of(path, places) if ended is None else ended.kind
             return Watch.begun(path, folders, kind, known, Patience(preparation.is_cancelled))
         except OSError as error:
-            raise CannotConfine(f"{sayable(path)} cannot be watched: {os_detail(error)}") from None
+            raise CannotConfine(f"{quoted(path)} cannot be watched: {os_detail(error)}") from None
 
-    def leave(self, watches: Iterable[Watch]) -> list[str]:
+    def leave(self, watches: Iterable[Watch]) -> list[Sentence]:
         """Put back what is not as it was; returns a sentence for each place where something was not."""
-        told: list[str] = []
+        told: list[Sentence] = []
         for watch in watches:
             with self._alone(watch.key):
                 try:
@@ -161,7 +168,8 @@ class Guard:
                     watch.unsaid = []
                     told += watch.restored()
                 except OSError as error:
-                    told.append(f"{sayable(watch.path)} is protected, and cannot be looked at: {os_detail(error)}")
+                    why = f"{quoted(watch.path)} is protected, and cannot be looked at: {os_detail(error)}"
+                    told.append(Sentence(why))
                 self._left(watch)
         return told
 
@@ -173,9 +181,10 @@ class Guard:
             del self._watches[watch.key]
             for preparation in self._preparing.values():
                 preparation.ended[watch.path] = watch
-            self._known[watch.path] = watch.before
-            if len(self._known) > _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
+            self._known[watch.path] = watch.past
+            size = sum(past.size for past in self._known.values())
+            while size > _MOST_KNOWN_BYTES or len(self._known) > _MOST_KNOWN:
+                size -= self._known.pop(next(iter(self._known))).size
         watch.close()
 
     @contextmanager
@@ -189,7 +198,7 @@ class Guard:
             around = min((_around(key), *(_around(each) for each in self._watches if each[0] == key[0])), key=len)
             while any(is_below(around, other) or is_below(other, around) for other in self._busy):
                 if preparation is not None and preparation.is_cancelled.is_set():
-                    raise CannotConfine(f"{sayable(key[0])} cannot be watched: nobody waits for it any more")
+                    raise CannotConfine(f"{quoted(key[0])} cannot be watched: nobody waits for it any more")
                 self._changed.wait()
             self._busy.append(around)
         try:

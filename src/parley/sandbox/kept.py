@@ -21,6 +21,7 @@ from parley.sandbox.descriptors import change_mode, entered, opened_up, reached
 __all__ = [
     "MISSING",
     "MOVED_ASIDE",
+    "SETTLED_NANOSECONDS",
     "Aside",
     "Budget",
     "CannotPutBack",
@@ -49,7 +50,7 @@ _LONGEST_NAME: Final = 255
 _LOOKING_SECONDS: Final = 10.0
 """For all that is watched at one place. The largest repository that is watched takes one or two on a disk."""
 
-_SETTLED_NANOSECONDS: Final = 2_000_000_000
+SETTLED_NANOSECONDS: Final = 2_000_000_000
 """The coarsest times that file systems keep are those of whole seconds, or two."""
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -131,6 +132,11 @@ class Budget:
         self._entries -= entries
         return self._entries >= 0 and not self._patience.is_over
 
+    @property
+    def content_bytes(self) -> int:
+        """How much of contents may still be read."""
+        return self._bytes
+
     def allows_content(self, size: int) -> bool:
         if size > self._bytes:
             return False
@@ -193,8 +199,9 @@ def take(
 ) -> Item:
     """What is there under a name, in the directory of a descriptor.
 
-    What has not changed since it was `known` is not read again. With `opens`, directories that
-    were shut are opened for as long as that takes.
+    What has not changed since it was `known` is not read again: no command may have run since. On some file
+    systems, of what is written by way of memory the times do not tell. With `opens`, directories that were shut
+    are opened for as long as that takes.
     """
     try:
         found = os.lstat(name, dir_fd=folder)
@@ -219,14 +226,16 @@ def _file(name: str, found: os.stat_result, folder: int, budget: Budget, known: 
         descriptor = os.open(name, _OPEN, dir_fd=folder)
     except PermissionError:
         return _as_item(found, None)
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or not budget.allows_content(found.st_size):
             return _as_item(found, None)
-        content = bytearray()
-        while len(content) < found.st_size and (piece := file.read(found.st_size - len(content))):
+        content = os.read(descriptor, found.st_size)
+        while len(content) < found.st_size and (piece := os.read(descriptor, found.st_size - len(content))):
             content += piece
-    return _as_item(found, bytes(content))
+    finally:
+        os.close(descriptor)
+    return _as_item(found, content)
 
 
 def _as_item(found: os.stat_result, content: bytes | None) -> File:
@@ -235,7 +244,7 @@ def _as_item(found: os.stat_result, content: bytes | None) -> File:
         content=content,
         identity=_identity(found),
         names=found.st_nlink,
-        is_settled=time.time_ns() - found.st_ctime_ns > _SETTLED_NANOSECONDS,
+        is_settled=time.time_ns() - found.st_ctime_ns > SETTLED_NANOSECONDS,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from parley.errors import CannotConfine
 from parley.ports.commands import Root, Rule
 from parley.sandbox.rights import WRITE, WRITE_TO_FILE
-from parley.wire.text import sayable
+from parley.wire.text import quoted
 
 __all__ = ["confine", "landlock_abi"]
 
@@ -73,7 +73,7 @@ def _add(ruleset: int, rule: Rule, must_be: tuple[int, int] | None) -> None:
     try:
         found = os.fstat(place)
         if must_be is not None and (found.st_dev, found.st_ino) != must_be:
-            raise CannotConfine(f"{sayable(rule.path)} may not be written to any more: another has taken its place")
+            raise CannotConfine(f"{quoted(rule.path)} may not be written to any more: another has taken its place")
         if stat.S_ISLNK(found.st_mode):
             return
         rights = rule.rights & (WRITE if stat.S_ISDIR(found.st_mode) else WRITE_TO_FILE)

@@ -42,19 +42,19 @@ class Found(Struct, frozen=True, kw_only=True):
     """Whether it will be the same the next time."""
 
 
-async def find(name: Name, starter: Starter) -> Found:
-    """Try a mechanism out.
+async def find(name: Name, starter: Starter, *, home: str | None = None) -> Found:
+    """Try a mechanism out, in Parley's `home` if it has one.
 
     Raises:
         CommandNotStarted: this could not be found out; another time it may.
     """
     match name:
         case "bubblewrap":
-            return await _bubblewrap(starter)
+            return await _bubblewrap(starter, home)
         case "landlock":
-            return await _landlock(starter)
+            return await _landlock(starter, home)
         case "seatbelt":
-            return await _seatbelt(starter)
+            return await _seatbelt(starter, home)
         case unknown:
             assert_never(unknown)
 
@@ -64,7 +64,7 @@ def not_tried(name: Name, why: str) -> Found:
     return Found(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
 
 
-async def _bubblewrap(starter: Starter) -> Found:
+async def _bubblewrap(starter: Starter, home: str | None) -> Found:
     from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, knows_sizes, launcher, limiter
 
     found = Found(name="bubblewrap", title=_TITLES["bubblewrap"])
@@ -85,7 +85,7 @@ async def _bubblewrap(starter: Starter) -> Found:
     faults: list[str] = []
     for has_proc, proc in ((True, "its own"), (False, "none: the system does not let it be mounted")):
         mechanism = Bubblewrap(starter, launcher=path, limiter=limits, has_proc=has_proc, has_sizes=has_sizes)
-        fault = await why_not(mechanism)
+        fault = await why_not(mechanism, home=home)
         if fault is None:
             return replace(found, mechanism=mechanism, facts=(*facts, ("proc", proc)))
         faults.append(fault)
@@ -94,7 +94,7 @@ async def _bubblewrap(starter: Starter) -> Found:
     return replace(found, fault=faults[0], facts=facts)
 
 
-async def _landlock(starter: Starter) -> Found:
+async def _landlock(starter: Starter, home: str | None) -> Found:
     from parley.sandbox.kernel import landlock_abi
     from parley.sandbox.landlock import Landlock
     from parley.sandbox.rights import OLDEST, SCOPES_SINCE
@@ -105,19 +105,23 @@ async def _landlock(starter: Starter) -> Found:
     except OSError as error:
         return replace(found, fault=_NO_LANDLOCK.get(error.errno or 0, os_detail(error)))
     signals = "its own" if abi >= SCOPES_SINCE else f"all of the user's: version {SCOPES_SINCE} would be needed"
-    facts = (("abi", str(abi)), ("processes it can end", signals))
+    facts = (
+        ("abi", str(abi)),
+        ("processes it can end", signals),
+        ("`.git`", "put back afterwards: detection and not prevention"),
+    )
     if abi < OLDEST:
         return replace(found, fault=f"the kernel has version {abi} of it, and {OLDEST} is needed", facts=facts)
     mechanism = Landlock(starter, abi=abi)
-    fault = await why_not(mechanism)
+    fault = await why_not(mechanism, home=home)
     return replace(found, mechanism=None if fault else mechanism, fault=fault, facts=facts)
 
 
-async def _seatbelt(starter: Starter) -> Found:
+async def _seatbelt(starter: Starter, home: str | None) -> Found:
     from parley.sandbox.seatbelt import LAUNCHER, Seatbelt
 
     mechanism = Seatbelt(starter)
-    fault = await why_not(mechanism)
+    fault = await why_not(mechanism, home=home)
     return Found(
         name="seatbelt",
         title=_TITLES["seatbelt"],

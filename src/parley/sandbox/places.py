@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from parley.config.protected import AGENTS, GIT
 from parley.errors import CannotConfine
 from parley.ports.commands import Bounds, Root
-from parley.wire.text import sayable
+from parley.wire.text import quoted
 
 __all__ = ["Places", "above", "depth", "find", "is_anothers", "is_below", "opened", "refuse_hidden"]
 
@@ -126,7 +126,7 @@ def find(bounds: Bounds) -> Places:
     git_folders, protected, vacant = set[str](), set[str](), set[str]()
     linked = [path for path, real in names.items() if path != real]
     for root in roots:
-        git, folder = os.path.join(root, GIT), os.stat(root)
+        git, folder = os.path.join(root, GIT), _status(root)
         mode = _mode(git)
         if git in roots:
             pass  # who names it as a root wants it written to
@@ -135,13 +135,14 @@ def find(bounds: Bounds) -> Places:
         elif _is_of_another(git, folder):
             pass  # nobody else can replace it, and git obeys no repository of another user
         elif stat.S_ISLNK(mode):
-            raise CannotConfine(f"{sayable(git)} is a symbolic link, and what it leads to cannot be protected")
+            raise CannotConfine(f"{quoted(git)} is a symbolic link, and what it leads to cannot be protected")
         elif stat.S_ISDIR(mode):
             git_folders.add(git)
         else:
             protected.add(git)
             git_folders |= set(_named_by(git, roots))
-        agents = [path for name in AGENTS if not _is_of_another(path := os.path.join(root, name), folder)]
+        there = filter(os.path.lexists, (os.path.join(root, name) for name in AGENTS))
+        agents = [path for path in there if not _is_of_another(path, folder)]
         protected |= set(_behind(agents, roots))
         linked += filter(os.path.islink, agents)
     obeyed = [path for git in git_folders for name in _OBEYED if os.path.islink(path := os.path.join(git, name))]
@@ -175,14 +176,16 @@ def refuse_hidden(places: Places, cwd: str) -> None:
     """See that a command can be in its working directory.
 
     Raises:
-        CannotConfine: that is out of its sight.
+        CannotConfine: that is out of its sight, or is moved about just now.
     """
     try:
         real = os.path.realpath(cwd)
     except ValueError:
         return  # no directory has such a name, and whoever starts the command says so
+    except OSError as error:
+        raise CannotConfine(f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}") from None
     if places.hides(real):
-        raise CannotConfine(f"the working directory {sayable(cwd)} is hidden from commands")
+        raise CannotConfine(f"the working directory {quoted(cwd)} is hidden from commands")
 
 
 # --- roots -------------------------------------------------------------------------------
@@ -200,10 +203,10 @@ def _is_there(root: Root) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise CannotConfine(f"{sayable(root.path)} cannot be looked at: {error.strerror}") from None
+        raise CannotConfine(f"{quoted(root.path)} cannot be looked at: {error.strerror}") from None
     is_same = stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (root.device, root.inode)
     if real != root.path or not is_same:
-        raise CannotConfine(f"{sayable(root.path)} may not be written to any more: another has taken its place")
+        raise CannotConfine(f"{quoted(root.path)} may not be written to any more: another has taken its place")
     return True
 
 
@@ -214,12 +217,12 @@ def _is_left_out(root: str, roots: Iterable[str]) -> bool:
     Raises:
         CannotConfine: it lies in another root.
     """
-    git, folder = os.path.join(root, GIT), os.stat(root)
+    git, folder = os.path.join(root, GIT), _status(root)
     is_safe_from_us = folder.st_mode & stat.S_ISVTX and folder.st_uid != os.geteuid()
     if is_safe_from_us or not _is_of_another(git, folder) or _is_vacant(git, _mode(git)):
         return False
     if any(root != other and is_below(root, other) for other in roots):
-        raise CannotConfine(f"{sayable(git)} belongs to another user, and cannot be protected")
+        raise CannotConfine(f"{quoted(git)} belongs to another user, and cannot be protected")
     return True
 
 
@@ -251,10 +254,10 @@ def _led_to(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
         try:
             real = os.path.realpath(link)
         except OSError as error:
-            raise CannotConfine(f"{sayable(link)} cannot be looked at: {error.strerror}") from None
+            raise CannotConfine(f"{quoted(link)} cannot be looked at: {error.strerror}") from None
         if any(is_below(real, root) for root in roots):
             if real in roots or not os.path.lexists(real):
-                raise CannotConfine(f"{sayable(link)} leads to {sayable(real)}, which cannot be protected")
+                raise CannotConfine(f"{quoted(link)} leads to {quoted(real)}, which cannot be protected")
             yield real
 
 
@@ -309,7 +312,7 @@ def _followed(path: str, git: str, roots: tuple[str, ...]) -> str | None:
     )
     if is_ours_to_change and (real is None or goes_through_links):
         why = "which is not there" if real is None else "through a symbolic link"
-        raise CannotConfine(f"{sayable(git)} leads to {sayable(path)}, {why}, and cannot be protected")
+        raise CannotConfine(f"{quoted(git)} leads to {quoted(path)}, {why}, and cannot be protected")
     return real
 
 
@@ -339,13 +342,20 @@ def _real(path: str) -> str | None:
         return None
 
 
+def _status(root: str) -> os.stat_result:
+    try:
+        return os.stat(root)
+    except OSError as error:
+        raise CannotConfine(f"{quoted(root)} cannot be looked at: {error.strerror}") from None
+
+
 def _mode(path: str) -> int | None:
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise CannotConfine(f"{sayable(path)} cannot be looked at: {error.strerror}") from None
+        raise CannotConfine(f"{quoted(path)} cannot be looked at: {error.strerror}") from None
 
 
 def _is_vacant(git: str, mode: int | None) -> bool:

@@ -26,6 +26,16 @@ __all__ = ["Report", "Sandboxed", "Tried"]
 _MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
 """Of each system, the best one first."""
 
+_DETECTS_ONLY: Final[Mapping[Name, str]] = {
+    "landlock": "Landlock confines commands: what they change in `.git` and in the settings of agents is put back "
+    "after each of them. This is detection and not prevention; bubblewrap prevents it"
+}
+"""What whoever runs the server has to know of a mechanism."""
+
+
+def _say_nothing(sentence: str) -> None:
+    """Nobody wants to know."""
+
 
 class Tried(Struct, frozen=True, kw_only=True):
     """A mechanism that this system may have, for a person to read."""
@@ -50,12 +60,22 @@ class Report(Struct, frozen=True, kw_only=True):
 class Sandboxed:
     """Runs commands. With bounds, something keeps them there; without, they may do what the user may."""
 
-    def __init__(self, starter: Callable[[], Starter], *, platform: str = sys.platform) -> None:
-        """`starter` is called when the first command is run."""
-        self._make_starter = starter
+    def __init__(
+        self,
+        starter: Callable[[], Starter],
+        *,
+        home: Callable[[], str | None] = lambda: None,
+        warn: Callable[[str], object] = _say_nothing,
+        platform: str = sys.platform,
+    ) -> None:
+        """`starter` is called when the first command is run; `home` when a mechanism is tried out: Parley's own
+        directory, in which no command can write; `warn` when one is used for the first time that prevents less
+        than another would."""
+        self._make_starter, self._home, self._warn = starter, home, warn
         self._made_starter: Starter | None = None
         self._platform = platform
         self._found: dict[str, Found] = {}
+        self._said: set[Name] = set()
         self._trying = asyncio.Lock()
 
     async def run(self, command: Command, *, output: Output) -> Ended:
@@ -83,10 +103,12 @@ class Sandboxed:
 
         choice = self._choice(bounds)
         tried = [await self._find(name) for name in _MECHANISMS.get(self._platform, ())]
-        usable = [found.name for found in tried if found.name in choice and found.mechanism is not None]
+        wanted = [found for found in tried if found.name in choice]
+        decisive = next((found for found in wanted if found.mechanism is not None or not found.is_known), None)
+        used = None if decisive is None or decisive.mechanism is None else decisive.name
         return Report(
-            used=next(iter(usable), None),
-            why_none=None if usable else self._complaint(bounds, [each for each in tried if each.name in choice]),
+            used=used,
+            why_none=None if used else self._complaint(bounds, wanted),
             tried=tuple(Tried(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
             hidden=find(Bounds(hidden=bounds.hidden)).hidden,
         )
@@ -112,11 +134,17 @@ class Sandboxed:
         for name in self._choice(bounds):
             found = await self._find(name)
             if found.mechanism is not None:
+                self._say_what_it_lacks(name)
                 return found.mechanism
             tried.append(found)
             if not found.is_known:
                 break
         return self._complaint(bounds, tried)
+
+    def _say_what_it_lacks(self, name: Name) -> None:
+        if name in _DETECTS_ONLY and name not in self._said:
+            self._said.add(name)
+            self._warn(_DETECTS_ONLY[name])
 
     async def _find(self, name: Name) -> Found:
         """The mechanism, tried out until it is known whether it works."""
@@ -125,7 +153,7 @@ class Sandboxed:
                 from parley.sandbox import mechanisms
 
                 try:
-                    self._found[name] = await mechanisms.find(name, self._starter)
+                    self._found[name] = await mechanisms.find(name, self._starter, home=self._home())
                 except CommandNotStarted as error:
                     return mechanisms.not_tried(name, error.detail)
             return self._found[name]

@@ -23,9 +23,19 @@ _MOST_SAID: Final = 300
 """Bytes of a complaint that are passed on."""
 _PASSING: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
+    os.strerror(errno.ETIMEDOUT),
     f"killed by signal {signal.SIGKILL:d}",
+    "another has taken its place",
+    "Can't find source",
 )
-"""What is said when the system is short of something: that says nothing about the mechanism."""
+"""What is said when the system is short of something, or somebody has been at the ground meanwhile: that says
+nothing about the mechanism."""
+
+_NOT_IN_TMP: Final = "/var/tmp"
+"""No root, unless somebody names it as one. `/tmp` is, and so commands of another server could change what lies
+there while a mechanism is tried out."""
+_UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
+"""Why nothing can be made in a directory, now or later."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -65,14 +75,16 @@ class Confining(Protocol):
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended: ...
 
 
-async def why_not(mechanism: Confining) -> str | None:
+async def why_not(mechanism: Confining, *, home: str | None = None) -> str | None:
     """Why it does not work here, as a part of a sentence; None: it does.
+
+    It is tried out in Parley's `home`, where that is there and can be written to: no command can.
 
     Raises:
         CommandNotStarted: this could not be found out; another time it may.
     """
     try:
-        with _ground() as ground:
+        with _ground(home) as ground:
             return await _tried(mechanism, *ground)
     except OSError as error:
         raise CommandNotStarted(os_detail(error)) from error
@@ -117,9 +129,9 @@ def _lasting(fault: str) -> str:
 
 
 @contextmanager
-def _ground() -> Iterator[tuple[str, str, str]]:
+def _ground(home: str | None) -> Iterator[tuple[str, str, str]]:
     """A directory inside, one outside, and a file that is hidden."""
-    place = os.path.realpath(tempfile.mkdtemp(prefix="parley-"))
+    place = os.path.realpath(_new_directory(home))
     try:
         inside, outside, hidden = (os.path.join(place, name) for name in ("inside", "outside", "hidden"))
         os.mkdir(inside)
@@ -129,6 +141,16 @@ def _ground() -> Iterator[tuple[str, str, str]]:
         yield inside, outside, hidden
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _new_directory(home: str | None) -> str:
+    for place in filter(None, (home, _NOT_IN_TMP)):
+        try:
+            return tempfile.mkdtemp(prefix="trial-", dir=place)
+        except OSError as error:
+            if error.errno not in _UNUSABLE:
+                raise
+    return tempfile.mkdtemp(prefix="parley-trial-")
 
 
 def _last_line(said: bytearray) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parley.errors import CannotConfine, os_detail
 from parley.sandbox.places import Places, depth, is_anothers, opened
-from parley.wire.text import sayable
+from parley.wire.text import quoted
 
 __all__ = ["Vacancy", "fill", "leave_all"]
 
@@ -59,8 +59,8 @@ class Vacancy:
             if error.errno == errno.EACCES and held is not None:
                 if os.fstat(held).st_uid != os.geteuid():
                     return None
-                raise _CannotStand(f"{sayable(path)} cannot be made: {os_detail(error)}") from None
-            raise CannotConfine(f"{sayable(path)} cannot be protected: {os_detail(error)}") from None
+                raise _CannotStand(f"{quoted(path)} cannot be made: {os_detail(error)}") from None
+            raise CannotConfine(f"{quoted(path)} cannot be protected: {os_detail(error)}") from None
         finally:
             if held is not None:
                 os.close(held)
@@ -140,7 +140,7 @@ def _is(name: str, folder: int, descriptor: int) -> bool:
 
 
 def _locked(path: str, folder: int) -> CannotConfine:
-    what = f"{sayable(path)} cannot be protected: others keep it locked"
+    what = f"{quoted(path)} cannot be protected: others keep it locked"
     try:
         found = os.lstat(os.path.basename(path), dir_fd=folder)
     except FileNotFoundError:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from parley.errors import CannotConfine, os_detail
 from parley.sandbox.descriptors import entered, found, opened_in, opened_inside
 from parley.sandbox.kept import (
@@ -20,28 +22,32 @@ from parley.sandbox.kept import (
     File,
     Folder,
     Item,
+    Missing,
     Patience,
     is_same,
     is_whole,
     put_back,
     take,
 )
-from parley.sandbox.obeyed import BEGUN, Layout, Links, along, look, strays
+from parley.sandbox.links import Links, Seen
+from parley.sandbox.obeyed import BEGUN, Layout, along, links, look, strays
 from parley.sandbox.places import Places, is_anothers, is_below, opened
 from parley.sandbox.vacancies import Vacancy
-from parley.wire.text import sayable
+from parley.wire.text import quoted
 
-__all__ = ["Key", "Kind", "Known", "Watch"]
+__all__ = ["NO_PAST", "Key", "Kind", "Past", "Sentence", "Watch"]
 
 _TOLD_ONLY: Final = ("packed-refs",)
 """Putting it back would lose the branches that were packed meanwhile; nothing runs by it."""
+_LIST_OF_REFS: Final = "refs"
+"""In `info`: what `git gc` writes there for others who fetch. Nothing runs by it either."""
 
 _HEAD: Final = re.compile(rb"ref: refs/(?!.*\.\.)[^\0\n]+\n?|[0-9a-f]{40}(?:[0-9a-f]{24})?\n?")
 """A branch or a commit that was switched to: data, as branches are."""
 
 _MOST_ENTRIES: Final = 4096
 _MOST_BYTES: Final = 32 * 1024 * 1024
-"""Of all that is watched at one place. Hooks may be compiled programs; what is unchanged is not read again."""
+"""Of all that is watched at one place. Hooks may be compiled programs."""
 _MOST_NAMED: Final = 8
 """How many changes are told of by their names."""
 
@@ -51,6 +57,36 @@ _ALL_OF_IT: Final = "/"
 
 Known = dict[str, Item]
 """What is there, by its path from the place that is watched."""
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+_SEEN_BYTES: Final = 512
+"""What it takes to remember a directory, about."""
+
+
+class Past(NamedTuple):
+    """What is remembered of a place from one command to the next."""
+
+    items: Known
+    seen: Seen
+    content_bytes: int
+
+    @property
+    def size(self) -> int:
+        return self.content_bytes + len(self.seen) * _SEEN_BYTES
+
+
+NO_PAST: Final = Past({}, {}, 0)
+
+
+class Sentence(NamedTuple):
+    """Something to be told."""
+
+    text: str
+    is_fault: bool = True
+    """Whether the command did what it must not."""
+
 
 Key = tuple[str, tuple[str, ...]]
 """A place, and the directories above it that a command may write to, from the nearest on."""
@@ -80,17 +116,17 @@ class _Step(NamedTuple):
 class Watch:
     """One place that is to stay as it is, where it is."""
 
-    def __init__(self, path: str, folders: tuple[str, ...], kind: Kind, before: Known, layout: Layout) -> None:
-        """Hold a place to what it was `before`."""
+    def __init__(self, path: str, folders: tuple[str, ...], kind: Kind, past: Past, layout: Layout) -> None:
+        """Hold a place to what it was in the `past`."""
         self.path = path
         self.key: Key = path, folders
         self.kind = kind
         self.users = 0
         self.roots: set[str] = set()
         """Of each of them, the one that it lies in."""
-        self.unsaid: list[str] = []
+        self.unsaid: list[Sentence] = []
         """What was found to be changed, and put back, while nobody was there to be told."""
-        self.before = before
+        self.past = past
         self.layout = layout
         with ExitStack() as held_open:
             self._way = _way(folders, held_open)
@@ -103,39 +139,41 @@ class Watch:
             if kind.is_git:
                 self._folder = opened_in(os.path.basename(path), held_open, self._parent)
                 self._way.append(_Step(self._parent, os.path.basename(path), self._folder, path))
-            self._inside = list(_steps_to(before, held_open, self._folder))
+            self._inside = list(_steps_to(past.items, held_open, self._folder))
             held = {self._parent, *(each for step in self._steps for each in (step.parent, step.folder))}
             self._modes = {each: stat.S_IMODE(os.fstat(each).st_mode) for each in held}
+            of_git = {self._folder: _ALL_OF_IT} | {step.folder: step.path for step in self._inside}
+            self._of_git = of_git if kind.is_git else {}
+            """By descriptors, how directories are called in which only git has anything to do."""
             self._told_only = (
                 {name: self._take(name, MISSING, Patience()) for name in _TOLD_ONLY} if kind.is_git else {}
             )
             self._descriptors = held_open.pop_all()
 
     @classmethod
-    def begun(cls, path: str, folders: tuple[str, ...], kind: Kind, known: Known, patience: Patience) -> Self:
+    def begun(cls, path: str, folders: tuple[str, ...], kind: Kind, known: Past, patience: Patience) -> Self:
         """Hold a place to what it is now. What is still as it was `known` need not be read again.
 
         Raises:
             CannotConfine: that cannot be remembered.
         """
-        layout, names = Layout(), [os.path.basename(path)]
+        layout, names, seen = Layout(), [os.path.basename(path)], known.seen
+        if kind.is_vacant:
+            return cls(path, folders, kind, NO_PAST._replace(items=dict.fromkeys(names, MISSING)), layout)
         with ExitStack() as held_open:
             folder = _held(path if kind.is_git else os.path.dirname(path), held_open)
             try:
                 if kind.is_git:
-                    layout, names = look(folder, patience)
+                    layout, names, seen = look(folder, patience, known.seen)
             except CannotConfine as error:
-                raise CannotConfine(f"{sayable(path)} cannot be watched: {error.detail}") from None
-            if kind.is_vacant:
-                before: Known = dict.fromkeys(names, MISSING)
-            else:
-                budget = _budget(patience)
-                before = {name: _taken(name, folder, known.get(name, MISSING), budget) for name in names}
-        for name, item in before.items():
+                raise CannotConfine(f"{quoted(path)} cannot be watched: {error.detail}") from None
+            budget = _budget(patience)
+            items = {name: _taken(name, folder, known.items.get(name, MISSING), budget) for name in names}
+        for name, item in items.items():
             if not is_whole(item):
                 place = os.path.join(path, name) if kind.is_git else path
-                raise CannotConfine(f"{sayable(place)} cannot be watched: it cannot be read, or holds too much")
-        return cls(path, folders, kind, before, layout)
+                raise CannotConfine(f"{quoted(place)} cannot be watched: it cannot be read, or holds too much")
+        return cls(path, folders, kind, Past(items, seen, _MOST_BYTES - budget.content_bytes), layout)
 
     def close(self) -> None:
         self._descriptors.close()
@@ -144,13 +182,12 @@ class Watch:
     def _steps(self) -> list[_Step]:
         return self._way + self._inside
 
-    def restored(self) -> list[str]:
+    def restored(self) -> list[Sentence]:
         """Put it back, if it has changed; says so."""
-        changed: list[str] = []
         lost: dict[str, str] = {}
         kept: list[str] = []
-        if self._was_shut():
-            changed.append(_ALL_OF_IT)
+        data: list[str] = []
+        changed = list(self._modes_put_back())
         for step in self._way:
             aside = Aside(step.parent)
             try:
@@ -162,23 +199,31 @@ class Watch:
         if not lost:
             aside = Aside(self._folder)
             changed += self._brought_back_inside(aside, lost)
-            changed += self._contents_put_back(aside, lost, Patience())
+            changed += self._contents_put_back(aside, lost, data, Patience())
             around = self.path if self.kind.is_git else os.path.dirname(self.path)
             kept += [os.path.join(around, name) for name in aside.names]
-        place = sayable(self.path)
+        place = quoted(self.path)
         if _ALL_OF_IT in lost:
-            said = [f"{place} is protected: it was replaced and cannot be put back: {lost[_ALL_OF_IT]}"]
+            said = [Sentence(f"{place} is protected: it was replaced and cannot be put back: {lost[_ALL_OF_IT]}")]
         else:
-            left = [f"{name} ({why})" if why else name for name, why in lost.items()]
-            said = [*self._told("put back", changed), *self._told("left as it is", left)]
-        return [*said, f"{place} is protected: what was found there is now {_listed(kept)}"] if kept else said
+            left = [f"{quoted(name)} ({why})" if why else quoted(name) for name, why in lost.items()]
+            said = [
+                *self._told("put back", list(map(quoted, changed))),
+                *self._told("left as it is", left),
+                *self._told("left as it is", list(map(quoted, data)), is_fault=False),
+            ]
+        found = [Sentence(f"{place} is protected: what was found there is now {_listed(map(quoted, kept))}")]
+        return said + found if kept else said
 
-    def _was_shut(self) -> bool:
-        """Open all directories again through which nothing could be looked at otherwise."""
-        shut = [each for each, mode in self._modes.items() if mode & ~os.fstat(each).st_mode & stat.S_IRWXU]
-        for each in shut:
-            os.fchmod(each, self._modes[each])
-        return bool(shut)
+    def _modes_put_back(self) -> Iterator[str]:
+        """Open all directories again through which nothing could be looked at otherwise, and shut those of git
+        again to others; says which."""
+        for each, mode in self._modes.items():
+            now = os.fstat(each).st_mode
+            is_shut = mode & ~now & stat.S_IRWXU
+            if is_shut or (each in self._of_git and now & ~mode & _OTHERS):
+                os.fchmod(each, mode)
+                yield _ALL_OF_IT if is_shut else self._of_git[each]
 
     def _brought_back_inside(self, aside: Aside, lost: dict[str, str]) -> Iterator[str]:
         for step in self._inside:
@@ -190,46 +235,48 @@ class Watch:
                     yield step.path
             except OSError as error:
                 was_in_use = any(
-                    item != MISSING and is_below(name, step.path) for name, item in self.before.items()
+                    item != MISSING and is_below(name, step.path) for name, item in self.past.items.items()
                 )
                 if was_in_use or len(aside.names) > moved:
                     lost[step.path] = _why(error)
 
-    def _contents_put_back(self, aside: Aside, lost: dict[str, str], patience: Patience) -> Iterator[str]:
+    def _contents_put_back(
+        self, aside: Aside, lost: dict[str, str], data: list[str], patience: Patience
+    ) -> Iterator[str]:
         gone = list(lost)
-        for name, before in (self.before | self._not_there_before(lost, patience)).items():
+        for name, before in (self.past.items | self._not_there_before(lost, patience)).items():
             if any(is_below(name, folder) for folder in gone):
                 continue
             try:
-                yield from self._put_back(name, before, aside, patience)
+                yield from self._put_back(name, before, aside, data, patience)
             except (OSError, CannotPutBack, CannotConfine) as error:
                 lost[name] = os_detail(error) if isinstance(error, OSError) else ""
         for name, was in self._told_only.items():
             if not is_same(was, self._take(name, was, patience)):
-                lost[name] = ""
+                data.append(name)
 
     def _not_there_before(self, lost: dict[str, str], patience: Patience) -> Known:
         """Directories of git, and links that it would write through."""
         new: Known = {}
-        links = Links(self._folder, patience)
-        for paths in (
-            strays(self.layout, self._folder, patience),
-            (link for part in self.layout.parts for link in links.of(part)),
-        ):
+        among = Links(self._folder, patience, self.past.seen)
+        for paths in (strays(self.layout, self._folder, patience), links(self.layout, among)):
             try:
                 for path in paths:
-                    if path not in self.before:
+                    if path not in self.past.items:
                         new[path] = MISSING
             except CannotConfine as error:
                 lost["all of it"] = error.detail
+        self.past = self.past._replace(seen=among.seen)
         return new
 
-    def _told(self, what: str, names: list[str]) -> Iterator[str]:
+    def _told(self, what: str, names: list[str], *, is_fault: bool = True) -> Iterator[Sentence]:
         if names:
             which = _listed(sorted(names)) if self.kind.is_git and _ALL_OF_IT not in names else "it"
-            yield f"{sayable(self.path)} is protected: what was done to {which} while the command ran was {what}"
+            place = quoted(self.path)
+            text = f"{place} is protected: what was done to {which} while the command ran was {what}"
+            yield Sentence(text, is_fault)
 
-    def _put_back(self, name: str, before: Item, aside: Aside, patience: Patience) -> list[str]:
+    def _put_back(self, name: str, before: Item, aside: Aside, data: list[str], patience: Patience) -> list[str]:
         way, last = os.path.split(name)
         with ExitStack() as held_open:
             moved = len(aside.names)
@@ -242,7 +289,10 @@ class Watch:
                 return []
             is_moved = before == MISSING and not self.kind.is_vacant
             budget = Budget(patience, entries=0, content_bytes=0) if is_moved else _budget(patience)
-            now = take(last, folder, budget, known=before, opens=True)
+            now = take(last, folder, budget, opens=True)
+            if self.kind.is_git and last == "info" and (alike := _with_list_of(before, now)) is not None:
+                data.append(os.path.join(name, _LIST_OF_REFS))
+                now = alike
             if last == "HEAD" and isinstance(now, File) and not is_moved and _HEAD.fullmatch(now.content or b""):
                 return []
             if last in BEGUN and now == MISSING and before != MISSING:
@@ -270,9 +320,22 @@ class Watch:
         return _taken(name, self._folder, known, _budget(patience))
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(map(sayable, names[:_MOST_NAMED])) + more
+def _listed(names: Iterable[str]) -> str:
+    named = list(names)
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return ", ".join(named[:_MOST_NAMED]) + more
+
+
+def _with_list_of(before: Item, now: Item) -> Folder | None:
+    """What is there now, with the list of references that was there before; None: it has no other."""
+    if not isinstance(before, Folder) or not isinstance(now, Folder):
+        return None
+    was, is_now = (each.entries.get(_LIST_OF_REFS, MISSING) for each in (before, now))
+    is_data = isinstance(was, File | Missing) and isinstance(is_now, File | Missing)
+    if not is_data or is_same(was, is_now):
+        return None
+    others = {name: item for name, item in now.entries.items() if name != _LIST_OF_REFS}
+    return replace(now, entries=others if was == MISSING else {**others, _LIST_OF_REFS: was})
 
 
 def _why(error: OSError) -> str:

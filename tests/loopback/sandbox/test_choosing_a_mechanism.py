@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,18 +149,56 @@ class Busy:
             await self.executor.close()
 
 
-@BUBBLEWRAP
 @LANDLOCK
-async def test_a_lesser_mechanism_is_not_used_because_nothing_is_known_of_a_better_one() -> None:
-    sandboxed = Sandboxed(Busy)
+async def test_a_mechanism_is_tried_out_where_no_command_can_write(tmp_path: Path) -> None:
+    modes: list[int] = []
+
+    def looks(start: Start) -> None:
+        modes.extend(stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir())
+
+    starter = Hindered(looks)
+    sandboxed = Sandboxed(lambda: starter, home=lambda: str(tmp_path))
     try:
-        why = await sandboxed.why_unconfined(bounds())
-        report = await sandboxed.report(bounds())
+        assert await sandboxed.why_unconfined(bounds(mechanism="landlock")) is None
     finally:
         await sandboxed.close()
 
+    places = [Path(word).parent.parent for word in starter.started[0].argv if word.startswith(f"{tmp_path}/")]
+    assert (places, modes, os.listdir(tmp_path)) == ([tmp_path] * 3, [0o700], [])
+
+
+@LANDLOCK
+async def test_that_landlock_only_detects_is_said_once() -> None:
+    said: list[str] = []
+    sandboxed = Sandboxed(Executor, warn=said.append)
+    try:
+        for _ in range(2):
+            await confined(sandboxed, bounds(mechanism="landlock"), "true")
+    finally:
+        await sandboxed.close()
+
+    assert said == [
+        "Landlock confines commands: what they change in `.git` and in the settings of agents is put back after "
+        "each of them. This is detection and not prevention; bubblewrap prevents it"
+    ]
+
+
+@BUBBLEWRAP
+@LANDLOCK
+async def test_a_lesser_mechanism_is_not_used_because_nothing_is_known_of_a_better_one() -> None:
+    sandboxed, another = Sandboxed(Busy), Sandboxed(Busy)
+    try:
+        why = await sandboxed.why_unconfined(bounds())
+        first, second = await another.report(bounds()), await another.report(bounds())
+    finally:
+        await sandboxed.close()
+        await another.close()
+
     assert why == "bubblewrap: it cannot be tried out: Resource temporarily unavailable (os error 11)"
-    assert report.used == "bubblewrap"
+    assert [(report.used, report.tried[1].fault) for report in (first, second)] == [
+        (None, None),
+        ("bubblewrap", None),
+    ]
 
 
 @LANDLOCK
@@ -177,18 +216,17 @@ async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
 
 
 @LANDLOCK
-async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    sandboxed = Sandboxed(Executor)
+async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_path: Path) -> None:
+    homes = iter([f"{tmp_path}/{'x' * 300}", str(tmp_path)])
+    sandboxed = Sandboxed(Executor, home=lambda: next(homes))
     pinned = bounds(mechanism="landlock")
     try:
-        with monkeypatch.context() as patched:
-            patched.setattr(tempfile, "tempdir", "/no/such/place")
-            first = await sandboxed.why_unconfined(pinned)
+        first = await sandboxed.why_unconfined(pinned)
         second = await sandboxed.why_unconfined(pinned)
     finally:
         await sandboxed.close()
 
-    assert (first, second) == ("Landlock: it cannot be tried out: No such file or directory (os error 2)", None)
+    assert (first, second) == ("Landlock: it cannot be tried out: File name too long (os error 36)", None)
 
 
 @BUBBLEWRAP
@@ -209,6 +247,21 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(monke
             CannotConfine("the launcher was killed by signal 9 and has not started the command"),
             b"",
             "the launcher was killed by signal 9 and has not started the command",
+        ),
+        (
+            CannotConfine("looking at its mounts failed: Connection timed out (os error 110)"),
+            b"",
+            "looking at its mounts failed: Connection timed out (os error 110)",
+        ),
+        (
+            CannotConfine("/tmp/inside may not be written to any more: another has taken its place"),
+            b"",
+            "/tmp/inside may not be written to any more: another has taken its place",
+        ),
+        (
+            CannotConfine("the launcher ended with exit code 1 and has not started the command"),
+            b"bwrap: Can't find source path /tmp/inside: No such file or directory\n",
+            "Can't find source path /tmp/inside: No such file or directory",
         ),
         (
             Ended(exit_code=1, seconds=0.1),

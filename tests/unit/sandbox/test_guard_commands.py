@@ -6,12 +6,13 @@ import asyncio
 import os
 import shutil
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from kit.bounds import bounds
-from kit.guarded import as_told, command, enter, put_back, without_refused
+from kit.guarded import as_told, command, enter, furnish, put_back, without_refused
 from kit.trees import tree
 from parley.ports.commands import Ended, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
@@ -270,6 +271,53 @@ async def test_what_an_interrupt_keeps_from_being_told_is_logged(
     assert running.cancelled()
     kept = f"{project}/.git/.refused-X-config"
     assert [as_told(each) for each in caplog.messages] == put_back(project / ".git", "config", kept=kept)
+
+
+class OutOfTime(Starter):
+    """Runs nothing: something is planted by a command whose time is over."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    async def start(self, start: Start, *, output: Output) -> Ended:
+        self.place.write_text("evil")
+        return Ended(timed_out=True, seconds=1.0)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_how_a_command_ended_says_what_it_did_to_something_protected(project: Path) -> None:
+    guard, said = Guard(), list[bytes]()
+
+    def prepare(watches: list[Watch]) -> Start:
+        enter(guard, find(bounds(project)), watches)
+        return Start(argv=("true",), cwd=str(project), env={}, timeout_seconds=1.0)
+
+    starter = OutOfTime(project / ".git/config")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        ended = await guard.run(starter, prepare, output=lambda stream, data: said.append(data))
+
+    kept = f"{project}/.git/.refused-X-config"
+    assert (ended.exit_code, ended.timed_out) == (None, True)
+    assert list(map(as_told, ended.remarks)) == put_back(project / ".git", "config", kept=kept)
+    assert [f"{remark}\n".encode() for remark in ended.remarks] == said
+
+
+def test_what_is_remembered_of_places_does_not_fill_the_memory(tmp_path: Path) -> None:
+    guard, told = Guard(), list[str]()
+    tracemalloc.start()
+    try:
+        for number in range(6):
+            furnish(tmp_path / f"{number}/.git")
+            (tmp_path / f"{number}/.git/hooks/large").write_bytes(bytes(6 << 20))
+            with command(bounds(tmp_path / str(number)), told, guard):
+                pass
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (held < 17 << 20, told) == (True, [])
 
 
 def test_what_somebody_changes_between_commands_stays(project: Path) -> None:

@@ -42,6 +42,19 @@ def test_modes_are_put_back(project: Path) -> None:
     assert told == put_back(project / ".git", "config, hooks/update, info")
 
 
+@pytest.mark.parametrize(("opened", "what"), [(".git", "it"), (".git/objects", "objects")])
+def test_directories_of_git_that_were_opened_to_others_are_shut_to_them(
+    project: Path, opened: str, what: str
+) -> None:
+    before = stat.S_IMODE((project / opened).stat().st_mode)
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / opened).chmod(0o777)
+
+    assert stat.S_IMODE((project / opened).stat().st_mode) == before
+    assert told == put_back(project / ".git", what)
+
+
 @pytest.mark.parametrize("shut", [".git/hooks", ".git/hooks/sub", ".git", ".", ".git/config"])
 def test_shutting_a_directory_keeps_nobody_from_putting_back_what_is_in_it(project: Path, shut: str) -> None:
     before = tree(project)
@@ -324,7 +337,7 @@ def test_a_link_that_appears_on_the_way_to_what_was_moved_away_is_not_followed(
 
     assert tree(project / ".git") == before
     assert tree(tmp_path / "home") == {".ssh": ("drwxr-xr-x", b""), ".ssh/id": ("-rw-r--r--", b"secret")}
-    assert told == put_back(project / ".git", "it")
+    assert [sentence.text for sentence in told] == put_back(project / ".git", "it")
 
 
 def test_what_takes_the_name_of_what_was_moved_away_stays_where_it_is(project: Path) -> None:
@@ -341,7 +354,9 @@ def test_what_takes_the_name_of_what_was_moved_away_stays_where_it_is(project: P
         told = guard.leave(watches)
 
     assert sorted(os.listdir(project)) == ["away", "own"]
-    assert told == [f"{project}/.git is protected: it was replaced and cannot be put back: others move it"]
+    assert [sentence.text for sentence in told] == [
+        f"{project}/.git is protected: it was replaced and cannot be put back: others move it"
+    ]
 
 
 def test_what_was_deleted_is_reported(project: Path) -> None:

@@ -185,6 +185,40 @@ def test_packed_branches_are_told_of_and_left(project: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("before", [None, "old\n"])
+def test_a_list_of_branches_for_others_is_told_of_and_left(project: Path, before: str | None) -> None:
+    listed = project / ".git/info/refs"
+    if before is not None:
+        listed.write_text(before)
+    told: list[str] = []
+    with command(bounds(project), told):
+        listed.write_text("new\n")
+
+    assert listed.read_text() == "new\n"
+    assert told == [
+        f"{project}/.git is protected: what was done to info/refs while the command ran was left as it is"
+    ]
+
+
+def test_a_link_for_a_list_of_branches_is_removed(project: Path) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/info/refs").symlink_to("/etc/passwd")
+
+    assert not os.path.lexists(project / ".git/info/refs")
+    assert told == put_back(project / ".git", "info/refs")
+
+
+def test_a_name_forges_no_line_of_what_is_told(project: Path) -> None:
+    told: list[str] = []
+    with command(bounds(project), told):
+        (project / ".git/hooks/x\n.git is fine\x1b[2K").write_text("evil")
+
+    name = "$'hooks/x\\n.git is fine\\x1b[2K'"
+    kept = f"$'{project}/.git/.refused-X-x\\n.git is fine\\x1b[2K'"
+    assert told == put_back(project / ".git", name, kept=kept)
+
+
 def test_a_link_on_a_way_that_was_not_there_is_moved_aside(project: Path, tmp_path: Path) -> None:
     shutil.rmtree(project / ".git/objects/info")
     (tmp_path / "outside").mkdir()
@@ -239,7 +273,15 @@ WRITTEN_BY_GIT = (
     "objects/info/commit-graph",
     "lfs/objects",
     "lfs/objects/0a",
+    "lfs/objects/0a/0b",
+    "lfs/tmp/objects",
+    "lost-found/other/0a",
+    "objects/info/commit-graphs/commit-graph-chain",
+    "objects/pack/multi-pack-index.d/multi-pack-index-chain",
+    "sequencer/abort-safety",
+    "whatever/is/to/come",
     "modules/a/b/objects/pack",
+    "modules/a/b/lost-found/commit",
     "modules/a/b/COMMIT_EDITMSG",
     "worktrees/tree/logs/HEAD",
 )
@@ -256,6 +298,49 @@ def test_a_link_that_git_would_write_through_is_removed(project: Path, name: str
 
     assert tree(project) == before
     assert told == put_back(project / ".git", name)
+
+
+def test_a_link_is_found_where_the_time_of_its_directory_was_set_back(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow_old(monkeypatch)
+    git, guard, told = project / ".git", Guard(), list[str]()
+    before, as_it_was = tree(project), (git / "refs/heads").stat()
+    for _ in range(2):
+        with command(bounds(project), told, guard):
+            (git / "refs/heads/evil").symlink_to("/etc/passwd")
+            os.utime(git / "refs/heads", ns=(as_it_was.st_atime_ns, as_it_was.st_mtime_ns))
+
+    assert tree(project) == before
+    assert told == put_back(git, "refs/heads/evil") * 2
+
+
+def test_directories_that_are_as_they_were_are_not_listed_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow_old(monkeypatch)
+    guard, told, listed = Guard(), list[str](), list[str]()
+    with command(bounds(project), told, guard):
+        pass
+    scandir = os.scandir
+
+    def counted(folder: int | str) -> object:
+        place = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) else folder
+        listed.append(place.removeprefix(f"{project}/.git/"))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    with command(bounds(project), told, guard):
+        pass
+
+    assert [name for name in listed if name.startswith(("objects", "refs", "sequencer"))] == []
+    assert (told, "hooks" in listed) == ([], True)
+
+
+def grow_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything have been there for longer than it takes to tell one change from the next by their times."""
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)
 
 
 def test_logs_that_are_too_deep_to_be_searched_for_links_are_moved_aside(project: Path) -> None:
@@ -439,7 +524,7 @@ def test_submodules_that_would_have_to_be_searched_for_are_refused(project: Path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("make", "number"), [(Path.touch, 262_144), (Path.mkdir, 29_200)])
+@pytest.mark.parametrize(("make", "number"), [(Path.touch, 262_144), (Path.mkdir, 52_500)])
 def test_logs_without_end_are_told_of_and_refused(project: Path, make: Callable[[Path], None], number: int) -> None:
     (project / ".git/logs").mkdir()
     told: list[str] = []

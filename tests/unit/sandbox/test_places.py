@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from kit.attacks.nobody import NOBODY
 from kit.bounds import bounds, root
+from kit.trees import not_a_link
 from parley.errors import CannotConfine
 from parley.ports.commands import Bounds
 from parley.sandbox.places import Places, find, refuse_hidden
@@ -155,6 +157,30 @@ def test_what_git_obeys_behind_a_link_is_protected_where_it_could_be_written_to(
         git_folders=(f"{project}/.git",),
         protected=(f"{project}/.git/own", f"{project}/tools/hooks"),
     )
+
+
+def test_a_working_directory_that_is_moved_about_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "link").symlink_to(project)
+    found = find(bounds(project))
+    monkeypatch.setattr(os, "readlink", not_a_link)
+
+    with pytest.raises(CannotConfine) as refused:
+        refuse_hidden(found, f"{project}/link")
+    assert refused.value.detail == f"the working directory {project}/link cannot be looked at: Invalid argument"
+
+
+def test_a_root_that_is_moved_away_meanwhile_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = os.stat
+
+    def moved_away(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        if path == str(project):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    within = bounds(project)
+    monkeypatch.setattr(os, "stat", moved_away)
+
+    assert refusal(within) == f"{project} cannot be looked at: No such file or directory"
 
 
 @pytest.mark.parametrize("target", ["missing", "."])
