@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,9 +92,10 @@ def imports_of(path: Path) -> Iterator[Import]:
         yield from (Import(f"{inside}:{node.lineno}", layer, module) for module in modules)
 
 
-def all_imports() -> list[Import]:
+@cache
+def all_imports() -> tuple[Import, ...]:
     files = [path for path in sorted(ROOT.rglob("*.py")) if str(path.relative_to(ROOT)) not in EXEMPT]
-    return [found for path in files for found in imports_of(path)]
+    return tuple(found for path in files for found in imports_of(path))
 
 
 def is_ours(module: str) -> bool:

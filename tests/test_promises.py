@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -16,8 +16,10 @@ def promised() -> list[str]:
     return PROMISE.findall((ROOT / "docs/protocol.md").read_text(encoding="utf-8"))
 
 
-def cited() -> Iterator[tuple[str, str]]:
+@cache
+def cited() -> tuple[tuple[str, str], ...]:
     """Each citation, `pytest.mark.promises("stream.answer")`: which promise, and where."""
+    found = []
     for path in sorted(ROOT.glob("tests/**/test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -25,9 +27,10 @@ def cited() -> Iterator[tuple[str, str]]:
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     for arg in args:
                         assert isinstance(arg, ast.Constant), f"{where}: a promise is cited by a plain text"
-                        yield str(arg.value), where
+                        found.append((str(arg.value), where))
                 case _:
                     pass
+    return tuple(found)
 
 
 def test_no_promise_has_the_name_of_another() -> None:

@@ -23,6 +23,7 @@
     ├── StoreError         a conversation cannot be read or written
     │   ├── StoreFailed        the system refuses, as it does when the disk is full
     │   ├── BadHome            the home cannot hold conversations
+    │   ├── Unreadable         what is kept of a conversation is damaged
     │   ├── OwnedElsewhere     another process has its turn
     │   ├── NotOwned           a process was asked that has it not
     │   ├── OwnerSilent        a process was asked that has it, and does not answer
@@ -107,6 +108,7 @@ __all__ = [
     "UnknownMessage",
     "UnknownQuestion",
     "UnknownTool",
+    "Unreadable",
     "UsageLimitReached",
     "os_detail",
 ]
@@ -318,6 +320,14 @@ class BadHome(StoreError):
     def __init__(self, home: str, detail: str) -> None:
         super().__init__(f"{home}: {detail}")
         self.home, self.detail = home, detail
+
+
+class Unreadable(StoreError):
+    """What is kept of a conversation is damaged; nothing was changed."""
+
+    def __init__(self, conversation: str, detail: str) -> None:
+        super().__init__(f"conversation {conversation} cannot be read: {detail}")
+        self.conversation, self.detail = conversation, detail
 
 
 class OwnedElsewhere(StoreError):

@@ -79,6 +79,21 @@ async def test_directory_and_state_and_text_must_all_fit(store: Store) -> None:
     assert ids(await store.find(Query(text=""))) == ["c", "b", "a"]
 
 
+async def test_a_directory_may_be_written_in_several_ways(store: Store) -> None:
+    for name, cwd in (("a", "/work"), ("b", "//work/./"), ("c", "/work/.."), ("d", "/"), ("e", "work")):
+        await store.create(ConversationId(name), [], summary(cwd=cwd))
+
+    found = {cwd: ids(await store.find(Query(cwd=cwd))) for cwd in ("/work", "/work/.", "/work/..", "/", "/./", "")}
+    assert found == {
+        "/work": ["b", "a"],
+        "/work/.": ["b", "a"],
+        "/work/..": ["c"],
+        "/": ["d"],
+        "/./": ["d"],
+        "": [],
+    }
+
+
 async def test_text_is_found_in_what_was_said_and_nowhere_else(store: Store) -> None:
     record = Entry(Seq(3), 1.0, "call_output", False, b'{"record":"call_output","call_id":"1","output":"needle"}')
     event = Entry(Seq(4), 1.0, "error", True, b'{"type":"error","message":"needle"}')

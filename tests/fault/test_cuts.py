@@ -219,7 +219,7 @@ async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
         scripted_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1
     ) as parley:
         uncut = await parley.create()
-        async with asyncio.timeout(10), uncut.stream() as stream:
+        async with asyncio.timeout(30), uncut.stream() as stream:
             await uncut.send("whole")
             assert await stream.turn() == [task_started(), *whole_answer(api)]
             await _ask_again(uncut, stream)

@@ -24,7 +24,7 @@ from parley.testing import ScriptedModel
 from parley.testing.home import Home
 from parley.tools import AgentTools
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 UNREAD = "the client did not read all that was sent"
 UNENDED = "the server ends without waiting any longer for what still runs"

@@ -347,7 +347,10 @@ async def test_a_killed_server_leaves_no_command(marker: str) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # gone meanwhile
     return [below for child in children for below in (child, *descendants(child))]
 
 

@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -263,8 +264,12 @@ async def test_of_fork_servers_that_gave_way_none_is_left(executor: Executor, tm
 
 
 def fork_servers() -> list[int]:
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(child) for child in children if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    found = []
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):  # gone meanwhile
+            if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
 
 
 CANNOT_FORK: Final = """

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,8 +19,8 @@ import pytest
 
 from kit.attacks.confined import MODES, Confined
 from kit.attacks.nobody import NOBODY, as_nobody
-from kit.needs import MECHANISMS
-from kit.running import PATH
+from kit.needs import LANDLOCK, MECHANISMS
+from kit.running import PATH, Ran
 from kit.trees import Tree, tree
 from parley.config.types import Mechanism
 from parley.errors import CannotConfine
@@ -105,7 +108,7 @@ def linked(repository: Repository) -> None:
 
 
 def furnish(git: Path) -> None:
-    for folder in ("hooks", "info", "lfs", "logs", "objects/info", "refs/heads", "modules/part/hooks"):
+    for folder in ("hooks", "info", "lfs", "logs", "objects/info", "refs/heads", "sequencer", "modules/part/hooks"):
         (git / folder).mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
@@ -158,6 +161,7 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "a branch that is none": (plain, "echo 'ref: evil' > .git/HEAD"),
     "a link for what git writes": (plain, "ln -s config .git/COMMIT_EDITMSG"),
     "a link for what git writes further down": (plain, "ln -s ../config .git/logs/HEAD"),
+    "a link for what git seldom writes": (plain, "ln -s ../config .git/sequencer/abort-safety"),
     "packs elsewhere": (plain, "mkdir own; ln -s ../../own .git/objects/pack"),
     "large files elsewhere": (plain, "mkdir own; ln -s ../../own .git/lfs/objects"),
     "attributes": (plain, "echo '* filter=evil' > .git/info/attributes"),
@@ -242,6 +246,80 @@ def test_git_is_as_it_was(
 
     assert repository.state() == before
     assert (exit_code == 0, complaint == "") == (False, False)
+
+
+MAPPED: Final = """
+import mmap, os
+with open(".git/config", "r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
+    before = os.fstat(file.fileno())
+    size = len(shared[:])  # pages that were read first can be written to without anybody being told
+    shared[:] = b"[core]\\nfsmonitor = evil\\n".ljust(size, b"#")
+    after = os.fstat(file.fileno())
+print(before.st_mtime_ns == after.st_mtime_ns and before.st_ctime_ns == after.st_ctime_ns)
+"""
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Repository]:
+    """A repository on a file system that keeps nothing but what is in memory."""
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("there is no tmpfs at /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        project = Path(place, "project")
+        project.mkdir()
+        yield Repository(Path(place), project)
+
+
+@LANDLOCK
+@pytest.mark.promises("sandbox.git")
+def test_settings_that_are_written_by_way_of_memory_are_put_back(
+    confined: Confined, in_memory: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(in_memory)
+    before, cwd, words = in_memory.state(), str(in_memory.project), (sys.executable, "-c", MAPPED)
+    within = WORKSPACE_WRITE.bounds("landlock", cwd)
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)  # the file was not changed just now
+
+    for _ in range(2):
+        result = confined.run(within, *words, cwd=cwd)
+
+        assert (in_memory.state(), result.exit_code) == (before, 1)
+    assert confined.run(None, *words, cwd=cwd) == Ran(exit_code=0, stdout=b"True\n")
+    assert in_memory.state() != before
+
+
+@LANDLOCK
+def test_a_name_that_a_command_chose_forges_no_line_of_what_is_told(
+    confined: Confined, repository: Repository
+) -> None:
+    plain(repository)
+    script = "cp .git/config \"$(printf '.git/hooks/x\\n.git is protected: \\033[2K')\""
+
+    _, complaint = repository.run(confined, script, "landlock", wide=False)
+
+    lines = complaint.splitlines()
+    assert [line.isprintable() and str(repository.project) in line for line in lines] == [True, True]
+
+
+@LANDLOCK
+def test_branches_that_are_packed_or_deleted_are_told_of_and_no_failure(
+    confined: Confined, repository: Repository
+) -> None:
+    script = (
+        "git -c user.name=a -c user.email=b -c commit.gpgsign=false commit -q --allow-empty -m one && "
+        "git branch one && git branch -q -d one && git pack-refs --all && git gc -q"
+    )
+    assert repository.run(confined, "git init -q .", None) == (0, "")
+
+    exit_code, complaint = repository.run(confined, script, "landlock", wide=False)
+
+    data = "info/refs, packed-refs"
+    git = repository.project / ".git"
+    assert (exit_code, complaint) == (
+        0,
+        f"{git} is protected: what was done to {data} while the command ran was left as it is\n",
+    )
 
 
 EVIL: Final = 'printf "$HOOK" > .git/hooks/pre-commit; echo begun; sleep 1000'

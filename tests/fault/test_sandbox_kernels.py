@@ -107,6 +107,9 @@ class Server:
         assert isinstance(said, str)
         return said
 
+    def log(self) -> str:
+        return self._home.stderr_text()
+
     async def look(self, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
         """What a command says that looks around; or why it did not run."""
         told = (str(self._outside), os.readlink("/proc/self/ns/pid"), str(self._home.path))
@@ -153,6 +156,7 @@ async def test_a_command_runs_in_what_there_is_or_not_at_all(
         by_person = await server.look("read-only", "untrusted")
         await server.told(add("by-person"), "workspace-write", "untrusted")
         found = {*tree(server.work), *tree(tmp_path)}
+        warned = server.log().count("This is detection and not prevention")
 
     if kernel.mechanism is None:
         assert_refused(confined.values(), f"exec command rejected: {REFUSED}", kernel.why_none)
@@ -160,6 +164,7 @@ async def test_a_command_runs_in_what_there_is_or_not_at_all(
     else:
         assert confined == {mode: sees(kernel.mechanism, mode) for mode in confined}
     assert (unconfined, by_person, len(server.questions)) == (ANYWHERE, ANYWHERE, 2)
+    assert warned == (kernel.mechanism == "landlock")
     assert found == {"inside", "outside", "by-person", *(["new"] if kernel.mechanism else [])}
 
 

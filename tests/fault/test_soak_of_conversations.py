@@ -58,7 +58,7 @@ def check(before: Size, after: Size) -> None:
 
 
 async def test_conversations_leave_memory_and_come_back_unnoticed(scripted_model: ScriptedModel) -> None:
-    check(*await soaked(scripted_model, 60))
+    check(*await soaked(scripted_model, 40))
 
 
 @pytest.mark.long

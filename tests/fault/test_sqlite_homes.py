@@ -109,6 +109,29 @@ async def test_a_home_that_cannot_be_made_is_told_and_may_become_one(tmp_path: P
     await store.close()
 
 
+@pytest.mark.promises("keeping.removed")
+@pytest.mark.parametrize("how", ["removed", "replaced", "removed with its home"])
+async def test_nothing_is_written_into_a_database_that_is_not_in_its_place_any_more(
+    tmp_path: Path, how: str
+) -> None:
+    home = tmp_path / "home"
+    store = SqliteStore(str(home))
+    await store.create(FIRST, [], summary())
+    lease = await store.acquire(FIRST, address="")
+    moved = home if how == "removed with its home" else home / "parley.db"
+    moved.rename(tmp_path / "aside")
+    if how == "replaced":
+        moved.write_bytes(b"")
+    with pytest.raises(StoreFailed) as lost:
+        await store.append(lease, [said(1, "one")], summary())
+    (tmp_path / "aside").rename(moved)
+    await store.append(lease, [said(1, "one")], summary())
+
+    assert await everything_in(store) == [said(1, "one")]
+    assert lost.value.detail == f"{home / 'parley.db'} was removed or replaced while it was open; start Parley anew"
+    await store.close()
+
+
 @MOUNTS
 async def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
     await made(tmp_path)

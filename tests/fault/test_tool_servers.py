@@ -8,7 +8,8 @@ import logging
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Iterator
+import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from kit.tool_servers import (
     closing,
     desk,
     marker,
+    nothing_running,
     program,
     running,
     until,
@@ -35,7 +37,7 @@ from parley.tools.servers.connection import GOODBYE_SECONDS
 from parley.tools.servers.program import LEAVE_SECONDS, TERM_SECONDS
 from parley.wire.events import McpToolCallBegin, McpToolCallEnd
 
-HASTY = Timing(answer_seconds=2)
+HASTY = Timing(answer_seconds=0.5)
 EAGER = Timing(retry_seconds=0)
 
 
@@ -46,11 +48,11 @@ async def pool() -> AsyncIterator[ServerPool]:
 
 
 @pytest.fixture
-def mark() -> Iterator[str]:
+async def mark() -> AsyncIterator[str]:
     """A marker of which no process may be left."""
     mark = marker()
     yield mark
-    assert running(mark) == 0
+    await nothing_running(mark)
 
 
 async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
@@ -549,10 +551,12 @@ async def test_many_lives_leave_no_descriptor_and_no_task_behind(mark: str) -> N
 # --- addresses ---------------------------------------------------------------------------
 
 
-async def test_an_address_where_nobody_answers_is_a_failure(unused_tcp_port: int, pool: ServerPool) -> None:
-    server = ToolServer(name="far", url=f"http://127.0.0.1:{unused_tcp_port}/mcp")
+async def test_an_address_where_nobody_answers_is_a_failure(pool: ServerPool) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        server = ToolServer(name="far", url=f"http://127.0.0.1:{taken.getsockname()[1]}/mcp")
 
-    assert await failures(pool, server) == ["`far` All connection attempts failed"]
+        assert await failures(pool, server) == ["`far` All connection attempts failed"]
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/", "http://", ""])

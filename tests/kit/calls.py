@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Unpack
 
 from kit.hands import offered
 from kit.json import as_json
-from kit.messages import APIS
+from kit.messages import APIS, EITHER_API
 from kit.requests import initialize, request
 from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.testing import RawParley, RecordedRequest, ScriptedModel
@@ -27,6 +27,7 @@ from parley.wire.mcp import PLAIN_VERSION
 
 __all__ = [
     "APIS",
+    "EITHER_API",
     "AskedFor",
     "Assistant",
     "CallSent",

@@ -52,7 +52,7 @@ def command(bounds: Bounds, told: list[str], guard: Guard | None = None) -> Iter
     watches: list[Watch] = []
     enter(guard, find(bounds), watches)
     yield
-    told += map(as_told, guard.leave(watches))
+    told += (as_told(sentence.text) for sentence in guard.leave(watches))
 
 
 def as_told(sentence: str) -> str:

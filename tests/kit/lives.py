@@ -22,6 +22,7 @@ from parley.conversation.history import UserItem
 from parley.conversation.records import CallItem
 from parley.conversation.state import Phase
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
+from parley.ports.peers import Peers
 from parley.ports.tools import Denied, Desk, Granted, Hands, RunCommand
 from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
@@ -36,7 +37,7 @@ __all__ = ["Life"]
 class Life:
     """`async with Life(home, store) as life`; it ends in order, unless it was killed before."""
 
-    def __init__(self, home: str, store: SlowStore, **keeping: int) -> None:
+    def __init__(self, home: str, store: SlowStore, *, peers: Peers | None = None, **keeping: int) -> None:
         self.store = store
         self.clock = StandingClock()
         self.ran: list[str] = []
@@ -59,6 +60,7 @@ class Life:
             tools=self,
             commands=NoCommands(),
             environ={},
+            peers=peers,
             keeping=lambda: StoreSettings(**keeping),
         )
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
+
 from parley.testing.render import Api
 from parley.wire.jsonrpc import encode
 
 __all__ = [
     "APIS",
+    "EITHER_API",
     "TASK_STARTED",
     "TOKEN_COUNT",
     "agent_message",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 APIS: Final[tuple[Api, ...]] = ("chat", "responses")
+EITHER_API: Final = ("chat", pytest.param("responses", marks=pytest.mark.long))
+"""For tests of which the API carries nothing but words: one in every run, the other in the long one."""
 
 # --- events --------------------------------------------------------------------------
 

@@ -208,7 +208,7 @@ def untimed_requests(model: ScriptedModel) -> list[Any]:
 
 def outputs(model: ScriptedModel) -> list[tuple[str, str]]:
     """What the latest request says of all calls so far: the id of each, and its output."""
-    asked = untimed_requests(model)[-1]
+    asked = _untimed(model.requests[-1].body)
     if "messages" in asked:
         return [(one["tool_call_id"], one["content"]) for one in asked["messages"] if one["role"] == "tool"]
     return [(one["call_id"], one["output"]) for one in asked["input"] if one["type"] == "function_call_output"]

@@ -99,6 +99,12 @@ class SlowClient(Talker):
             jsonrpc_message_adapter.validate_python(message)
         return message
 
+    async def take_all(self) -> None:
+        """Take what the server has to say up to its end, to be read later: by then it waits for nobody for long."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while data := await self._stdout.read(READ_BYTES):
+                self._frames += self._framer.feed(data)
+
     def close_stdin(self) -> None:
         self._stdin.close()
 

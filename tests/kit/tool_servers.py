@@ -33,6 +33,7 @@ __all__ = [
     "closing",
     "desk",
     "marker",
+    "nothing_running",
     "program",
     "running",
     "text",
@@ -67,6 +68,11 @@ def running(mark: str) -> int:
             except OSError:
                 continue  # it ended meanwhile
     return found
+
+
+async def nothing_running(mark: str) -> None:
+    """Until no process has the marker: what was killed may take a moment to be gone."""
+    await until(lambda: running(mark) == 0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
-__all__ = ["Tree", "patch", "plant", "plant_tree", "regular", "tree"]
+__all__ = ["Tree", "not_a_link", "patch", "plant", "plant_tree", "regular", "tree"]
 
 Tree = dict[str, tuple[str, bytes]]
 """By relative path: type and permissions as `ls` shows them, and the content or where a link leads."""
@@ -24,6 +25,11 @@ def tree(root: Path) -> Tree:
             content = os.fsencode(path.readlink())
         found[str(path.relative_to(root))] = stat.filemode(status.st_mode), content
     return found
+
+
+def not_a_link(path: str) -> str:
+    """In place of `os.readlink`: what was a link is a directory by now, as where somebody swaps the two."""
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
 
 
 def plant(root: Path, **files: bytes | str) -> None:

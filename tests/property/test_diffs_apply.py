@@ -13,8 +13,8 @@ from kit.diffs import changed_lines
 from kit.git import git
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
-anyhow = settings(deadline=None, max_examples=400)
-with_git = settings(deadline=None, max_examples=60)
+anyhow = settings(deadline=None, max_examples=150)
+with_git = settings(deadline=None, max_examples=30)
 
 words = st.sampled_from(
     ["", "a", "b", "  }", "\r", "a\r", "\N{LINE SEPARATOR}", "ä", "-- a", "++ b", "@@ -1 +1 @@", "\\"]

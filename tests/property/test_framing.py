@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong, SseFramer
 
-settings.register_profile("framing", deadline=None, max_examples=300)
+settings.register_profile("framing", deadline=None, max_examples=100)
 anyhow = settings(settings.get_profile("framing"))
 
 LIMIT = PREFIX_BYTES + 5

@@ -85,7 +85,7 @@ class Conversation:
         self._waiting.clear()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, max_size=4))
 def test_the_history_is_what_one_would_write_down_by_hand(turns: list[Turn]) -> None:
     conversation = Conversation(turns)
@@ -95,7 +95,7 @@ def test_the_history_is_what_one_would_write_down_by_hand(turns: list[Turn]) -> 
     assert (history.waiting, history.unanswered) == ([], ())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, max_size=4), stop=st.integers(min_value=0, max_value=200))
 def test_at_any_moment_outputs_follow_their_calls_and_no_input_is_lost(turns: list[Turn], stop: int) -> None:
     log = Conversation(turns).log[:stop]

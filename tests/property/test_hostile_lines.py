@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parley.testing import RawParley, ScriptedModel, check_message
 from parley.wire.jsonrpc import encode
 
-BATCHES: Final = 100
+BATCHES: Final = 40
 LINES_A_BATCH: Final = 50
 
 THE_CONVERSATION: Final = "00000000-0000-4000-8000-000000000000"
@@ -170,7 +170,7 @@ lines = st.one_of(
 
 @pytest.mark.promises("framing.bad-lines", "notifications.known")
 def test_no_line_kills_the_server_or_makes_it_silent() -> None:
-    """200 batches of 50 lines to one and the same process, and after each a ping."""
+    """Batches of 50 lines to one and the same process, and after each a ping."""
     numbers = count()
 
     async def created(raw: RawParley) -> str:

@@ -21,7 +21,7 @@ from parley.tools.patch.matching import Text, apply_chunks
 from parley.tools.patch.patience import Deadline
 from parley.tools.patch.plan import verify
 
-settings.register_profile("patches", deadline=None, max_examples=200)
+settings.register_profile("patches", deadline=None, max_examples=80)
 anyhow = settings(settings.get_profile("patches"))
 
 SURROGATES: tuple[Literal["Cs"]] = ("Cs",)

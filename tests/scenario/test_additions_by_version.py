@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
-from kit.messages import APIS, TASK_STARTED, agent_message, answered, remains, task_complete, user_message
+from kit.messages import EITHER_API, TASK_STARTED, agent_message, answered, remains, task_complete, user_message
 from kit.requests import TOOL_NAMES
 from kit.shell import shell
 from kit.speaking import Speaker, speaking
@@ -20,7 +20,7 @@ from parley.wire.mcp import FULL_VERSION
 
 OLDER: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 all_versions = pytest.mark.parametrize("version", [FULL_VERSION, *OLDER])
 
 MESSAGE: Final = "0d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
@@ -101,7 +101,7 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
 
 
 @pytest.mark.promises("versions.full")
-@both_apis
+@either_api
 async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_output_schema(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

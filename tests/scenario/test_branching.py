@@ -8,14 +8,23 @@ from uuid import UUID
 import pytest
 
 from kit.calls import AskedFor, Assistant, CallSent, Output, User, body
-from kit.messages import APIS, TASK_STARTED, agent_message, answered, error, failed, task_complete, user_message
+from kit.messages import (
+    EITHER_API,
+    TASK_STARTED,
+    agent_message,
+    answered,
+    error,
+    failed,
+    task_complete,
+    user_message,
+)
 from kit.speaking import Speaker, speaking
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 M1, M2, M3, M4, M5, UNKNOWN = (str(UUID(int=number)) for number in range(1, 7))
 
@@ -48,7 +57,7 @@ async def is_refused(client: Speaker, conversation: str, *, told: str, **more: A
 # --- what the model sees ---------------------------------------------------------------
 
 
-@both_apis
+@either_api
 async def test_the_model_sees_everything_up_to_the_parents_turn_and_nothing_behind_it(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -112,7 +121,7 @@ async def test_all_branches_stay_in_the_log_and_say_where_they_begin(scripted_mo
         ]
 
 
-@both_apis
+@either_api
 async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_was_joined(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -6,7 +6,19 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import APIS, AskedFor, Assistant, Output, User, events_in, history, interrupted, is_event, speaking
+from kit.calls import (
+    APIS,
+    EITHER_API,
+    AskedFor,
+    Assistant,
+    Output,
+    User,
+    events_in,
+    history,
+    interrupted,
+    is_event,
+    speaking,
+)
 from kit.messages import TASK_STARTED, TOKEN_COUNT, agent_message, answered, delta, error, task_complete
 from kit.shell import Gate, asked, begun, ended, gathered, output, ran, sent, sh, shell, turn, unended, whole_turn
 from kit.speaking import speaking as talking
@@ -14,6 +26,7 @@ from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.render import Api
 
 both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 INTERRUPTED: Final = error(" Turn interrupted")
 
@@ -27,7 +40,7 @@ def done(api: Api) -> list[Any]:
 
 
 @pytest.mark.promises("calls.in-order")
-@both_apis
+@either_api
 async def test_calls_run_one_after_another_when_the_response_has_ended_and_not_before(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -180,7 +193,7 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(scrip
 
 
 @pytest.mark.promises("calls.answered-once", "calls.in-order")
-@both_apis
+@either_api
 async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_begin(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -289,7 +302,7 @@ async def test_a_response_that_breaks_runs_nothing_and_the_calls_of_its_repetiti
 
 
 @pytest.mark.promises("calls.broken")
-@both_apis
+@either_api
 async def test_calls_of_a_response_that_broke_for_good_neither_run_nor_stay(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kit.json import from_json
 from kit.messages import (
-    APIS,
+    EITHER_API,
     TASK_STARTED,
     agent_message,
     answered,
@@ -34,7 +34,7 @@ from parley.wire.ids import Seq
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 from parley.wire.notifications import CodexEvent, ConversationEvent, StreamDisconnected
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 SENTENCE: Final = ("Grüße", ", ", "𝕎elt", ": ", "a ", "long ", "day ", "in\n", "one ", "line", ".")
 """Deltas whose characters are of all widths: an offset counts code points."""
@@ -91,7 +91,7 @@ def so_far(text: str, *, item: str = FIRST) -> Any:
 
 
 @pytest.mark.promises("catchup.mid-sentence", "catchup.no-gap")
-@both_apis
+@either_api
 async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -299,7 +299,7 @@ async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_
 
 
 @pytest.mark.promises("catchup.mid-sentence", "catchup.finished-alone")
-@both_apis
+@either_api
 async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -344,7 +344,7 @@ async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(scripted_mo
 
 
 @pytest.mark.promises("catchup.void", "failures.turns")
-@both_apis
+@either_api
 async def test_text_of_a_broken_attempt_is_void_and_the_next_begins_anew(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -410,7 +410,7 @@ def view_of(snapshot: Any, *live_events: Any) -> View:
 
 
 @pytest.mark.promises("catchup.no-gap")
-@both_apis
+@either_api
 async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_always_there(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

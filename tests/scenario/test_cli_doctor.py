@@ -105,8 +105,21 @@ async def test_bubblewrap_is_named_with_its_place_and_version(tmp_path: Path) ->
 async def test_landlock_is_named_with_its_version(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "--config=sandbox.mechanism=landlock")
 
-    assert [re.fullmatch(r"works; abi: \d+, .*", text) is not None for text in found.text("landlock")] == [True]
+    pattern = r"works; abi: \d+, .*, `\.git`: put back afterwards: detection and not prevention"
+    assert [re.fullmatch(pattern, text) is not None for text in found.text("landlock")] == [True]
     assert found.text("sandbox") == ["landlock, the settings want this one"]
+
+
+@SANDBOX
+async def test_mechanisms_are_tried_out_in_the_home_and_not_where_commands_may_write(tmp_path: Path) -> None:
+    home, writable = tmp_path / ".parley", tmp_path / "writable"
+    for folder in (home, writable):
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    found = await doctor(tmp_path, TMPDIR=str(writable))
+
+    assert (found.exit_code, os.listdir(home), os.listdir(writable)) == (0, [], [])
+    assert [folder.stat().st_mtime == 0 for folder in (home, writable)] == [False, True]
 
 
 @pytest.mark.promises("sandbox.doctor")
@@ -161,7 +174,21 @@ async def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = await doctor(tmp_path, HOME=str(tmp_path / "file"))
 
+    assert found.exit_code == 1
     assert found.text("home") == [f"{tmp_path}/file/.parley: cannot be made: {tmp_path}/file is no directory"]
+
+
+@pytest.mark.promises("sandbox.doctor")
+@SANDBOX
+async def test_conversations_that_cannot_be_used_are_told_and_left_as_they_are(tmp_path: Path) -> None:
+    home = tmp_path / ".parley"
+    home.mkdir()
+    (home / "parley.db").write_text("no database" * 100)
+    found = await doctor(tmp_path)
+
+    why = "the database is damaged (file is not a database); nothing in it was changed"
+    assert (found.text("home"), found.exit_code) == ([f"{home}: {why}"], 1)
+    assert os.listdir(home) == ["parley.db"]
 
 
 async def test_what_is_hidden_is_told_as_it_is_there(tmp_path: Path) -> None:

@@ -217,6 +217,45 @@ async def test_a_file_is_private_and_not_written_over_unless_that_is_wanted(home
     assert os.listdir(home.work) == ["talk.jsonl"]
 
 
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_only_a_regular_file_is_written_over(
+    home: Home, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PARLEY_HOME", str(home.path))
+    odd = home.work / "odd"
+    makers: dict[str, Callable[[Path], object]] = {
+        "link": lambda path: path.symlink_to("nowhere"),
+        "fifo": os.mkfifo,
+        "directory": Path.mkdir,
+    }
+    makers[kind](odd)
+    before = odd.lstat()
+
+    assert run_export([ID, "--force", "-o", str(odd)]) == 1
+    assert capsys.readouterr().err == f"parley export: {odd} is no regular file, and nothing else is replaced\n"
+    assert (odd.lstat(), os.listdir(home.work)) == (before, ["odd"])
+
+
+@pytest.mark.parametrize("name", ["parley.db", "parley.db-wal", "write.lock", "run/x"])
+@pytest.mark.parametrize("through", ["path", "link"])
+def test_no_command_writes_over_what_the_home_needs(
+    home: Home, name: str, through: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PARLEY_HOME", str(home.path))
+    (home.path / "run").mkdir()
+    (home.path / "parley.db").touch()
+    link = home.work / "link"
+    link.symlink_to(home.path)
+    file = (home.path if through == "path" else link) / name
+
+    assert run_export([ID, "--force", "-o", str(file)]) == 1
+    assert capsys.readouterr().err == f"parley export: {file} is a file that the home itself needs\n"
+    if not file.exists():
+        assert run_backup([str(file)]) == 1
+        assert capsys.readouterr().err == f"parley backup: {file} is a file that the home itself needs\n"
+    assert sorted(os.listdir(home.path)) == ["parley.db", "run"]
+
+
 async def test_a_conversation_that_is_not_there_leaves_no_file(home: Home) -> None:
     await home.keep(ID, *TALK)
 

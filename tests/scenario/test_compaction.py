@@ -13,6 +13,7 @@ import pytest
 from kit.calls import AskedFor, Assistant, User, body, history
 from kit.messages import (
     APIS,
+    EITHER_API,
     TASK_STARTED,
     TOKEN_COUNT,
     agent_message,
@@ -32,6 +33,7 @@ from parley.testing.render import Api
 from parley.wire.mcp import FULL_VERSION
 
 both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 WINDOW: Final = 20_000
 CONFIG: Final = f"model_context_window = {WINDOW}"
@@ -236,7 +238,7 @@ def _is_output(item: Any) -> bool:
     return bool(item.get("role") == "tool" or item.get("type") == "function_call_output")
 
 
-@both_apis
+@either_api
 async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -258,7 +260,7 @@ async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
 
 
 @pytest.mark.promises("context.branches")
-@both_apis
+@either_api
 async def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_behind_it_the_summary(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -315,7 +317,7 @@ async def test_each_branch_has_its_own_summary(scripted_model: ScriptedModel) ->
 # --- when there is no summary ----------------------------------------------------------
 
 
-@both_apis
+@either_api
 async def test_where_a_summary_is_refused_the_users_own_words_take_its_place(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -365,7 +367,7 @@ async def test_a_summary_that_fails_fails_the_turn_and_the_next_message_works(
         ]
 
 
-@both_apis
+@either_api
 async def test_an_interrupt_in_mid_summary_changes_nothing(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api, config=CONFIG) as client:
         conversation = await talk(client, scripted_model)

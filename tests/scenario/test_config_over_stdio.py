@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -19,19 +19,20 @@ from parley.wire.mcp import PLAIN_VERSION
 
 Make = Callable[..., Awaitable[ParleyProcess]]
 
+PATIENCE_SECONDS: Final = 30.0
 DONE = {"content": [{"type": "text", "text": "Done"}]}
 
 
 async def codex(parley: ParleyProcess, **arguments: Any) -> Any:
     """The result of a `codex` call with these arguments."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return as_json(await parley.client.call_tool("codex", {"prompt": "hi", **arguments}))
 
 
 async def create(parley: ParleyProcess, **arguments: Any) -> Any:
     """The result of a `conversationCreate` with these arguments."""
     given = {"prompt": "", "model": MODEL, "cwd": str(parley.work), **arguments}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return as_json(await parley.client.call_tool("conversationCreate", given))
 
 
@@ -49,9 +50,10 @@ async def model_of(parley: ParleyProcess, **arguments: Any) -> str:
 
 async def refusals(parley: ParleyProcess, **arguments: Any) -> list[Any]:
     """What both tools that open conversations answer; neither may open one, and the server must go on."""
-    results = [await codex(parley, **arguments), await create(parley, **arguments)]
-    async with asyncio.timeout(10):
-        assert (await parley.client.list()).conversations == ()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        before = await parley.client.list()
+        results = [await codex(parley, **arguments), await create(parley, **arguments)]
+        assert await parley.client.list() == before
     return results
 
 
@@ -150,7 +152,7 @@ async def test_a_profile_and_config_count_for_a_created_conversation_too(plain: 
     parley = await plain(config='[profiles.p]\nmodel_provider = "responses"\n')
     conversation = await parley.create(profile="p", config={"model_providers.responses.http_headers.x-a": "b"})
 
-    async with asyncio.timeout(10), conversation.stream() as stream:
+    async with asyncio.timeout(PATIENCE_SECONDS), conversation.stream() as stream:
         await conversation.send("hi")
         assert await stream.text() == "Done"
 
@@ -158,32 +160,28 @@ async def test_a_profile_and_config_count_for_a_created_conversation_too(plain: 
     assert (asked.api, asked.body["model"], asked.headers["x-a"]) == ("responses", MODEL, "b")
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_providers.chat.http_headers.x-team": "tools", "model_providers.chat.query_params.v": "1"},
-        {"model_providers": {"chat": {"http_headers": {"x-team": "tools"}, "query_params": {"v": "1"}}}},
-        {
-            "model_providers.chat": {"http_headers": {"x-team": "tools"}},
-            'model_providers."chat".query_params.v': "1",
-        },
-    ],
-    ids=["dotted", "nested", "both"],
-)
+SPELLINGS: Final[dict[str, dict[str, Any]]] = {
+    "dotted": {"model_providers.chat.http_headers.x-team": "tools", "model_providers.chat.query_params.v": "1"},
+    "nested": {"model_providers": {"chat": {"http_headers": {"x-team": "tools"}, "query_params": {"v": "1"}}}},
+    "both": {
+        "model_providers.chat": {"http_headers": {"x-team": "tools"}},
+        'model_providers."chat".query_params.v': "1",
+    },
+}
+
+
 async def test_config_may_be_dotted_or_nested_and_is_merged_with_file_and_options(
-    plain: Make, scripted_model: ScriptedModel, config: dict[str, Any]
+    plain: Make, scripted_model: ScriptedModel
 ) -> None:
     parley = await plain(
         config='[model_providers.chat.http_headers]\nx-file = "kept"\n',
         arguments=("-c", f"model_providers.chat.base_url={scripted_model.base_url}"),
     )
 
-    asked = await asked_by(parley, config=config)
+    asked = {name: await asked_by(parley, config=config) for name, config in SPELLINGS.items()}
 
-    assert (asked.path, asked.headers["x-team"], asked.headers["x-file"]) == (
-        "/v1/chat/completions?v=1",
-        "tools",
-        "kept",
+    assert {name: (one.path, one.headers["x-team"], one.headers["x-file"]) for name, one in asked.items()} == (
+        dict.fromkeys(SPELLINGS, ("/v1/chat/completions?v=1", "tools", "kept"))
     )
 
 
@@ -218,73 +216,68 @@ async def test_nothing_in_the_working_directory_is_a_setting(plain: Make) -> Non
 # --- what cannot be used -------------------------------------------------------------------
 
 
+UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"profile": "nope"}, "config profile `nope` not found"),
+    ({"config": {"profile": "nope"}}, "config profile `nope` not found"),
+    ({"config": {"model_provider": "nope"}}, "Model provider `nope` not found"),
+    ({"profile": "lost"}, "Model provider `gone` not found"),
+    (
+        {"config": {"model_provider": "x", "model_providers.x.name": "X"}},
+        "config argument: `model_providers.x.base_url`: missing, and a provider with wire_api `chat` needs it",
+    ),
+    (
+        {"config": {"notify": "bell"}},
+        'config argument: `notify`: invalid type: string "bell", expected a sequence',
+    ),
+    (
+        {"config": {"model_providers": {"chat": {"base_url": "http://[::1/v1"}}}},
+        "config argument: `model_providers.chat.base_url`: not an http or https address",
+    ),
+    ({"config": {"": 1}}, "config argument: not a key"),
+    (
+        {"config": {"experimental_resume": "x"}},
+        "config argument: `experimental_resume`: experimental_resume is not supported yet",
+    ),
+]
+
+
 @pytest.mark.promises("create.failure", "codex.failure")
-@pytest.mark.parametrize(
-    ("arguments", "detail"),
-    [
-        ({"profile": "nope"}, "config profile `nope` not found"),
-        ({"config": {"profile": "nope"}}, "config profile `nope` not found"),
-        ({"config": {"model_provider": "nope"}}, "Model provider `nope` not found"),
-        ({"profile": "lost"}, "Model provider `gone` not found"),
-        (
-            {"config": {"model_provider": "x", "model_providers.x.name": "X"}},
-            "config argument: `model_providers.x.base_url`: missing, and a provider with wire_api `chat` needs it",
-        ),
-        (
-            {"config": {"notify": "bell"}},
-            'config argument: `notify`: invalid type: string "bell", expected a sequence',
-        ),
-        (
-            {"config": {"model_providers": {"chat": {"base_url": "http://[::1/v1"}}}},
-            "config argument: `model_providers.chat.base_url`: not an http or https address",
-        ),
-        ({"config": {"": 1}}, "config argument: not a key"),
-        (
-            {"config": {"experimental_resume": "x"}},
-            "config argument: `experimental_resume`: experimental_resume is not supported yet",
-        ),
-    ],
-)
-async def test_a_call_that_cannot_be_configured_opens_nothing_and_says_why(
-    plain: Make, arguments: dict[str, Any], detail: str
-) -> None:
+async def test_a_call_that_cannot_be_configured_opens_nothing_and_says_why(plain: Make) -> None:
     parley = await plain(config='[profiles.lost]\nmodel_provider = "gone"\n')
 
-    assert await refusals(parley, **arguments) == refused(detail)
+    for arguments, detail in UNUSABLE:
+        assert await refusals(parley, **arguments) == refused(detail)
     assert await codex(parley) == DONE
 
 
-@pytest.mark.parametrize(
-    ("text", "detail"),
-    [
-        (b"model = 'm'\nmodel = [unclosed", "line 2: `model`: not valid TOML: Invalid value (column 10)"),
-        (b"model = 'm'\n\nmodel = 'n'\n", "line 3: `model`: not valid TOML: Cannot overwrite a value (column 12)"),
-        (b"# caf\xe9\n", "line 1: not valid UTF-8"),
-        (
-            b"# ours\n[model_providers.chat]\nbase_url = 5\n",
-            "line 3: `model_providers.chat.base_url`: invalid type: integer `5`, expected a string",
-        ),
-        (
-            b"[profiles.p]\n\napproval_policy = 'sometimes'\n",
-            "line 3: `profiles.p.approval_policy`: unknown variant `sometimes`, "
-            "expected one of `untrusted`, `on-failure`, `on-request`, `never`",
-        ),
-    ],
-    ids=["not TOML", "twice", "not text", "type", "variant"],
-)
-async def test_a_broken_file_is_named_with_line_and_key_until_it_is_mended(
-    plain: Make, text: bytes, detail: str
-) -> None:
+BROKEN: Final = [
+    (b"model = 'm'\nmodel = [unclosed", "line 2: `model`: not valid TOML: Invalid value (column 10)"),
+    (b"model = 'm'\n\nmodel = 'n'\n", "line 3: `model`: not valid TOML: Cannot overwrite a value (column 12)"),
+    (b"# caf\xe9\n", "line 1: not valid UTF-8"),
+    (
+        b"# ours\n[model_providers.chat]\nbase_url = 5\n",
+        "line 3: `model_providers.chat.base_url`: invalid type: integer `5`, expected a string",
+    ),
+    (
+        b"[profiles.p]\n\napproval_policy = 'sometimes'\n",
+        "line 3: `profiles.p.approval_policy`: unknown variant `sometimes`, "
+        "expected one of `untrusted`, `on-failure`, `on-request`, `never`",
+    ),
+]
+
+
+async def test_a_broken_file_is_named_with_line_and_key_until_it_is_mended(plain: Make) -> None:
     parley = await plain()
     file = parley.home / "config.toml"
     good = file.read_bytes()
 
-    file.write_bytes(text)
-    for _ in range(2):
-        assert await refusals(parley) == refused(f"{file}, {detail}")
+    for text, detail in BROKEN:
+        file.write_bytes(text)
+        for _ in range(2):
+            assert await refusals(parley) == refused(f"{file}, {detail}")
 
-    file.write_bytes(good)
-    assert await codex(parley) == DONE
+        file.write_bytes(good)
+        assert await codex(parley) == DONE
     assert (await create(parley))["isError"] is False
 
 
@@ -293,7 +286,7 @@ async def test_a_conversation_that_is_open_goes_on_while_the_file_is_broken(plai
     conversation = await parley.create()
     (parley.home / "config.toml").write_text("model = [unclosed")
 
-    async with asyncio.timeout(10), conversation.stream() as stream:
+    async with asyncio.timeout(PATIENCE_SECONDS), conversation.stream() as stream:
         await conversation.send("hi")
         assert await stream.text() == "Done"
 
@@ -421,22 +414,17 @@ async def test_instructions_come_from_the_file_in_the_working_directory_as_it_is
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "failed to read experimental instructions file {path}: No such file or directory (os error 2)"),
-        (b" \n", "experimental instructions file is empty: {path}"),
-        (b"\xe9", "failed to read experimental instructions file {path}: not valid UTF-8"),
-    ],
-    ids=["missing", "empty", "not text"],
-)
-async def test_instructions_that_cannot_be_used_open_no_conversation(
-    plain: Make, content: bytes | None, said: str
-) -> None:
+async def test_instructions_that_cannot_be_used_open_no_conversation(plain: Make) -> None:
     parley = await plain()
     path = parley.work / "rules.md"
-    if content is not None:
-        path.write_bytes(content)
-    config = {"experimental_instructions_file": "rules.md"}
 
-    assert await refusals(parley, cwd=str(parley.work), config=config) == refused(said.format(path=path))
+    async def found() -> list[Any]:
+        config = {"experimental_instructions_file": "rules.md"}
+        return await refusals(parley, cwd=str(parley.work), config=config)
+
+    reading = f"failed to read experimental instructions file {path}"
+    assert await found() == refused(f"{reading}: No such file or directory (os error 2)")
+    path.write_bytes(b" \n")
+    assert await found() == refused(f"experimental instructions file is empty: {path}")
+    path.write_bytes(b"\xe9")
+    assert await found() == refused(f"{reading}: not valid UTF-8")

@@ -47,15 +47,13 @@ def said_by_user(model: ScriptedModel) -> list[str]:
     return [one["content"] for one in messages if not str(one["content"]).startswith("<")]
 
 
-@pytest.mark.parametrize("tool", LATER)
-async def test_none_of_them_knows_a_conversation_that_does_not_exist(
-    scripted_model: ScriptedModel, tool: str
-) -> None:
+async def test_none_of_them_knows_a_conversation_that_does_not_exist(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
-        more = {"title": "x"} if tool == "conversationRename" else {}
-        request = client.call(tool, conversation_id=str(uuid4()), **more)
+        for tool in LATER:
+            more = {"title": "x"} if tool == "conversationRename" else {}
+            request = client.call(tool, conversation_id=str(uuid4()), **more)
 
-        assert await client.read() == failed(request, "Conversation does not exist")
+            assert await client.read() == failed(request, "Conversation does not exist"), tool
 
 
 # --- names -------------------------------------------------------------------------------
@@ -81,11 +79,12 @@ async def test_a_title_can_be_given_while_a_turn_runs(scripted_model: ScriptedMo
         scripted_model.says("Wait", HOLD, "!")
         await client.say(conversation, "go")
         await scripted_model.holding()
-        assert await value(client, "conversationRename", conversation_id=conversation, title="Patience") == OK
+        title = "Patience\nis a virtue"
+        assert await value(client, "conversationRename", conversation_id=conversation, title=title) == OK
         scripted_model.release()
         await client.over(conversation)
 
-        assert await titles(client) == ["Patience"]
+        assert await titles(client) == ["Patience is a virtue"]
 
 
 async def test_a_title_that_is_too_long_changes_nothing(scripted_model: ScriptedModel) -> None:
@@ -94,7 +93,11 @@ async def test_a_title_that_is_too_long_changes_nothing(scripted_model: Scripted
         request = client.call("conversationRename", conversation_id=conversation, title="x" * 1001)
         answer = await client.read()
 
-        assert (answer["id"], answer["result"]["isError"]) == (request, True)
+        assert answer == failed(
+            request,
+            "Failed to parse arguments for conversationRename: "
+            f'invalid value: string "{"x" * 100}…", expected a string of at most 1000 characters (title)',
+        )
         assert await titles(client) == ["one"]
 
 

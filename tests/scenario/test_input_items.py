@@ -10,7 +10,7 @@ import pytest
 
 from kit.calls import Assistant, User, history
 from kit.images import JPEG, PNG, as_data_url, large_png
-from kit.messages import APIS, TASK_STARTED, answered, failed, spoken
+from kit.messages import APIS, EITHER_API, TASK_STARTED, answered, failed, spoken
 from kit.speaking import Speaker, speaking
 from parley.conversation.history import REFUSED
 from parley.testing import HOLD, Call, ScriptedModel
@@ -115,7 +115,7 @@ async def test_images_by_address_stand_between_the_words_in_the_order_in_which_t
         ]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -170,7 +170,7 @@ async def test_a_file_that_is_no_image_for_a_model_is_refused_by_its_place(
     assert scripted_model.requests == []
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_words_are_sent_as_ever_when_no_image_is_left(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as speaker:
         await _say(speaker, await speaker.create(), _local("missing.png"), _text("Just words"))
@@ -277,7 +277,7 @@ REFUSED_BY_CHAT: Final = (
 )
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing_has_happened(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -305,7 +305,7 @@ async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing
     ]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_message_of_which_nothing_is_left_is_refused(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api, version=FULL_VERSION) as speaker:
         (speaker.work / "words.png").write_text("just words")
@@ -386,7 +386,7 @@ async def test_items_of_another_shape_are_no_arguments(scripted_model: ScriptedM
 # --- what others see, and joining ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_everybody_sees_what_the_user_sent_and_not_what_was_read_for_it(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -434,7 +434,7 @@ async def test_a_message_that_is_sent_again_is_known_by_what_was_sent(scripted_m
     assert len(scripted_model.requests) == 1
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_response_it_waited_for(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

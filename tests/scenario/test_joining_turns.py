@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from kit.messages import (
-    APIS,
+    EITHER_API,
     TASK_STARTED,
     agent_message,
     answered,
@@ -26,7 +26,7 @@ from parley.testing import HOLD, Call, RecordedRequest, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.mcp import FULL_VERSION
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 INTERRUPTED = error(" Turn interrupted")
 
@@ -70,7 +70,7 @@ async def read_turn(client: Speaker) -> list[Any]:
 
 
 @pytest.mark.promises("send.joins", "calls.unknown", "model.history")
-@both_apis
+@either_api
 async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
         scripted_model.says("Let me look.", HOLD, Call("no_such_tool", {}, call_id="c1"))
@@ -104,7 +104,7 @@ async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_mode
 
 
 @pytest.mark.promises("send.joins")
-@both_apis
+@either_api
 async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
         scripted_model.says("One.", HOLD)
@@ -280,7 +280,7 @@ async def test_a_message_sent_twice_behind_an_interrupt_runs_once(scripted_model
 
 
 @pytest.mark.promises("cancel.send", "cancel.interrupt", "turn.one-end")
-@both_apis
+@either_api
 async def test_cancelling_a_send_interrupts_its_turn_and_the_next_message_works(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -31,12 +31,11 @@ def entry(conversation: str, title: str) -> Any:
 async def test_without_conversations_the_list_is_empty(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
         request = client.call("conversationsList")
+        listed = await client.read()
         nulls = client.call("conversationsList", limit=None, cursor=None, state=None)  # the same as none
 
-        assert await client.take(2) == [
-            answered(request, {"conversations": []}),
-            answered(nulls, {"conversations": []}),
-        ]
+        assert listed == answered(request, {"conversations": []})
+        assert await client.read() == answered(nulls, {"conversations": []})
 
 
 async def test_the_latest_activity_comes_first(scripted_model: ScriptedModel) -> None:
@@ -114,6 +113,7 @@ async def test_a_title_is_the_first_line_of_the_first_message(scripted_model: Sc
             ("First line\nsecond line", "First line"),
             ("\n\n  Behind blank lines  \nand more", "Behind blank lines"),
             ("x" * 79 + "äöü", "x" * 79 + "ä"),
+            ("\x1b[31mRed\x07\0\u2028alert", "[31mRed   alert"),
             (" ", ""),
         ):
             conversation = await named(client, text)
@@ -177,12 +177,15 @@ async def test_a_cursor_that_is_not_ours_is_refused(scripted_model: ScriptedMode
             )
 
 
-async def test_a_limit_below_one_is_refused(scripted_model: ScriptedModel) -> None:
+@pytest.mark.promises("list.pages")
+async def test_a_limit_of_none_or_far_too_many_is_refused(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
-        request = client.call("conversationsList", limit=0)
+        for limit in (0, 10_001, 2**63 - 1, 10**30):
+            request = client.call("conversationsList", limit=limit)
 
-        assert await client.read() == refused(
-            request,
-            "Failed to parse arguments for conversationsList: "
-            "invalid value: integer `0`, expected an integer, at least 1 (limit)",
-        )
+            assert await client.read() == refused(
+                request,
+                "Failed to parse arguments for conversationsList: "
+                f"invalid value: integer `{limit}`, expected an integer, at least 1 and at most 10000 (limit)",
+            )
+        assert await page(client, limit=10_000) == {"conversations": []}

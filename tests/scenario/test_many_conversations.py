@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from kit.messages import APIS, TASK_STARTED, answered, delta, error, initial_state, live, remains, spoken
+from kit.messages import EITHER_API, TASK_STARTED, answered, delta, error, initial_state, live, remains, spoken
 from kit.speaking import speaking
 from parley.testing import HOLD, Failure, RecordedRequest, Reply, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.jsonrpc import encode
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 CONVERSATIONS: Final = 50
 
@@ -44,7 +44,7 @@ def by_conversation(messages: list[Any]) -> dict[str, list[Any]]:
 
 
 @pytest.mark.promises("stream.told-apart")
-@both_apis
+@either_api
 async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
         scripted_model.replies(answer_slowly)

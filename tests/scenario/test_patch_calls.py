@@ -14,6 +14,7 @@ import pytest
 
 from kit.calls import (
     APIS,
+    EITHER_API,
     Output,
     User,
     Wire,
@@ -260,7 +261,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_patch_is_shown_while_it_is_applied_and_the_model_is_told_what_it_changed(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -494,7 +495,7 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
 # --- much to say ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_the_model(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -520,7 +521,7 @@ async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_
 # --- looking on, and being stopped ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from kit.calls import APIS, Wire, speaking
+from kit.calls import EITHER_API, Wire, speaking
 from kit.needs import SANDBOX
 from kit.patches import calls_for, outputs, shell_call, success, told, turn_diffs
 from kit.trees import patch
@@ -166,7 +166,7 @@ def _calls(steps: tuple[str | tuple[str, ...], ...]) -> list[Call]:
 
 
 @pytest.mark.promises("patch.turn-diff", "patch.keeps")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_turn_after_turn_a_repository_changes_as_git_shows_it(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.calls import APIS, Output, User, answered, body, configured, pairs, speaking
+from kit.calls import APIS, EITHER_API, Output, User, answered, body, configured, pairs, speaking
 from kit.patches import (
     BETA_HUNK,
     CALL_ID,
@@ -241,7 +241,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.promises("decide.patches")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_patch_outside_of_the_project_is_refused_where_nobody_is_asked(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -269,7 +269,7 @@ def _why_not(path: str) -> str:
     return f"{refused.value.strerror} (os error {refused.value.errno})"
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from kit.calls import APIS, AskedFor, Assistant, Output, User, answered, body, configured, history, pairs, speaking
+from kit.calls import (
+    APIS,
+    EITHER_API,
+    AskedFor,
+    Assistant,
+    Output,
+    User,
+    answered,
+    body,
+    configured,
+    history,
+    pairs,
+    speaking,
+)
 from kit.hands import offered
 from kit.images import GIF, JPEG, PNG, WEBP, as_data_url, large_png
 from kit.model_peer import settings
@@ -79,7 +92,7 @@ async def test_a_plan_is_offered_where_it_is_asked_for_and_shown_each_time_it_ch
     assert names == ["shell", "apply_patch", "update_plan", "view_image"]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_plan_is_taken_though_it_was_not_offered(scripted_model: ScriptedModel, api: Api) -> None:
     [call] = _plan_calls({"plan": []})
     scripted_model.says(call)
@@ -117,7 +130,7 @@ BAD_PLANS = {
 }
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(scripted_model: ScriptedModel, api: Api) -> None:
     calls = _plan_calls(*BAD_PLANS, "not JSON")
     scripted_model.says(*calls)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from kit.messages import (
-    APIS,
+    EITHER_API,
     TASK_STARTED,
     TOKEN_COUNT,
     agent_message,
@@ -28,7 +28,7 @@ from parley.testing.home import MODEL
 from parley.testing.render import Api
 from parley.wire.mcp import FULL_VERSION
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 MESSAGE = "3f7c2d0e-52a1-4b86-9a42-0e6f6c1f7a10"
 
@@ -83,7 +83,7 @@ async def test_all_of_a_turn_can_be_read(scripted_model: ScriptedModel) -> None:
 
 
 @pytest.mark.promises("read.result")
-@both_apis
+@either_api
 async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
         scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))

@@ -9,7 +9,7 @@ import pytest
 
 from kit.json import from_json
 from kit.messages import (
-    APIS,
+    EITHER_API,
     TASK_STARTED,
     agent_message,
     answered,
@@ -31,7 +31,7 @@ from parley.wire.jsonrpc import encode
 from parley.wire.mcp import FULL_VERSION
 from parley.wire.notifications import ConversationEvent
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 MEGABYTE: Final = 1024 * 1024
 
@@ -319,6 +319,7 @@ async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_i
         await stall(client, conversation, 40_000)
 
         client.close_stdin()
+        await client.take_all()
         messages = await client.until_method("notifications/stream_disconnected")
 
         events = without_deltas(events_in(messages[:-1]))
@@ -335,7 +336,7 @@ PAUSE_SECONDS: Final = 10.0
 
 
 @pytest.mark.long
-@both_apis
+@either_api
 async def test_a_client_that_does_not_read_for_ten_seconds_misses_nothing(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -20,7 +20,7 @@ from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.wire.jsonrpc import encode
 
-PATIENCE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 30.0
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from kit.messages import (
-    APIS,
+    EITHER_API,
     TASK_STARTED,
     agent_message,
     answered,
@@ -28,7 +28,7 @@ from kit.speaking import Speaker, speaking
 from parley.testing import HOLD, Pieces, Reasoning, ScriptedModel
 from parley.testing.render import Api
 
-both_apis = pytest.mark.parametrize("api", APIS)
+either_api = pytest.mark.parametrize("api", EITHER_API)
 
 
 async def read_turn(speaker: Speaker) -> list[Any]:
@@ -41,7 +41,7 @@ async def read_turn(speaker: Speaker) -> list[Any]:
 @pytest.mark.promises(
     "stream.answer", "stream.initial-state", "send.result", "turn.order", "catchup.live", "versions.plain"
 )
-@both_apis
+@either_api
 async def test_who_connects_and_then_sends_sees_the_turn_happen(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
         scripted_model.says("Hello", ", ", "world")
@@ -60,7 +60,7 @@ async def test_who_connects_and_then_sends_sees_the_turn_happen(scripted_model: 
 
 
 @pytest.mark.promises("stream.initial-state", "catchup.finished-alone")
-@both_apis
+@either_api
 async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -82,7 +82,7 @@ async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
 
 
 @pytest.mark.promises("stream.pause", "stream.again", "catchup.finished-alone")
-@both_apis
+@either_api
 async def test_who_pauses_sends_and_reconnects_has_missed_nothing(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
         scripted_model.says("One")
@@ -114,7 +114,7 @@ async def test_who_pauses_sends_and_reconnects_has_missed_nothing(scripted_model
 
 
 @pytest.mark.promises("send.answer-first")
-@both_apis
+@either_api
 async def test_the_answer_to_a_send_comes_first_however_fast_the_model_is(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

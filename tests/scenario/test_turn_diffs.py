@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kit.calls import APIS, answered, configured, events_in, pairs, speaking
+from kit.calls import EITHER_API, answered, configured, events_in, pairs, speaking
 from kit.patches import (
     BETA_BLOB,
     BETA_HUNK,
@@ -27,7 +27,7 @@ from parley.testing import ScriptedModel
 from parley.testing.render import Api
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_the_diff_goes_over_all_patches_of_a_turn_and_starts_afresh_in_the_next(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -62,10 +62,16 @@ def _project_notes(cwd: Path, *, limit: int) -> str | None:
         path = folder / NOTES
         # A repository may be hostile: notes that are a link out of it would show the model, and
         # whoever is behind it, a file of the user's.
-        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-        if inside and (notes := _read(path, limit=limit)):
+        if _leads_inside(path, root) and (notes := _read(path, limit=limit)):
             return notes
     return None
+
+
+def _leads_inside(path: Path, root: Path) -> bool:
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+    except OSError:
+        return False  # somebody moves a directory on the way about just now
 
 
 def _read(path: Path, *, limit: int) -> str | None:

@@ -9,13 +9,13 @@ from typing import Final
 from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.app.commands import sandboxed_commands
 from parley.config.types import Settings
-from parley.errors import CannotConfine, MissingVariable
+from parley.errors import BadHome, CannotConfine, MissingVariable, StoreFailed
 from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.sandbox import Report, Sandboxed
 from parley.tools.commands import scope
 from parley.tools.commands.environment import command_environment
 
-__all__ = ["run_confined", "sandbox_report", "why_no_key"]
+__all__ = ["run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 """Long enough for whoever runs a command by hand, who can end it at any time."""
@@ -45,7 +45,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
         timeout_seconds=BY_HAND_SECONDS,
         bounds=bounds,
     )
-    commands = sandboxed_commands()
+    commands = sandboxed_commands(lambda: settings.home)
     try:
         return await commands.run(command, output=output)
     finally:
@@ -58,7 +58,7 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
     Raises:
         CommandNotStarted: no command can be started at all.
     """
-    commands = sandboxed_commands()
+    commands = sandboxed_commands(lambda: None if settings is None else settings.home)
     try:
         report = await commands.report(Bounds() if settings is None else read_only(settings))
         return report, await _limits(commands)
@@ -79,6 +79,17 @@ async def _limits(commands: Sandboxed) -> str:
             return f"{memory / 2**30:.1f} GiB of memory and {tasks} processes for all commands together, by systemd"
         why = "systemd was asked for a scope and has not made it"
     return f"none for all commands together: {why}"
+
+
+def why_no_conversations(home: str) -> str | None:
+    """Why those that are in a home cannot be used; None: they can, or there are none."""
+    from parley.stores.opening import look_at_database
+
+    try:
+        look_at_database(home)
+    except (BadHome, StoreFailed) as refusal:
+        return refusal.detail
+    return None
 
 
 def why_no_key(settings: Settings) -> str | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 from parley.ports.commands import Starter
 from parley.sandbox import Sandboxed
 
 __all__ = ["sandboxed_commands"]
 
+log = logging.getLogger(__name__)
 
-def sandboxed_commands() -> Sandboxed:
-    """Nothing is started before the first command is."""
+
+def sandboxed_commands(home: Callable[[], str | None], *, warns: bool = False) -> Sandboxed:
+    """Nothing is started before the first command is. What confines is tried out in Parley's home; what it lacks
+    is logged where somebody reads that."""
 
     def executor() -> Starter:
         from parley.tools.commands.executor import Executor
 
         return Executor()
 
-    return Sandboxed(executor)
+    return Sandboxed(executor, home=home, warn=log.warning if warns else log.debug)

@@ -12,7 +12,7 @@ from typing import Final
 from parley.app.commands import sandboxed_commands
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.config.load import Loader
-from parley.errors import BadSetting
+from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import HomePeers
@@ -55,7 +55,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     clock = SystemClock()
     loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
     http = Http()
-    commands = sandboxed_commands()
+    commands = sandboxed_commands(lambda: _home(loader), warns=True)
     tools = AgentTools(environ=os.environ, commands=commands)
 
     async def serve_other(transport: Transport) -> None:
@@ -90,6 +90,14 @@ def _server_dir() -> str:
         return os.getcwd()
     except OSError as error:
         raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
+
+
+def _home(loader: Loader) -> str | None:
+    """Parley's home; None where that is gone by now."""
+    try:
+        return loader.home
+    except ConfigError:
+        return None
 
 
 def _take_signals(transport: Stdio, conversations: Conversations) -> None:

@@ -46,7 +46,13 @@ def run_backup(arguments: Sequence[str]) -> int:
         print(f"parley backup: {shown(path)} is there already, and nothing is written over it", file=sys.stderr)
         return 1
     try:
-        code = run_unless_ended(_back_up(loader_here().home, path))
+        from parley.app.files.homes import why_not_over
+
+        home = loader_here().home
+        if (why_not := why_not_over(home, path)) is not None:
+            print(f"parley backup: {shown(path)} {why_not}", file=sys.stderr)
+            return 1
+        code = run_unless_ended(_back_up(home, path))
         if code == 0:
             print(f"{shown(path)}: {os.path.getsize(path):,} bytes")
         return code

@@ -37,8 +37,8 @@ options:
                            `parley mcp`. May be given more than once
   -h, --help               this text
 
-exit code: 0 when the settings can be used and commands can be confined, 2 for a
-wrong command line, else 1.
+exit code: 0 when home and settings can be used and commands can be confined, 2
+for a wrong command line, else 1.
 """
 
 COLUMN: Final = 12
@@ -95,7 +95,7 @@ def _look_around(overrides: Sequence[str]) -> int:
     _line("python", f"{platform.python_version()}, {sys.executable}")
     _line("sqlite", _sqlite())
     _line("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    settings = _look_at_settings(overrides)
+    is_usable, settings = _look_at_home(overrides)
     if settings is not None:
         _look_at_model(settings)
     print()
@@ -104,7 +104,7 @@ def _look_around(overrides: Sequence[str]) -> int:
         confined = asyncio.run(_look_unless_ended(settings, ended_by))
     except asyncio.CancelledError:
         return KILLED + ended_by[0]
-    return 0 if confined and settings is not None else 1
+    return 0 if is_usable and confined and settings is not None else 1
 
 
 def _line(name: str, text: str) -> None:
@@ -122,37 +122,46 @@ def _sqlite() -> str:
 # --- home, settings, model ---------------------------------------------------------------
 
 
-def _look_at_settings(overrides: Sequence[str]) -> Settings | None:
-    """None: they cannot be used, and that was said."""
+def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
+    """Whether conversations can be kept there, and its settings; what cannot be used was said."""
     try:
         loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
         home = loader.home
     except ConfigError as error:
         _line("settings", f"cannot be used: {error}")
-        return None
+        return False, None
     except OSError as error:
         _line("settings", f"cannot be used: the working directory is gone: {error.strerror}")
-        return None
-    _line("home", f"{home}: {_usability(home)}")
+        return False, None
+    fault = _fault(home)
+    not_yet = "" if os.path.lexists(home) else "not there yet; it is made when it is needed"
+    _line("home", f"{home}: {fault or not_yet or 'fine'}")
     file = os.path.join(home, "config.toml")
     try:
         settings = loader.choose(Wanted()).settings
     except ConfigError as error:
         _line("settings", f"cannot be used: {error}")
-        return None
+        return fault is None, None
     _line("settings", f"{file}: {'fine' if os.path.exists(file) else 'not there, and not needed'}")
-    return settings
+    return fault is None, settings
 
 
-def _usability(home: str) -> str:
+def _fault(home: str) -> str | None:
+    """Why no conversation can be kept there; None: they can."""
     if not os.path.lexists(home):
         parent = _nearest(home)
-        if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
-            return "not there yet; it is made when it is needed"
-        return f"cannot be made: {parent} {'may not be written to' if os.path.isdir(parent) else 'is no directory'}"
+        if not os.path.isdir(parent):
+            return f"cannot be made: {parent} is no directory"
+        may_be_made = os.access(parent, os.W_OK | os.X_OK)
+        return None if may_be_made else f"cannot be made: {parent} may not be written to"
     if not os.path.isdir(home):
         return "not a directory"
-    return "fine" if os.access(home, os.R_OK | os.W_OK | os.X_OK) else "may not be written to"
+    if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+        return "may not be written to"
+
+    from parley.app.by_hand import why_no_conversations
+
+    return why_no_conversations(home)
 
 
 def _nearest(path: str) -> str:

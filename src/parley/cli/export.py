@@ -29,7 +29,8 @@ changed. `parley import` reads it, in this home or another.
 options:
   -o, --output FILE   write to a file, which is there once it is whole; to stdout
                       without it
-  --force             write the file also where there is one of that name
+  --force             write the file also where there is one of that name; a link,
+                      a device or a file that the home needs is never replaced
   -h, --help          this text
 
 exit code: 0 when it was written, 2 for a wrong command line, else 1.
@@ -60,6 +61,12 @@ def run_export(arguments: Sequence[str]) -> int:
         home = loader_here().home
         if path is None:
             return _to_stdout(home, given.operands[0])
+
+        from parley.app.files.homes import why_not_over
+
+        if (why_not := why_not_over(home, path)) is not None:
+            print(f"parley export: {shown(path)} {why_not}", file=sys.stderr)
+            return 1
         return run_unless_ended(_to_file(home, given.operands[0], path))
     except UnknownConversation as error:
         print(f"parley export: there is no conversation {shown(error.conversation)} here", file=sys.stderr)

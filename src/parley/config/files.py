@@ -27,10 +27,12 @@ _LONGEST: Final = 1024
 def is_hidden(path: str | os.PathLike[str], hidden: Iterable[str]) -> bool:
     """Whether a path leads, through whatever links, to one of those that are hidden, or into it."""
     try:
-        real = os.path.realpath(path)
+        real, places = os.path.realpath(path), [os.path.realpath(place) for place in hidden]
     except ValueError:
         return False  # nothing can be called that
-    return any(os.path.commonpath((real, place)) == place for place in map(os.path.realpath, hidden))
+    except OSError:
+        return True  # somebody moves a directory on the way about just now
+    return any(os.path.commonpath((real, place)) == place for place in places)
 
 
 def is_repository(folder: str | os.PathLike[str]) -> bool:

@@ -38,7 +38,7 @@ from parley.config.types import (
 )
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "refuse_misfits"]
 
 _REMEMBERED: Final = 64
 """How many combinations are kept to be shared: enough for the few that clients really use, while
@@ -285,6 +285,16 @@ def _checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> _So
     except Wrong as wrong:
         raise _bad_setting(wrong.detail, wrong.at, name, text) from None
     return _Source(name, values, text)
+
+
+def refuse_misfits(wanted: Wanted) -> None:
+    """See whether a call could ask for this, wherever it is made: profiles and providers need not be there.
+
+    Raises:
+        BadSetting: something in it does not fit.
+    """
+    _checked("config argument", _parse_argument(wanted.config or {}))
+    _check_named_arguments(wanted)
 
 
 def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:

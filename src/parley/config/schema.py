@@ -20,6 +20,7 @@ __all__ = [
     "SETTINGS",
     "Check",
     "Named",
+    "NamedSecrets",
     "Table",
     "Wrong",
     "described",
@@ -67,8 +68,25 @@ class Named:
         }
 
 
+class NamedSecrets(Named):
+    """A table of texts under names that the user chose. What does not fit is not shown: it may be a secret."""
+
+    def __init__(self) -> None:
+        super().__init__(_secret)
+
+    def __call__(self, value: Any, at: KeyPath) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _unshown("type", value, at, "a map")
+        return super().__call__(value, at)
+
+
 def _invalid(what: Literal["type", "value"], value: Any, at: KeyPath, expected: str) -> Wrong:
     return Wrong(at, f"invalid {what}: {described(value)}, expected {expected}")
+
+
+def _unshown(what: Literal["type", "value"], value: Any, at: KeyPath, expected: str) -> Wrong:
+    kind = described(value).partition(' "')[0].partition(" `")[0]
+    return Wrong(at, f"invalid {what}: {kind}, expected {expected}")
 
 
 def _expect_map(value: Any, at: KeyPath) -> dict[str, Any]:
@@ -82,6 +100,14 @@ def _text(value: Any, at: KeyPath) -> str:
         raise _invalid("type", value, at, "a string")
     if "\0" in value:  # no path, argument, header or URL can have one
         raise _invalid("value", value, at, "a string without NUL")
+    return value
+
+
+def _secret(value: Any, at: KeyPath) -> str:
+    if not isinstance(value, str):
+        raise _unshown("type", value, at, "a string")
+    if "\0" in value:
+        raise _unshown("value", value, at, "a string without NUL")
     return value
 
 
@@ -228,7 +254,7 @@ SETTINGS: Final = Table(
                 {
                     "command": _text,
                     "args": _sequence_of(_text),
-                    "env": Named(_text),
+                    "env": NamedSecrets(),
                     "url": _address,
                     "bearer_token_env_var": _text,
                     "tool_timeout_seconds": _integer(0, 2**31 - 1),
@@ -240,7 +266,7 @@ SETTINGS: Final = Table(
                 "inherit": _one_of(*get_args(Inherit)),
                 "ignore_default_excludes": _flag,
                 "exclude": _sequence_of(_text),
-                "set": Named(_text),
+                "set": NamedSecrets(),
                 "include_only": _sequence_of(_text),
             }
         ),
@@ -266,7 +292,7 @@ SETTINGS: Final = Table(
                     "env_key": _text,
                     "env_key_instructions": _text,
                     "query_params": Named(_text),
-                    "http_headers": Named(_text),
+                    "http_headers": NamedSecrets(),
                     "env_http_headers": Named(_text),
                     "request_max_retries": _RETRIES,
                     "stream_max_retries": _RETRIES,

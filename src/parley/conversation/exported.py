@@ -8,11 +8,11 @@ refused, with the line where that shows. Does not know where lines come from nor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
@@ -23,6 +23,7 @@ from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import encode
 
 __all__ = [
+    "LATEST",
     "VERSION",
     "ExportHead",
     "Line",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 VERSION: Final = 1
+
+LATEST: Final = 253_402_300_799.0
+"""The last second of the year 9999: a later one could not be shown."""
 
 Line = tuple[int, bytes]
 """A line of a file and its number, the first having 1."""
@@ -55,7 +59,7 @@ class ExportHead(Struct, frozen=True, kw_only=True):
 
 class _EntryLine(Struct, frozen=True, kw_only=True):
     seq: Seq
-    at: float
+    at: Annotated[float, Meta(ge=0, le=LATEST)]
     type: str
     is_event: bool
     body: Raw

@@ -33,6 +33,7 @@ _EVENTS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in RECORD_TYPES.items() if kind != record_type(CommandOutput)
 }
+_json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Folds:
@@ -70,5 +71,14 @@ class Folds:
             decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
             if decoder is not None:
                 self.apply(decoder.decode(entry.encoded), at=entry.at)
-            else:
-                self.state.updated_at = entry.at
+                continue
+            if entry.is_event:
+                _refuse_no_json(entry.encoded)  # clients are sent it as it is
+            self.state.updated_at = entry.at
+
+
+def _refuse_no_json(data: bytes) -> None:
+    """Raises ValueError."""
+    _json.decode(data)
+    if not data.isascii():
+        data.decode()

@@ -1,4 +1,4 @@
-"""Where things stand in a log: a message, and the end of the turn that took it."""
+"""Where things stand in a log: a message, the end of the turn that took it, and the title given since."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from parley.conversation.log import Entry
-from parley.conversation.records import TurnEnded, record_type
+from parley.conversation.records import Renamed, TurnEnded, record_type
 from parley.errors import TurnIsRunning, UnknownMessage
 from parley.wire.events import UserMessage, event_type
 from parley.wire.ids import MessageId, Seq
@@ -18,6 +19,7 @@ __all__ = ["place_of", "up_to"]
 
 _SAID: Final = event_type(UserMessage)
 _ENDED: Final = record_type(TurnEnded)
+_RENAMED: Final = record_type(Renamed)
 
 
 class _Named(Struct):
@@ -40,24 +42,39 @@ def place_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
 
 
 def up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Sequence[Entry]:
-    """What happened up to the end of the turn that took a message; of the last turn, where none is named.
+    """What happened up to the end of the turn that took a message; all of it, where none is named.
 
+    A title that was given later comes with it: it is for the whole conversation, as whoever gave it knows it.
     `entries` are those of a log from its first on.
 
     Raises:
         UnknownMessage: there is no such message.
         TurnIsRunning: that turn has not ended.
     """
-    if message_id is not None:
-        said = place_of(entries, message_id)
-    elif (last := next((entry.seq for entry in reversed(entries) if _is_said(entry)), None)) is not None:
-        said = last
-    else:
+    if message_id is None:
+        last = next((entry.seq for entry in reversed(entries) if _is_said(entry)), None)
+        if last is not None:
+            _end_behind(entries, last)
         return entries
+    end = _end_behind(entries, place_of(entries, message_id))
+    titles = [entry for entry in entries[end:] if _is_record(entry, _RENAMED)]
+    return [*entries[:end], *(replace(title, seq=Seq(end + 1)) for title in titles[-1:])]
+
+
+def _end_behind(entries: Sequence[Entry], said: Seq) -> Seq:
+    """Where the turn ends that took the message in that place.
+
+    Raises:
+        TurnIsRunning: it has not ended.
+    """
     for entry in entries[said:]:
-        if entry.type == _ENDED and not entry.is_event:
-            return entries[: entry.seq]
+        if _is_record(entry, _ENDED):
+            return entry.seq
     raise TurnIsRunning
+
+
+def _is_record(entry: Entry, kind: str) -> bool:
+    return entry.type == kind and not entry.is_event
 
 
 def _is_said(entry: Entry) -> bool:

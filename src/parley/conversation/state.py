@@ -28,6 +28,9 @@ __all__ = ["NEXT", "Phase", "State"]
 
 TITLE_LENGTH: Final = 80
 
+_CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
+"""What would end a line of a list or steer the terminal that it is shown on."""
+
 
 class Phase(Enum):
     IDLE = "idle"
@@ -100,7 +103,7 @@ class State:
             case SettingsChosen(model=model, cwd=cwd):
                 self.model, self.cwd = model, cwd
             case Renamed(title=title):
-                self.title = title
+                self.title = _on_one_line(title)
             case TurnStarted(event_id=event_id):
                 self.event_id, self.since = event_id, at
                 self.inputs = {}
@@ -114,7 +117,7 @@ class State:
                 self.messages[message_id] = content
                 self.inputs[message_id] = text_of(content)
                 if not self.title:
-                    self.title = text_of(content).strip().partition("\n")[0].strip()[:TITLE_LENGTH]
+                    self.title = _on_one_line(text_of(content).strip().partition("\n")[0])[:TITLE_LENGTH]
             case TokenCount():
                 self.tokens = _sum(self.tokens, event)
             case _:
@@ -129,6 +132,10 @@ class State:
             counter += 1
         self._counter = counter
         return EventId(str(counter))
+
+
+def _on_one_line(text: str) -> str:
+    return text.translate(_CONTROLS).strip()
 
 
 def _sum(so_far: Tokens | None, more: TokenCount) -> Tokens:

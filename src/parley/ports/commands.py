@@ -89,6 +89,8 @@ class Ended(Struct, frozen=True, kw_only=True):
     """What killed it, when that was not us."""
     timed_out: bool = False
     seconds: float
+    remarks: tuple[str, ...] = ()
+    """Sentences on what it did to something protected, and what became of that; its stderr ends with them."""
 
 
 class Commands(Protocol):

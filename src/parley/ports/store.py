@@ -84,6 +84,7 @@ class Query(Struct, frozen=True, kw_only=True):
     """Which conversations are wanted: those to which all of it applies."""
 
     cwd: str | None = None
+    """However it is written, with slashes and `.` that change nothing or without."""
     text: str | None = None
     """Some of the title or of what the user or the agent said, in upper or lower case."""
     state: StateName | None = None
@@ -157,7 +158,11 @@ class Store(Protocol):
         ...
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
-        """Entries behind a position, in order, `PAGE` of them at most; none: that was the end."""
+        """Entries behind a position, in order, `PAGE` of them at most; none: that was the end.
+
+        Raises:
+            Unreadable: what follows is damaged or missing.
+        """
         ...
 
     async def head(self, conversation_id: ConversationId) -> Head: ...

@@ -19,7 +19,7 @@ from parley.conversation.output import OutputDelta, encode_output_delta
 from parley.conversation.records import CommandOutput, QuestionAsked, TurnEnded, record_type
 from parley.conversation.spending import Spending
 from parley.conversation.state import Phase
-from parley.errors import Fenced, StoreFailed
+from parley.errors import Fenced, Unreadable
 from parley.ports.clock import Clock
 from parley.ports.store import Lease, Store, Summary
 from parley.runtime.outlast import outlast
@@ -98,6 +98,7 @@ class Book:
 
         Raises:
             UnknownConversation: it is not there, or not there any more.
+            Unreadable: what is kept of it is damaged.
             StoreFailed: it cannot be read.
         """
         async with self._reading_on:
@@ -117,6 +118,7 @@ class Book:
         Raises:
             OwnedElsewhere: another has it.
             UnknownConversation: it is not there any more.
+            Unreadable: what is kept of it is damaged.
             StoreFailed: it cannot be.
         """
         if self._lease is not None:
@@ -126,7 +128,7 @@ class Book:
         try:
             await self.load()
             if self.log.durable != lease.last:
-                raise StoreFailed(f"the log ends at {self.log.durable} and should at {lease.last}")
+                raise Unreadable(self.id, f"it ends at {self.log.durable} and should at {lease.last}")
         except BaseException:
             await outlast(asyncio.ensure_future(self._store.release(lease)))
             raise
@@ -168,10 +170,18 @@ class Book:
         self._told_by = None
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Take in what another process has written."""
+        """Take in what another process has written.
+
+        Raises:
+            Unreadable: one of them is damaged; some of those before it may have been taken in.
+        """
         for some in _between_questions(entries):
             self.log.take(some)
-            self.folds.replay(some)
+            try:
+                self.folds.replay(some)
+            except ValueError as error:
+                self._go_back(self.log.durable)
+                raise Unreadable(self.id, str(error)) from error
             for reader in self._readers:
                 reader.appended(some[0].seq)
             if any(entry.type == _ENDED for entry in some):

@@ -18,7 +18,15 @@ from msgspec import Raw, to_builtins
 from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.log import Log
 from parley.conversation.state import Phase, State
-from parley.errors import MessageIdTaken, ParleyError, PeerError, StoreError, TurnIsRunning, UnknownConversation
+from parley.errors import (
+    ConfigError,
+    MessageIdTaken,
+    ParleyError,
+    PeerError,
+    StoreError,
+    TurnIsRunning,
+    UnknownConversation,
+)
 from parley.runtime.book import Book
 from parley.runtime.here import Here
 from parley.runtime.means import Means
@@ -219,8 +227,8 @@ class Conversation:
         if self.turn is None:
             return asyncio.ensure_future(self._answer_what_was_left(approval_id, decision, by, reason))
         try:
-            return self.questions.settle(approval_id, decision, by=by, reason=reason)
-        except (PeerError, StoreError) as error:
+            return self._turns.answer(approval_id, decision, by=by, reason=reason)
+        except (PeerError, StoreError, ConfigError) as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
@@ -256,7 +264,7 @@ class Conversation:
         """As `interrupt`, also where another process has the turn, or none any more; if one is named, only that.
 
         Raises:
-            ConfigError, StoreError: it cannot be taken over.
+            StoreError: it cannot be taken over.
         """
         wish = InterruptTurn(conversation_id=self.id, event_id=event_id)
         await self.sharing.here_or_there(lambda: self.here.interrupt(wish), wish)
@@ -322,9 +330,9 @@ class Conversation:
         self._turns.stop()
         self.sharing.stop()
         self.book.wake()
+        self.tool_servers.stop_waiting()
         async with self._writing.line:
             self._turns.stop()  # a message that was being taken has begun its turn by now
-        self.tool_servers.stop_waiting()
         await self.tool_servers.begun()
         await self._turns.last_is_over()
         await self._writing.rested()

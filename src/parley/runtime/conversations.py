@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -12,9 +12,18 @@ from weakref import WeakValueDictionary
 from parley.agent.bounds import Roots
 from parley.config.types import StoreSettings, Wanted
 from parley.conversation.folds import Folds
+from parley.conversation.log import Entry
 from parley.conversation.places import up_to
 from parley.conversation.state import Phase
-from parley.errors import ConfigError, ParleyError, ShuttingDown, UnknownConversation, UnknownQuestion
+from parley.errors import (
+    ConfigError,
+    ParleyError,
+    ShuttingDown,
+    StoreError,
+    UnknownConversation,
+    UnknownQuestion,
+    Unreadable,
+)
 from parley.ports.clock import Clock
 from parley.ports.commands import Commands
 from parley.ports.model import OpenModel
@@ -24,6 +33,7 @@ from parley.ports.tools import Tools
 from parley.runtime.alone import Alone
 from parley.runtime.choices import Choices, Choose
 from parley.runtime.conversation import Conversation
+from parley.runtime.damaged import Damaged
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Neighbours
 from parley.runtime.means import Means
 from parley.runtime.permits import Trust
@@ -69,6 +79,7 @@ class Conversations:
             neighbours=Neighbours(peers or Alone()),
             closing=self._closing,
         )
+        self._damaged = Damaged(store)
         self._is_shared = peers is not None
         self._watching: asyncio.Task[None] | None = None
         self._granted: set[str] = set()
@@ -187,11 +198,8 @@ class Conversations:
         query = Query(state="asking", archived=None)
         while True:
             found = await self._store.find(query)
-            for listed in found.page:
-                try:
-                    asking.append(await self.find(listed.conversation_id))
-                except UnknownConversation:
-                    pass  # it was deleted just now
+            seen_to = [await self._find_if_possible(listed.conversation_id) for listed in found.page]
+            asking += [one for one in seen_to if one is not None]
             if not found.more:
                 return [one for one in asking if one.questions.open is not None]
             query = Query(state="asking", archived=None, behind=found.page[-1].place)
@@ -209,39 +217,50 @@ class Conversations:
         if not left:
             return found
         for one in left:
-            try:
-                await self.find(one.conversation_id)
-            except UnknownConversation:
-                pass  # it was deleted just now
+            await self._find_if_possible(one.conversation_id)
         return await self._store.find(query)
+
+    async def _find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
+        """As `find`, for lists: one that cannot be read must not keep the others out of them."""
+        try:
+            return await self.find(conversation_id)
+        except UnknownConversation:
+            return None  # it was deleted just now
+        except StoreError as error:
+            self._damaged.tell(conversation_id, error)
+            return None
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         """Raises UnknownConversation, StoreError."""
         await self._store.archive(conversation_id, archived=archived)
 
-    async def delete(self, conversation_id: ConversationId) -> Conversation:
-        """Remove a conversation for ever, and return what it was: whoever reads it has to be told.
+    async def delete(self, conversation_id: ConversationId) -> None:
+        """Remove a conversation for ever, also one that cannot be read.
 
         Raises:
             UnknownConversation, TurnIsRunning, StoreError: nothing was changed.
         """
-        conversation = await self.find(conversation_id)
-        await conversation.delete()
+        try:
+            conversation = await self.find(conversation_id)
+            await conversation.delete()
+        except Unreadable:
+            await self._damaged.delete(conversation_id)
+            self._means.neighbours.tell(conversation_id)
+            if (as_far_as_read := self._alive.get(conversation_id)) is not None:
+                as_far_as_read.go()
         self._forget(conversation_id)
-        return conversation
 
     async def fork(self, conversation_id: ConversationId, *, at: MessageId | None) -> ConversationId:
-        """A new conversation with all that happened in another one up to the end of a turn.
+        """A new conversation with all that happened in another one, or up to the end of a turn, and with its title.
 
         Raises:
             UnknownConversation, UnknownMessage, TurnIsRunning, StoreError: nothing was changed.
         """
         conversation = await self.find(conversation_id)
         log = conversation.log
-        taken, folds = up_to(log.entries[: log.durable], at), Folds()
-        folds.replay(taken)
+        taken, summary = await asyncio.to_thread(_taken_up_to, log.entries[: log.durable], at)
         forked = ConversationId(str(uuid4()))
-        await write_whole(self._store, forked, taken, Summary.of(folds.state))
+        await write_whole(self._store, forked, taken, summary)
         return forked
 
     # --- those in memory ---------------------------------------------------------------
@@ -331,3 +350,10 @@ class Conversations:
         for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle)):
             if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds:
                 self._forget(one.id)
+
+
+def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
+    """Called in a thread: a log may be long, and nobody else shall wait for it."""
+    taken, folds = up_to(entries, at), Folds()
+    folds.replay(taken)
+    return taken, Summary.of(folds.state)

@@ -246,12 +246,18 @@ class Neighbours:
             shared = self._links.get(address)
             if shared is None or shared.link is None:
                 shared = _Shared()
-                link = await self._peers.connect(address, hear=shared.hear, gone=shared.gone) if address else None
+                gone = partial(self._gone, address, shared)
+                link = await self._peers.connect(address, hear=shared.hear, gone=gone) if address else None
                 if link is None:
                     raise NotOwned
                 shared.link = link
                 self._links[address] = shared
         return shared
+
+    def _gone(self, address: str, shared: _Shared) -> None:
+        if self._links.get(address) is shared:
+            del self._links[address]
+        shared.gone()
 
     async def close(self) -> None:
         await self._peers.close()

@@ -50,16 +50,14 @@ class Here:
         """
         self._questions.find(answer.approval_id)
         async with self._writing:
-            settled = self._questions.settle(
-                answer.approval_id, answer.decision, by=answer.by, reason=answer.reason
-            )
+            settled = self._turns.answer(answer.approval_id, answer.decision, by=answer.by, reason=answer.reason)
             await outlast(settled)
 
     async def interrupt(self, wish: InterruptTurn) -> None:
         """Cut a turn short, also one that no process has any more; if one is named, only that.
 
         Raises:
-            ConfigError, StoreFailed: it cannot be taken over.
+            StoreFailed: it cannot be taken over.
         """
         if self._turns.running is None and self._book.folds.state.phase is not Phase.IDLE:
             async with self._writing:

@@ -61,7 +61,8 @@ class Messages:
         read = await read_content(message.content, chosen.settings)
         turn = self._turns.running  # it may be over by now
         # As it was sent, so that the places are the sender's; what was read from disk can be carried by all.
-        self._refuse_what_cannot_be_carried(message.content, chosen.settings if turn is None else turn.settings)
+        used = chosen.settings if turn is None else turn.settings or chosen.settings
+        self._refuse_what_cannot_be_carried(message.content, used)
         if self._closing.is_set():
             raise ShuttingDown
         first = Seq(self._book.log.last + 1)

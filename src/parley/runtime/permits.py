@@ -110,8 +110,12 @@ class Permits:
         return self._verdict(action, settings, answered)
 
     def _verdict(self, action: Action, settings: Settings, answered: Answered) -> Verdict:
-        if answered.decision == "approved_for_session" and isinstance(action, RunCommand):
-            self._trust.allowed.add(_allowed(action, settings))
+        if (
+            answered.decision == "approved_for_session"
+            and isinstance(action, RunCommand)
+            and (allowed := _allowed(action, settings)) is not None
+        ):
+            self._trust.allowed.add(allowed)
         if answered.is_yes:
             return Granted(by_person=True)
         return Denied(reason=answered.reason)
@@ -127,14 +131,23 @@ def _needs_nobody(action: RunCommand, settings: Settings, bounds: Bounds | None)
         return False
     from parley.agent.safe import is_safe  # loaded by the first command that is judged
 
+    try:
+        writable = (os.path.realpath(settings.cwd),) if bounds is None else _paths(bounds)
+    except OSError:
+        return False
     # A program that lies where the agent may have written is not known.
-    return is_safe(action, (os.path.realpath(settings.cwd),) if bounds is None else _paths(bounds))
+    return is_safe(action, writable)
 
 
-def _allowed(action: RunCommand, settings: Settings) -> _Allowed:
+def _allowed(action: RunCommand, settings: Settings) -> _Allowed | None:
+    """What a yes for the session is remembered by; None: somebody moves its directory about just now."""
+    try:
+        real_cwd = os.path.realpath(action.cwd) if "\0" not in action.cwd else action.cwd
+    except OSError:
+        return None
     return _Allowed(
         argv=action.argv,
-        real_cwd=os.path.realpath(action.cwd) if "\0" not in action.cwd else action.cwd,
+        real_cwd=real_cwd,
         sandbox_mode=settings.sandbox_mode,
         workspace_write=settings.workspace_write,
         network=settings.network_access,

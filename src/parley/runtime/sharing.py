@@ -131,18 +131,29 @@ class Sharing:
 
     async def _follow_or_take_over(self) -> None:
         patience = Deadline(PATIENCE_SECONDS)
-        async with self._joining:
-            while not self._turns.has_one and self._elsewhere is None and self._phase is not Phase.IDLE:
-                try:
-                    async with self._writing:
-                        return
-                except OwnedElsewhere as owner:
-                    if patience.is_past:
-                        raise OwnerSilent(pid=owner.pid) from None
-                    await self._join(owner)
+        while not self._turns.has_one and self._elsewhere is None and self._phase is not Phase.IDLE:
+            try:
+                async with self._writing:
+                    return
+            except OwnedElsewhere as owner:
+                await self._join(owner, patience)
 
-    async def _join(self, owner: OwnedElsewhere) -> None:
-        """Follow what another process does, unless it is over by now."""
+    async def _join(self, owner: OwnedElsewhere, patience: Deadline) -> None:
+        """Try to follow what another process does, one after another; whoever comes next may have an earlier
+        deadline.
+
+        Raises:
+            OwnerSilent: there is no patience left.
+        """
+        try:
+            async with asyncio.timeout_at(patience.at), self._joining:
+                if self._elsewhere is None:
+                    await self._follow(owner)
+        except TimeoutError:
+            raise OwnerSilent(pid=owner.pid) from None
+
+    async def _follow(self, owner: OwnedElsewhere) -> None:
+        """Unless it is over by now."""
         try:
             elsewhere = await self._neighbours.follow(self._book, owner, over=self._left_alone)
         except NotOwned:
@@ -184,11 +195,7 @@ class Sharing:
                 if there is self._elsewhere:
                     await asyncio.sleep(BETWEEN_LOOKS_SECONDS)  # it is about to end there, and we shall hear so
             except OwnedElsewhere as owner:
-                if patience.is_past:
-                    raise OwnerSilent(pid=owner.pid) from None
-                async with self._joining:
-                    if self._elsewhere is None:
-                        await self._join(owner)
+                await self._join(owner, patience)
             if self._closing.is_set():
                 raise ShuttingDown
 

@@ -15,11 +15,11 @@ from parley.agent.compaction import Meter
 from parley.agent.limits import end_at
 from parley.agent.notify import run_notify_program
 from parley.agent.turn import run_turn
-from parley.config.types import Settings
+from parley.config.types import Approvals, Settings
 from parley.conversation.log import Happened
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
-from parley.errors import Fenced, StoreFailed
+from parley.errors import ConfigError, Fenced, StoreFailed
 from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import Book
@@ -27,10 +27,10 @@ from parley.runtime.choices import Choices
 from parley.runtime.endings import end_of_cut, end_of_failed
 from parley.runtime.means import Means
 from parley.runtime.permits import Permits, Resumed
-from parley.runtime.questions import Questions
+from parley.runtime.questions import Questions, answered
 from parley.runtime.tool_servers import ToolServers
-from parley.wire.events import LimitReached
-from parley.wire.ids import EventId
+from parley.wire.events import LimitReached, SettledBy, Settlement
+from parley.wire.ids import ApprovalId, EventId
 from parley.wire.text import sayable
 
 __all__ = ["OurTurn", "Turn", "Turns"]
@@ -55,10 +55,11 @@ class Turn:
 class OurTurn(Turn):
     """A turn that runs in this process."""
 
-    def __init__(self, event_id: EventId, work: asyncio.Future[TurnEnded], settings: Settings) -> None:
+    def __init__(self, event_id: EventId, work: asyncio.Future[TurnEnded], settings: Settings | None) -> None:
         super().__init__(event_id, work)
         self.settings = settings
-        """What it began with; overrides that join it are for the next one."""
+        """What it began with; overrides that join it are for the next one. None: it was left asking, and they
+        cannot be used as they are now."""
         self.cut_short: Why | None = None
         """Why it was told to end before its time."""
 
@@ -109,7 +110,6 @@ class Turns:
         """Have done with a turn that no process has: one that ran is ended, and one that asked goes on asking.
 
         Raises:
-            ConfigError: its settings cannot be used as they are now.
             StoreFailed: its end cannot be written down.
         """
         if self.running is not None:
@@ -117,11 +117,19 @@ class Turns:
         if self._book.folds.state.phase is Phase.RUNNING:
             await self._book.append(*end_of_cut(self._book, "restarted"))
         elif self._book.folds.state.phase is Phase.ASKING:
-            settings = self._choices.of(self._book.folds.wishes.of_turn).settings
+            try:
+                settings = self._of_turn()
+            except ConfigError as error:
+                log.warning("%s: what was left asking can be ended, but not go on: %s", self._book.id, error)
+                settings = None
             self._begin(settings, self._go_on(settings))
             await asyncio.sleep(0)  # it asks before anybody answers
 
-    def _begin(self, settings: Settings, work: Awaitable[TurnEnded]) -> Turn:
+    def _of_turn(self) -> Settings:
+        """Raises ConfigError: they cannot be used as they are now."""
+        return self._choices.of(self._book.folds.wishes.of_turn).settings
+
+    def _begin(self, settings: Settings | None, work: Awaitable[TurnEnded]) -> Turn:
         event_id = self._book.folds.state.event_id
         assert event_id is not None  # a turn has started
         self._means.neighbours.tell(self._book.id)
@@ -144,14 +152,32 @@ class Turns:
             model, ask_to_go_on = self.model_for(settings), self._permits.to_go_on(settings)
             return await run_turn(self._book, model, hands, settings, self._means.clock, meter, ask_to_go_on)
 
-    async def _go_on(self, settings: Settings) -> TurnEnded:
+    async def _go_on(self, settings: Settings | None) -> TurnEnded:
         """With a turn that was left while it waited for an answer."""
         question = self._questions.open
         assert question is not None  # by the phase
-        answered = await self._questions.ask_again(settings.approvals)
-        if isinstance(reached := question.shown, LimitReached) and not answered.is_yes:
+        approvals = Approvals(on_timeout="hold") if settings is None else settings.approvals
+        said = await self._questions.ask_again(approvals)
+        if isinstance(reached := question.shown, LimitReached) and not said.is_yes:
             return await end_at(reached, self._book)
-        return await self._work(settings, Resumed(question.asked, answered))
+        return await self._work(settings or self._of_turn(), Resumed(question.asked, said))
+
+    def answer(
+        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+    ) -> asyncio.Future[None]:
+        """Settle what the running turn asks. The result is there when that is on disk.
+
+        Raises:
+            UnknownQuestion, QuestionIsSettled: it does not ask that.
+            ConfigError: it would go on, and its settings cannot be used as they are now.
+        """
+        question = self._questions.find(approval_id)
+        ends = decision == "abort" or (
+            isinstance(question.shown, LimitReached) and not answered(decision, reason).is_yes
+        )
+        if (turn := self.running) is not None and turn.settings is None and not ends:
+            turn.settings = self._of_turn()
+        return self._questions.settle(approval_id, decision, by=by, reason=reason)
 
     # --- ending ------------------------------------------------------------------------
 
@@ -206,11 +232,12 @@ class Turns:
         elif isinstance(bug := turn.work.exception(), Fenced):
             log.warning("%s: %s", self._book.id, bug)  # who took over has written the end, or will
         elif bug is not None:
-            if not isinstance(bug, StoreFailed):
+            is_known = isinstance(bug, StoreFailed | ConfigError)
+            if not is_known:
                 log.error("turn of %s failed", self._book.id, exc_info=bug)
-            message = str(bug) if isinstance(bug, StoreFailed) else f"internal error: {type(bug).__name__}: {bug}"
+            message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
             await self._write_end(lambda: end_of_failed(self._book, sayable(message)))
-        elif (ended := turn.work.result()).why == "done" and turn.settings.notify:
+        elif (ended := turn.work.result()).why == "done" and turn.settings is not None and turn.settings.notify:
             inputs = tuple(self._book.folds.state.inputs.values())
             run_notify_program(turn.settings.notify, turn.event_id, inputs, ended)
 

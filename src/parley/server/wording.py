@@ -10,12 +10,13 @@ from msgspec.structs import asdict
 
 from parley.conversation.questions import Question
 from parley.server.times import iso
-from parley.server.visible import one_line, quoted, quoted_command
+from parley.server.visible import one_line, quoted_command
 from parley.wire import tools
 from parley.wire.elicitation import FULL_SCHEMA, PLAIN_SCHEMA, ElicitationParams, QuestionFields
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import encode
+from parley.wire.text import quoted
 
 __all__ = ["elicitation", "listed"]
 

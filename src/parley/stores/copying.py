@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from threading import Event
+from typing import Final
 
+from parley.errors import StoreFailed
 from parley.stores.home import sync_directory
 
 __all__ = ["copy_to"]
 
+STEP_PAGES: Final = 1000
+"""How much is copied before it is looked whether that is still wanted: some megabytes."""
 
-def copy_to(db: sqlite3.Connection, path: str) -> bool:
+
+def copy_to(db: sqlite3.Connection, path: str, given_up: Event) -> bool:
     """Write the whole database as of one moment into one file, which has its name when it is complete.
 
     Says whether it did: a file that is there stays as it is.
+
+    Raises:
+        StoreFailed: it was given up, and nothing of it is left.
     """
+
+    def refuse_in_vain(*_: int) -> None:
+        if given_up.is_set():
+            raise StoreFailed("the copy was given up")
+
     if os.path.lexists(path):
         return False
+    db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on the moment is this one
     unfinished = f"{path}.{os.getpid()}.part"
     os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     try:
         copy = sqlite3.connect(unfinished, isolation_level=None)
         try:
             copy.execute("PRAGMA synchronous = OFF")  # the whole file is synced below
-            db.backup(copy)
+            db.backup(copy, pages=STEP_PAGES, progress=refuse_in_vain)
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:
             copy.close()
@@ -32,6 +47,7 @@ def copy_to(db: sqlite3.Connection, path: str) -> bool:
             os.fsync(fd)
         finally:
             os.close(fd)
+        refuse_in_vain()
         os.rename(unfinished, path)
     except BaseException:
         for leftover in (unfinished, f"{unfinished}-journal", f"{unfinished}-wal", f"{unfinished}-shm"):

@@ -17,6 +17,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED, said
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
@@ -102,6 +103,7 @@ class MemoryStore:
     async def find(self, query: Query) -> Found:
         self._refuse_when_closed()
         text = None if query.text is None else query.text.casefold()
+        cwd = None if query.cwd is None else plain_path(query.cwd)
         found = [
             Listed(
                 conversation_id=conversation_id,
@@ -112,7 +114,7 @@ class MemoryStore:
             for conversation_id, kept in self._kept.items()
             if query.archived in (None, kept.archived)
             and (query.asked is None or _asks(kept, query.asked))
-            and query.cwd in (None, kept.summary.cwd)
+            and (cwd is None or cwd == plain_path(kept.summary.cwd))
             and query.state in (None, kept.summary.state)
             and (text is None or _mentions(kept, text))
         ]

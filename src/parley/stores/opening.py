@@ -13,14 +13,16 @@ from queue import SimpleQueue
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
-from parley.errors import BadHome
+import parley.stores.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
+from parley.errors import BadHome, StoreFailed
 from parley.stores.home import prepare_home, sync_directory
 from parley.stores.locks import Owners, WriteLock, owners_of
+from parley.stores.paths import plain_path
 from parley.stores.refusals import refused, refused_at_opening
 from parley.stores.schema import MIGRATIONS
 from parley.stores.wording import said
 
-__all__ = ["DATABASE", "Opened", "open_home"]
+__all__ = ["DATABASE", "Opened", "look_at_database", "open_home"]
 
 DATABASE: Final = "parley.db"
 
@@ -43,6 +45,8 @@ class Opened:
         self, home: str, lock: WriteLock, owners: Owners, writer: Connection, readers: list[Connection]
     ) -> None:
         self.home, self.lock, self.owners, self.writer = home, lock, owners, writer
+        self._path = os.path.join(home, DATABASE)
+        self._file = os.stat(self._path)
         self._readers = readers
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for reader in readers:
@@ -63,6 +67,19 @@ class Opened:
             raise refused(self.home, error) from error
         finally:
             self._free.put(db)
+
+    def refuse_what_would_be_lost(self) -> None:
+        """Called under the lock, before anything is written.
+
+        Raises:
+            StoreFailed: the database is not in its place any more, and nobody would ever read what is written.
+        """
+        try:
+            in_place = os.path.samestat(os.stat(self._path), self._file)
+        except FileNotFoundError:
+            in_place = False
+        if not in_place:
+            raise StoreFailed(f"{self._path} was removed or replaced while it was open; start Parley anew")
 
     def close(self) -> None:
         """Wait for those that read, then let go of the database. The locks of conversations are left."""
@@ -90,6 +107,8 @@ def open_home(home: str) -> Opened:
         with lock:
             try:
                 _open_all(home, connections)
+                writer, *readers = connections
+                return Opened(home, lock, owners, writer, readers)
             except BaseException:
                 for db in connections:
                     db.close()
@@ -100,8 +119,28 @@ def open_home(home: str) -> Opened:
         if lock is not None:
             lock.close()
         raise refused_at_opening(home, error) from error
-    writer, *readers = connections
-    return Opened(home, lock, owners, writer, readers)
+
+
+def look_at_database(home: str) -> None:
+    """See whether the database of a home, if there is one, can be opened; nothing is changed, locked or waited for.
+
+    Raises:
+        BadHome: it cannot, with the reason.
+        StoreFailed: the system refuses for the moment.
+    """
+    from urllib.parse import quote  # only for whoever looks
+
+    path = os.path.join(home, DATABASE)
+    if not os.path.lexists(path):
+        return
+    try:
+        db = sqlite3.connect(f"file:{quote(path)}?mode=rw&immutable=1", uri=True)
+        try:
+            _version(home, db)
+        finally:
+            db.close()
+    except Exception as error:
+        raise refused_at_opening(home, error) from error
 
 
 def _open_all(home: str, connections: list[Connection]) -> None:
@@ -113,6 +152,7 @@ def _open_all(home: str, connections: list[Connection]) -> None:
         reader = _connect(path, connections)
         reader.execute("PRAGMA query_only = ON")
         reader.execute("SELECT count(*) FROM removed").fetchone()
+        reader.create_function("plain_path", 1, plain_path, deterministic=True)
         reader.create_function("said", 2, said, deterministic=True)
         reader.create_function("holds", 2, lambda text, title: text in title.casefold(), deterministic=True)
 
@@ -140,7 +180,13 @@ def _connect(path: str, connections: list[Connection]) -> Connection:
     return db
 
 
-def _migrate(home: str, db: Connection) -> None:
+def _version(home: str, db: Connection) -> int:
+    """How many migrations it has seen.
+
+    Raises:
+        BadHome: more than there are here, or it is of another program.
+    """
+    version: int
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         raise BadHome(
@@ -148,9 +194,14 @@ def _migrate(home: str, db: Connection) -> None:
             f"the conversations here were written by a newer version of Parley "
             f"(format {version}; this one knows {len(MIGRATIONS)})",
         )
+    if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise BadHome(home, f"{DATABASE} is not a database of Parley")
+    return version
+
+
+def _migrate(home: str, db: Connection) -> None:
+    version = _version(home, db)
     if version == 0:
-        if db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise BadHome(home, f"{DATABASE} is not a database of Parley")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":

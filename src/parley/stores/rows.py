@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
-from parley.errors import Fenced, StoreFailed, UnknownConversation
+from parley.errors import Fenced, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import PAGE, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores.batch import Batch
+from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED
 from parley.wire.ids import ConversationId, Seq
 
@@ -154,7 +155,10 @@ def owner_in(db: Connection, row: int) -> Owner | None:
 def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
     from parley.stores.blobs import mended, unpacked
 
-    row = row_of(db, conversation_id)
+    kept = db.execute("SELECT row, last FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+    if kept is None:
+        raise UnknownConversation(conversation_id)
+    row, last = kept
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     for seq, offset, digest in db.execute(
         "SELECT seq, offset, hash FROM cuts WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset",
@@ -163,20 +167,31 @@ def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) 
         cuts.setdefault(seq, []).append((offset, digest))
 
     def blob(digest: bytes) -> bytes:
-        return unpacked(db.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()[0])
+        packed = db.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
+        if packed is None:
+            raise ValueError("a blob is missing")
+        return unpacked(packed[0])
 
     found: list[Entry] = []
-    size = 0
+    size, due = 0, after + 1
     for seq, at, kind, is_event, body in db.execute(
         "SELECT seq, at, type, is_event, body FROM entries WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?",
         (row, after, PAGE),
     ):
-        if seq in cuts:
-            body = mended(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
-        found.append(Entry.kept(seq, at, kind, is_event=bool(is_event), body=body))
+        if seq != due:
+            break
+        try:
+            if seq in cuts:
+                body = mended(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
+            found.append(Entry.kept(seq, at, kind, is_event=bool(is_event), body=body))
+        except ValueError as error:
+            raise Unreadable(conversation_id, f"entry {seq} is damaged ({error})") from error
+        due += 1
         size += len(body)
         if size > PAGE_BYTES:
             break
+    if not found and after < last:
+        raise Unreadable(conversation_id, f"entry {due} is missing")
     return found
 
 
@@ -209,8 +224,8 @@ def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
         where.append(_ASKS)
         values.append(query.asked.encode())
     if query.cwd is not None:
-        where.append("cwd = ?")
-        values.append(query.cwd)
+        where.append("plain_path(cwd) = ?")
+        values.append(plain_path(query.cwd))
     if query.state is not None:
         where.append("state = ?")
         values.append(query.state)

@@ -14,6 +14,7 @@ import time
 from asyncio import Future, Task
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from parley.conversation.log import Entry
@@ -94,6 +95,7 @@ class SqliteStore:
     async def _take(self, opened: Opened, row: int) -> None:
         """Take the lock of a conversation, or say who has it."""
         for _ in range(TRIES):
+            self._refuse_when_closed()
             if opened.owners.take(row):
                 return
             owner = await self._read(partial(rows.owner_in, row=row))
@@ -188,16 +190,29 @@ class SqliteStore:
     async def backup(self, path: str) -> None:
         """Write a consistent copy, which is complete as soon as it is there.
 
+        Where the caller is cancelled, nothing of it is left; a copy that is complete by then stays, and counts.
+
         Raises:
             FileExistsError: something of that name exists; it stays as it is.
         """
+        given_up = Event()
 
         def copy(db: Connection) -> bool:
             from parley.stores.copying import copy_to
 
-            return copy_to(db, path)
+            return copy_to(db, path, given_up)
 
-        if not await self._read(copy):
+        opened = await self._opened()
+        copying = asyncio.get_running_loop().run_in_executor(opened.pool, opened.read, copy)
+        try:
+            is_new = await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            given_up.set()
+            await asyncio.wait((copying,))
+            if copying.exception() is not None:
+                raise
+            is_new = copying.result()
+        if not is_new:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
     async def close(self) -> None:
@@ -219,11 +234,15 @@ class SqliteStore:
         """Done or not done, also where the caller is cancelled."""
         return await asyncio.shield(self._writer.submit(work, batch))
 
-    async def _opened(self) -> Opened:
+    def _refuse_when_closed(self) -> None:
         if self._closed:
             raise StoreFailed("the store is closed")
+
+    async def _opened(self) -> Opened:
+        """What can be used until something is awaited."""
         if self._writer.opened is None:
             await self._write(lambda db: None)
+        self._refuse_when_closed()
         assert self._writer.opened is not None
         return self._writer.opened
 

@@ -32,6 +32,6 @@ def said(text: str, body: bytes) -> bool:
     """Whether the text, which was casefolded, stands in the event of one of those types."""
     try:
         event = _decoder.decode(body)
-    except msgspec.DecodeError:
-        return False  # an event of a newer version
+    except ValueError:
+        return False  # an event of a newer version, or a damaged one
     return text in event.message.casefold() or any(text in item.text.casefold() for item in event.content)

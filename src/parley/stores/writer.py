@@ -34,6 +34,9 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 COMMIT_BYTES: Final = 16 * 1024
 """What the smallest transaction adds to that log: some pages."""
 
+INDEX_BYTES: Final = 4096
+"""What a batch adds besides what is in it: the page of the index on which its conversation ends."""
+
 CLOSE_SECONDS: Final = 10.0
 """How long closing waits where another process was stopped while it holds the write lock."""
 
@@ -161,10 +164,14 @@ class Writer:
             with self.opened.lock:
                 if self._given_up:
                     return
+                self.opened.refuse_what_would_be_lost()
                 outcomes += self._transaction(self.opened.writer, packed)
-                self._tell(_settle, outcomes)
-                outcomes = []
-                self._checkpoint_if_due(self.opened.writer)
+            # The loop takes the interpreter as soon as it is told; no other process waits for the lock meanwhile.
+            self._tell(_settle, outcomes)
+            outcomes = []
+            if self._grown >= CHECKPOINT_BYTES:
+                with self.opened.lock:
+                    self._checkpoint(self.opened.writer)
         except Exception as error:
             told = {future for future, _, _ in outcomes}
             why = refused(self._home, error)
@@ -198,12 +205,12 @@ class Writer:
                     raise
                 outcomes.append((job.future, None, error))
             if job.batch is not None:
-                self._grown += job.batch.size
+                self._grown += job.batch.size + INDEX_BYTES
         db.execute("COMMIT")
         return outcomes
 
-    def _checkpoint_if_due(self, db: Connection) -> None:
-        if self._grown < CHECKPOINT_BYTES:
+    def _checkpoint(self, db: Connection) -> None:
+        if self._given_up:
             return
         self._grown = 0
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
-from parley.errors import BadArguments, CommandNotStarted
+from parley.errors import BadArguments, CommandNotStarted, os_detail
 from parley.ports.commands import Command, Commands, Ended
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk, Granted, RunCommand
@@ -49,6 +49,9 @@ LOCAL_SHELL: Final = "local_shell"
 """What calls of the shell that some models were taught are named."""
 NOT_FOUND: Final = 127
 """The exit code by which shells say that there is no such program: no sandbox is to blame for that."""
+
+
+_TIMED_OUT: Final = "sandbox error: command timed out"
 
 
 class AppliesPatches(Protocol):
@@ -88,7 +91,10 @@ class Shell:
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         settings = self._desk.settings
-        cwd = _directory(settings.cwd, wanted.workdir)
+        try:
+            cwd = _directory(settings.cwd, wanted.workdir)
+        except OSError as error:
+            return sayable(f"execution error: {wanted.workdir} cannot be looked at: {os_detail(error)}")
         if (patch := patch_in(wanted.command)) is not None:
             return await self._patches.apply(call.call_id, patch, workdir=cwd)
         env = self._env(network=True)
@@ -211,7 +217,11 @@ def _wanted(call: CallItem) -> _Wanted:
 
 
 def _directory(cwd: str, workdir: str | None) -> str:
-    """Where a command runs; where the call says so, behind all links: whoever is asked must see where that is."""
+    """Where a command runs; where the call says so, behind all links: whoever is asked must see where that is.
+
+    Raises:
+        OSError: somebody moves a directory on the way about just now.
+    """
     if not workdir:
         return cwd
     try:
@@ -254,10 +264,11 @@ def _outcome(
         told = f"command timed out after {int(wanted.timeout_ms)} milliseconds"
         if settings.approval_policy in ("never", "on-request"):
             told = failed_in_sandbox("command timed out", bounds)
-        return _Outcome(told=told, stderr="sandbox error: command timed out")
+        return _Outcome(told=_with(ended.remarks, told), stderr=_with(ended.remarks, _TIMED_OUT))
     if ended.exit_code is None:
         why = "command was killed by a signal"
-        return _Outcome(told=failed_in_sandbox(why, bounds), stderr=f"sandbox error: {why}")
+        told = failed_in_sandbox(why, bounds)
+        return _Outcome(told=_with(ended.remarks, told), stderr=_with(ended.remarks, f"sandbox error: {why}"))
     said = {output.stream: output for output in kept.streams} if kept else {}
     stdout, stderr = said.get("stdout"), said.get("stderr")
     shown_stderr = for_end_event(stderr) if stderr else ""
@@ -272,6 +283,11 @@ def _outcome(
         exit_code=ended.exit_code,
         seconds=ended.seconds,
     )
+
+
+def _with(remarks: Sequence[str], told: str) -> str:
+    """What is told of a command of whose output nothing is."""
+    return "\n".join((told, *remarks))
 
 
 def _told(stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:

@@ -76,6 +76,8 @@ def _with_meta(schema: dict[str, Any], annotations: tuple[Any, ...]) -> dict[str
             schema["minimum"] = meta.ge
         if meta.le is not None:
             schema["maximum"] = meta.le
+        if meta.max_length is not None:
+            schema["maxLength"] = meta.max_length
     return schema
 
 

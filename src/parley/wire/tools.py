@@ -173,7 +173,9 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 
 class ConversationsListArguments(Struct, frozen=True, kw_only=True):
-    limit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="How many at most (default 50).")] = None
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="How many at most (default 50).")
+    ] = None
     cursor: Annotated[str | None, Meta(description="`next_cursor` of the page before.")] = None
     cwd: Annotated[str | None, Meta(description="Only those in this working directory.")] = None
     text: Annotated[str | None, Meta(description="Only those with this in title or messages.")] = None

@@ -171,10 +171,18 @@ def drawn(*, words: int, seed: int) -> list[bytes]:
     [
         pytest.param(lambda: (distinct(), [b"new " + line for line in distinct()]), id="nothing in common"),
         pytest.param(lambda: (distinct(), shuffled()), id="shuffled"),
-        pytest.param(lambda: (distinct(), distinct()[::-1]), id="reversed"),
-        pytest.param(lambda: (distinct(), distinct()[100_000:] + distinct(100_000)), id="halves swapped"),
+        pytest.param(lambda: (distinct(), distinct()[::-1]), id="reversed", marks=pytest.mark.long),
+        pytest.param(
+            lambda: (distinct(), distinct()[100_000:] + distinct(100_000)),
+            id="halves swapped",
+            marks=pytest.mark.long,
+        ),
         pytest.param(lambda: (drawn(words=2, seed=1), drawn(words=2, seed=2)), id="two words"),
-        pytest.param(lambda: (drawn(words=500, seed=1), drawn(words=500, seed=2)), id="five hundred words"),
+        pytest.param(
+            lambda: (drawn(words=500, seed=1), drawn(words=500, seed=2)),
+            id="five hundred words",
+            marks=pytest.mark.long,
+        ),
         pytest.param(lambda: (distinct(7) * 5_600, distinct(8) * 5_000), id="periods of seven and eight"),
         pytest.param(
             lambda: (distinct(1) * 200_000, (distinct(1) * 99 + distinct(2)[1:]) * 2_000), id="slides everywhere"

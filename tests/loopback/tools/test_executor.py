@@ -317,7 +317,7 @@ async def test_no_descriptor_is_left_of_any_command(executor: Executor) -> None:
     ]
     await ran(executor, "true")
     before = open_descriptors()
-    for number in range(200):
+    for number in range(80):
         await kinds[number % len(kinds)]()  # type: ignore[misc]  # each is a coroutine
 
     assert open_descriptors() == before

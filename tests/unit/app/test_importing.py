@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from asyncio import Future
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from kit.events import agent_message, user_message
 from kit.logs import AT
-from kit.records import settings_chosen, turn_started
+from kit.questions import approval_id, command_question, question_settled
+from kit.records import call, call_output, model_said, settings_chosen, turn_started
+from kit.rollouts import SESSION, rollout, user
 from parley.app.files.importing import Imported, Outcome, import_file
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
 from parley.conversation.exported import ExportHead, entry_line, head_line
-from parley.conversation.log import Entry, Log
+from parley.conversation.folds import Folds
+from parley.conversation.log import Entry, Happened, Log
 from parley.conversation.records import SettingsChosen
+from parley.conversation.state import Phase
 from parley.errors import StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Lease, Query, Summary
 from parley.stores.memory import MemoryStore
-from parley.wire.ids import ConversationId, Seq
+from parley.wire.events import ApprovalSettled
+from parley.wire.ids import START, CallId, ConversationId, Seq
 from parley.wire.jsonrpc import encode
 
 ID = ConversationId(str(UUID(int=7)))
+ASKED = re.compile(rb'"approval_id":"([^"]*)"')
 
 
 class Filling(MemoryStore):
@@ -60,11 +69,11 @@ def settings(tmp_path: Path) -> Settings:
     return loader.choose(Wanted()).settings
 
 
-def write_export(path: Path, chosen: SettingsChosen, *, texts: int) -> str:
+def write_export(path: Path, chosen: SettingsChosen, *more: Happened, texts: int = 0, at: float = AT) -> str:
     """An export whose turn runs."""
     log = Log()
     talk = (agent_message(str(number)) for number in range(texts))
-    log.append((chosen, turn_started(), user_message("go"), *talk), at=AT)
+    log.append((chosen, turn_started(), user_message("go"), *talk, *more), at=at)
     head = ExportHead(conversation_id=ID, last=log.last, exported_at=AT, archived=False, title="", cwd="", model="")
     path.write_bytes(b"".join((head_line(head), *map(entry_line, log.entries))))
     return str(path)
@@ -148,12 +157,172 @@ async def test_what_has_gone_on_here_is_here_already(long_file: str, settings: S
     assert again == Imported(Outcome.ALREADY_HERE, f"already here as {ID}")
 
 
-async def test_settings_that_nobody_can_ask_for_are_refused(tmp_path: Path, settings: Settings) -> None:
-    chosen = SettingsChosen(model="m", cwd="/project", asked={"cwd": 7})
+async def test_what_a_killed_import_has_left_is_finished_by_the_next(long_file: str, settings: Settings) -> None:
+    killed = Filling(can_delete=False)
+    await import_file(killed, long_file, settings)
+    home = MemoryStore()
+    await home.create(ID, await killed.read(ID, after=START), (await killed.head(ID)).summary)
+
+    imported = await import_file(home, long_file, settings)
+
+    assert imported == Imported(Outcome.IMPORTED, f"imported as {ID}, {2 * PAGE + 3} entries")
+    assert [one.conversation_id for one in (await home.find(Query())).page] == [ID]
+    assert ((await home.head(ID)).last, (await home.head(ID)).owner) == (2 * PAGE + 3, None)
+
+
+async def test_what_somebody_writes_at_this_moment_is_not_taken_from_them(
+    long_file: str, settings: Settings
+) -> None:
+    store = Filling(hangs=True)
+    first = asyncio.ensure_future(import_file(store, long_file, settings))
+    async with asyncio.timeout(20):
+        await store.waiting.wait()
+        second = await import_file(store, long_file, settings)
+    first.cancel()
+    await asyncio.wait({first})
+
+    assert second.outcome is Outcome.FAILED
+    assert (await store.find(Query())).page == ()
+
+
+async def test_an_older_state_of_a_conversation_is_left_alone(tmp_path: Path, settings: Settings) -> None:
+    store = MemoryStore()
+    older = write_export(tmp_path / "older.jsonl", settings_chosen(), texts=1)
+    newer = write_export(tmp_path / "newer.jsonl", settings_chosen(), agent_message("more"), texts=1, at=AT + 1)
+    await import_file(store, older, settings)
+    before = await store.head(ID)
+
+    imported = await import_file(store, newer, settings)
+
+    assert f", since {ID} is another conversation here" in imported.text
+    assert await store.head(ID) == before
+
+
+QUESTION: Sequence[Happened] = (
+    model_said(call("call1")),
+    model_said(call("call2")),
+    *command_question(1, "rm", "x"),
+    question_settled(1, "denied"),
+    ApprovalSettled(approval_id=approval_id(1), call_id=CallId("call1"), decision="denied", by="client"),
+    call_output("call1", "no"),
+    *command_question(2, "rm", "y"),
+)
+
+
+async def test_a_file_that_was_given_another_id_is_known_by_it_the_next_time(
+    tmp_path: Path, settings: Settings
+) -> None:
+    store = MemoryStore()
+    files = [
+        write_export(tmp_path / f"{one}.jsonl", settings_chosen(), agent_message(one), *QUESTION) for one in "abc"
+    ]
+    first = [await import_file(store, file, settings) for file in files]
+    count = len((await store.find(Query())).page)
+
+    again = [await import_file(store, file, settings) for file in files]
+
+    assert [one.outcome for one in first] == [Outcome.IMPORTED] * 3
+    assert [one.outcome for one in again] == [Outcome.ALREADY_HERE] * 3
+    assert count == len((await store.find(Query())).page) == 3
+
+
+def questions_in(entries: Sequence[Entry]) -> list[bytes]:
+    """Their ids, wherever they are named."""
+    return [found for entry in entries for found in ASKED.findall(entry.body)]
+
+
+async def test_the_questions_of_a_copy_are_its_own(tmp_path: Path, settings: Settings) -> None:
+    store = MemoryStore()
+    path = write_export(tmp_path / "asking.jsonl", settings_chosen(), *QUESTION)
+    await import_file(store, path, settings)
+
+    copied = await import_file(store, path, settings, new_id=True)
+
+    copy = ConversationId(copied.text.removeprefix("imported as ")[:36])
+    entries = await store.read(copy, after=START)
+    theirs, own = questions_in(await store.read(ID, after=START)), questions_in(entries)
+    folded = Folds()
+    folded.replay(entries)
+    assert [theirs.index(one) for one in theirs] == [own.index(one) for one in own] == [0, 0, 0, 3]
+    assert not set(theirs) & set(own)
+    assert folded.state.phase is Phase.ASKING
+
+
+async def test_somebody_who_has_enough_need_not_wait_until_a_file_is_read(
+    long_file: str, settings: Settings
+) -> None:
+    store = MemoryStore()
+    importing = asyncio.ensure_future(import_file(store, long_file, settings))
+    await asyncio.sleep(0)
+    importing.cancel()
+    await asyncio.wait({importing})
+
+    assert importing.cancelled()
+    assert (await store.find(Query())).page == ()
+
+
+@pytest.mark.parametrize("at", [1e300, -1.0])
+async def test_a_time_that_no_calendar_has_is_refused_with_its_line(
+    tmp_path: Path, settings: Settings, at: float
+) -> None:
+    path = write_export(tmp_path / "late.jsonl", settings_chosen(), texts=1, at=at)
+
+    imported = await import_file(MemoryStore(), path, settings)
+
+    assert imported.outcome is Outcome.FAILED
+    assert imported.text.startswith("line 2: not an entry: Expected `float` ")
+
+
+@pytest.mark.parametrize("timestamp", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-01-01"])
+async def test_a_session_of_no_calendar_is_refused(tmp_path: Path, settings: Settings, timestamp: str) -> None:
+    path = tmp_path / "rollout.jsonl"
+    path.write_bytes(b"".join(rollout(user("go"), session={**SESSION, "timestamp": timestamp})))
+
+    imported = await import_file(MemoryStore(), str(path), settings)
+
+    assert imported == Imported(Outcome.FAILED, f"line 1: {timestamp!r} is not a time")
+
+
+async def test_secrets_in_a_file_are_not_taken_over(tmp_path: Path, settings: Settings) -> None:
+    store = MemoryStore()
+    provider = {"base_url": "http://localhost:1", "http_headers": {"a": "sesame"}, "bearer_token": "sesame"}
+    chosen = settings_chosen(config={"model_providers.p": provider, "notify": ["say"]})
+    path = write_export(tmp_path / "secret.jsonl", chosen, texts=1)
+
+    await import_file(store, path, settings)
+
+    kept = msgspec.json.decode((await store.read(ID, after=START))[0].body)
+    assert kept["asked"] == {"config": {"model_providers.p": {"base_url": "http://localhost:1"}, "notify": ["say"]}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"cwd": 7}, "Expected `str | null`, got `int` - at `$.cwd`"),
+        (
+            {"sandbox": "nope"},
+            "`sandbox`: unknown variant `nope`, expected one of "
+            "`read-only`, `workspace-write`, `danger-full-access`",
+        ),
+        (
+            {"config": {"limits.turn_calls": -1}},
+            "config argument: `limits.turn_calls`: invalid value: integer `-1`, "
+            "expected an integer from 0 to 9223372036854775807",
+        ),
+    ],
+)
+async def test_settings_that_nobody_can_ask_for_are_refused(
+    tmp_path: Path, settings: Settings, asked: dict[str, Any], why: str
+) -> None:
+    chosen = SettingsChosen(model="m", cwd="/project", asked=asked)
     path = write_export(tmp_path / "odd.jsonl", chosen, texts=1)
 
     imported = await import_file(MemoryStore(), path, settings)
 
-    assert imported == Imported(
-        Outcome.FAILED, "line 2: settings that nobody can ask for: Expected `str | null`, got `int` - at `$.cwd`"
-    )
+    assert imported == Imported(Outcome.FAILED, f"line 2: settings that nobody can ask for: {why}")
+
+
+async def test_a_profile_that_is_not_here_may_be_asked_for(tmp_path: Path, settings: Settings) -> None:
+    path = write_export(tmp_path / "other.jsonl", settings_chosen(profile="elsewhere"), texts=1)
+
+    assert (await import_file(MemoryStore(), path, settings)).outcome is Outcome.IMPORTED

@@ -108,7 +108,19 @@ from unit.config.home import Home
         ('experimental_resume = "x"', "`experimental_resume`: experimental_resume is not supported yet"),
         ("mcp_servers.docs = 1", "`mcp_servers.docs`: invalid type: integer `1`, expected a map"),
         ('mcp_servers.docs.args = "x"', '`mcp_servers.docs.args`: invalid type: string "x", expected a sequence'),
-        ("mcp_servers.docs.env.A = 1", "`mcp_servers.docs.env.A`: invalid type: integer `1`, expected a string"),
+        ("mcp_servers.docs.env.A = 1", "`mcp_servers.docs.env.A`: invalid type: integer, expected a string"),
+        (
+            "mcp_servers.docs.env = 'A=`sesame'",
+            "`mcp_servers.docs.env`: invalid type: string, expected a map",
+        ),
+        (
+            "shell_environment_policy.set.A = 1.5",
+            "`shell_environment_policy.set.A`: invalid type: floating point, expected a string",
+        ),
+        (
+            r'shell_environment_policy.set.A = "sesame\u0000"',
+            "`shell_environment_policy.set.A`: invalid value: string, expected a string without NUL",
+        ),
         (
             'shell_environment_policy.inherit = "most"',
             "`shell_environment_policy.inherit`: unknown variant `most`, "
@@ -159,7 +171,7 @@ from unit.config.home import Home
         ),
         (
             "model_providers.x.http_headers.a = 1",
-            "`model_providers.x.http_headers.a`: invalid type: integer `1`, expected a string",
+            "`model_providers.x.http_headers.a`: invalid type: integer, expected a string",
         ),
         (
             "model_providers.x.request_max_retries = 101",

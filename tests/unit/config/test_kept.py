@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -41,16 +42,26 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "a server by its name": {"mcp_servers.s": {**SERVER, "env": {"TOKEN": SECRET}}},
     "a server with dots": {"mcp_servers.s": SERVER, "mcp_servers.s.env.TOKEN": SECRET},
     "a server called env": {"mcp_servers.env": {**SERVER, "env": {"TOKEN": SECRET}}},
+    "an address with a password": {
+        **P,
+        "model_providers.p": {**PROVIDER, "base_url": f"http://me:{SECRET}@localhost:1"},
+    },
+    "an address of a server": {"mcp_servers.s.url": f"https://{SECRET}@localhost/mcp?a=b"},
     "nothing else": {"mcp_servers.s": SERVER, "mcp_servers": {"s": {"env": {"TOKEN": SECRET}}}},
 }
 
 
 def without_secrets(settings: Settings) -> Settings:
+    provider, servers = settings.provider, settings.mcp_servers
     return replace(
         settings,
-        provider=replace(settings.provider, http_headers={}),
-        mcp_servers=tuple(replace(server, env={}) for server in settings.mcp_servers),
+        provider=replace(provider, http_headers={}, base_url=without_user(provider.base_url)),
+        mcp_servers=tuple(replace(server, env={}, url=without_user(server.url)) for server in servers),
     )
+
+
+def without_user(url: str | None) -> str | None:
+    return url and re.sub("//.*@", "//", url)
 
 
 def written(wanted: Wanted) -> dict[str, Any]:
@@ -86,7 +97,7 @@ EVERYTHING = Wanted(
         "approvals": {"timeout_seconds": 30},
         "sandbox_workspace_write.writable_roots": ["/tmp/a", "/tmp/b"],
         "shell_environment_policy": {"inherit": "core", "exclude": ["A*"]},
-        "tools": {},
+        "profiles.quick": {},
         "notify": ["say", "done"],
     },
 )
@@ -102,6 +113,22 @@ def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: Wante
 
     assert wanted_again(written(wanted)) == wanted
     assert home.resolve(wanted_again(written(wanted))) == home.resolve(wanted)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"tokens": SECRET},
+        {"tools": {"web_search": {"token": SECRET}}},
+        {"model_providers.p.experimental_bearer_token": SECRET},
+        {"model_providers.p": {**PROVIDER, "experimental_bearer_token": SECRET}},
+        {"mcp_servers": {"s": {**SERVER, "http_headers": HEADERS, "bearer_token": SECRET}}},
+        {"model.name": SECRET},
+    ],
+    ids=str,
+)
+def test_what_has_no_effect_is_not_kept(unknown: dict[str, Any]) -> None:
+    assert SECRET not in str(kept(Wanted(config={"model": "m", **unknown})))
 
 
 def test_what_was_not_asked_for_is_not_kept() -> None:

@@ -1,11 +1,12 @@
-"""Finding a message in a log, and the end of the turn that took it."""
+"""Finding a message in a log, the end of the turn that took it, and the title given since."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from kit.events import agent_message, user_message
-from kit.records import settings_chosen, turn_ended, turn_started
+from kit.records import renamed, settings_chosen, turn_ended, turn_started
 from parley.conversation.log import Entry, Log
 from parley.conversation.places import place_of, up_to
 from parley.errors import TurnIsRunning, UnknownMessage
@@ -46,6 +47,16 @@ def test_a_turn_is_all_up_to_its_end_and_the_last_one_where_none_is_named() -> N
     assert up_to(entries[:1], None) == entries[:1]
     with pytest.raises(UnknownMessage):
         up_to(entries, MessageId("c"))
+
+
+def test_a_title_given_behind_a_turn_comes_with_it_the_last_one_only() -> None:
+    log = two_turns()
+    log.append((renamed("Foxes"), renamed("Hares")), at=2.0)
+    title = log.entries[-1]
+
+    assert up_to(log.entries, None) == log.entries
+    assert up_to(log.entries, B) == [*log.entries[:8], replace(title, seq=Seq(9))]
+    assert up_to(log.entries, A) == [*log.entries[:4], replace(title, seq=Seq(5))]
 
 
 def test_a_turn_that_has_not_ended_has_no_end() -> None:

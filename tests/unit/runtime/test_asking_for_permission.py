@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kit.hands import NoCommands
 from kit.questions import command_question
 from kit.room import StandingClock
 from kit.stores import SlowStore
+from kit.trees import not_a_link
 from kit.turns import new_trust, questions_in
 from parley.config.load import Loader
 from parley.config.types import Approvals, Settings, Wanted
@@ -74,6 +76,21 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
     assert await verdict == Denied()
     asked: QuestionAsked = question.asked
     assert (asked.escalated, asked.has_failed) == (escalated, has_failed)
+
+
+async def test_a_yes_for_the_session_is_one_for_once_where_the_directory_is_moved_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.symlink(tmp_path, tmp_path / "link")
+    questions, trust = await questions_in(MemoryStore(), StandingClock()), new_trust()
+    permit = Permits(questions, NoCommands(), trust).for_turn(settings_in(tmp_path))
+    monkeypatch.setattr(os, "readlink", not_a_link)
+    verdict = asyncio.create_task(permit(run("touch", "a", cwd=str(tmp_path / "link"))))
+    await until(lambda: questions.open is not None)
+    assert questions.open is not None
+    questions.settle(questions.open.approval_id, "approved_for_session", by="tool")
+
+    assert (await verdict, trust.allowed) == (Granted(by_person=True), set())
 
 
 async def test_a_timeout_that_cannot_be_written_down_leaves_the_question_open_and_comes_again() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -311,3 +313,20 @@ async def test_what_cannot_be_followed_has_not_begun(how: str) -> None:
 
     assert two.ended == 0
     assert two.here.log.entries == two.there.log.entries
+
+
+async def test_nothing_is_kept_of_a_process_that_is_gone() -> None:
+    two = await Two().begin()
+    neighbours = Neighbours(two.owner)
+    following = asyncio.create_task(neighbours.follow(two.here, OWNER, over=two.over))
+    await two.owner.next()
+    two.owner.answers(Followed(last=Seq(4)))
+    await following
+    connection = weakref.ref(two.owner.hear.__self__)  # type: ignore[attr-defined]  # it is a method
+    two.owner.gone()
+    vars(two.owner).clear()  # the double has kept what it was given, too
+    del following, two
+    await asyncio.sleep(0)  # the loop lets go of what it has just done
+    gc.collect()
+
+    assert (connection(), neighbours.address) == (None, "of us")

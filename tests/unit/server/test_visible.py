@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.server.visible import harmless, one_line, quoted, quoted_command
+from parley.server.visible import harmless, one_line, quoted_command
+from parley.wire.text import quoted
 
 UNSEEN = {
     "newline": ("\n", r"\n"),

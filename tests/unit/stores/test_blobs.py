@@ -49,6 +49,13 @@ def test_a_long_run_is_cut_out_and_its_bytes_are_kept() -> None:
     assert (one.offset, one.blob.size, unpacked(one.blob.data)) == (30, len(image), image)
 
 
+def test_the_shortest_run_is_found_wherever_it_begins() -> None:
+    places = (*range(0, SHORTEST, 127), *range(SHORTEST // 2 - 2, SHORTEST // 2 + 2))
+    bodies = [b'"' * place + LONG[:SHORTEST] + b'"' for place in places]
+
+    assert [cut(body)[0] for body in bodies] == [b'"' * (place + 1) for place in places]
+
+
 def test_the_same_bytes_are_the_same_blob() -> None:
     (first,), (second,) = (cut(before + LONG)[1] for before in (b'"', b'{"other":"'))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from parley.errors import BadHome
-from parley.stores.opening import Opened, open_home
+from parley.stores.opening import Opened, look_at_database, open_home
 from parley.stores.schema import MIGRATIONS
 
 
@@ -53,3 +54,41 @@ def test_a_reader_sees_one_moment(opened: Opened) -> None:
         return [before, db.execute(count).fetchone()[0]]
 
     assert opened.read(counted_twice) == [0, 0]
+
+
+def test_a_look_at_a_database_changes_nothing_and_says_what_opening_would(tmp_path: Path) -> None:
+    def newer(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+
+    def foreign(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE x (y)")
+
+    def text(path: Path) -> None:
+        path.write_text("?" * 5000)
+
+    makers: dict[str, Callable[[Path], None]] = {
+        "newer": newer,
+        "foreign": foreign,
+        "text": text,
+        "directory": Path.mkdir,
+    }
+    for name, make in makers.items():
+        home = tmp_path / f"{name}?#%20"
+        home.mkdir()
+        make(home / "parley.db")
+
+        with pytest.raises(BadHome) as looked:
+            look_at_database(str(home))
+        assert [path.name for path in home.iterdir()] == ["parley.db"]
+        with pytest.raises(BadHome) as opened:
+            open_home(str(home))
+        assert str(looked.value) == str(opened.value)
+
+
+def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Opened, tmp_path: Path) -> None:
+    files = sorted(tmp_path.iterdir())
+    look_at_database(str(tmp_path))
+
+    assert sorted(tmp_path.iterdir()) == files

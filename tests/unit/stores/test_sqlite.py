@@ -9,14 +9,19 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
+from kit.running import PATIENCE_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query
+from parley.stores.copying import copy_to
+from parley.stores.locks import owners_of
 from parley.stores.sqlite import Freed, SqliteStore
 from parley.wire.ids import START, Seq
 
@@ -196,10 +201,62 @@ async def test_a_copy_does_not_overwrite_anything(store: SqliteStore, tmp_path: 
     assert sorted(modes(tmp_path)) == ["home", "mine"]
 
 
+@pytest.mark.parametrize("ticks", [1, 3, 10, 30])
+async def test_a_copy_that_is_not_wanted_any_more_is_whole_and_counts_or_is_not_there(
+    store: SqliteStore, tmp_path: Path, ticks: int
+) -> None:
+    await store.create(FIRST, [asked(1, IMAGE)], summary())
+    copying = asyncio.ensure_future(store.backup(str(tmp_path / "copy")))
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    copying.cancel()
+    await asyncio.wait((copying,))
+
+    left = ["home"] if copying.cancelled() else ["copy", "home"]
+    await store.close()
+    assert sorted(modes(tmp_path)) == left
+
+
+def test_a_copy_that_was_given_up_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    given_up = Event()
+    given_up.set()
+    with closing(sqlite3.connect(tmp_path / "home" / "parley.db")) as db:
+        db.execute("CREATE TABLE t (x)")
+        with pytest.raises(StoreFailed):
+            copy_to(db, str(tmp_path / "copy"), given_up)
+
+    assert sorted(modes(tmp_path)) == ["home"]
+
+
 async def test_a_log_is_found_by_what_stands_beside_an_image(store: SqliteStore) -> None:
     await store.create(FIRST, [asked(1, f"{IMAGE} Look at this")], summary())
 
     assert len((await store.find(Query(text="look at THIS"))).page) == 1
+
+
+async def test_whoever_reads_or_waits_for_a_lease_while_it_is_closed_is_told_so(
+    store: SqliteStore, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = asyncio.ensure_future(store.read(FIRST, after=START))
+    await asyncio.sleep(0)
+    await store.close()
+    again = SqliteStore(str(home))
+    await again.create(FIRST, [], summary())
+    others = owners_of(str(home))
+    assert others.take(1)  # and does not say who it is: it is asked again, after a while
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    with monkeypatch.context() as standing_still:
+        standing_still.setattr(loop, "time", lambda: now)
+        acquiring = asyncio.ensure_future(again.acquire(FIRST, address=""))
+        for _ in range(10):
+            await again.head(FIRST)
+        await again.close()
+    await asyncio.wait((reading, acquiring), timeout=PATIENCE_SECONDS)
+    others.close()
+
+    assert [str(one.exception()) for one in (reading, acquiring)] == [str(StoreFailed("the store is closed"))] * 2
 
 
 async def test_reading_far_behind_the_end_finds_nothing(store: SqliteStore) -> None:

@@ -9,8 +9,12 @@ from sqlite3 import Connection
 
 import pytest
 
+from kit.kept import answers, said, summary
 from parley.errors import Fenced, StoreFailed
-from parley.stores.writer import Writer
+from parley.ports.store import Lease
+from parley.stores.sqlite import SqliteStore
+from parley.stores.writer import CHECKPOINT_BYTES, Writer
+from parley.wire.ids import ConversationId
 
 
 @pytest.fixture
@@ -52,6 +56,24 @@ async def test_what_fails_after_a_change_takes_the_change_back_and_spoils_no_oth
 
     assert [type(one) for one in done] == [type(None), Fenced, ZeroDivisionError, StoreFailed, type(None)]
     assert await writer.submit(noted) == [1, 9]
+
+
+async def test_the_log_of_the_database_stays_small_while_many_conversations_grow(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path))
+    many, rounds = 300, 50  # so many that each conversation ends on a page of its own
+
+    async def begin(number: int) -> Lease:
+        name = ConversationId(f"{number}")
+        await store.create(name, answers(1, many), summary())
+        return await store.acquire(name, address="")
+
+    leases = await asyncio.gather(*map(begin, range(100)))
+    for seq in range(many + 1, many + rounds):
+        await asyncio.gather(*(store.append(lease, [said(seq, "more")], summary()) for lease in leases))
+    size = (tmp_path / "parley.db-wal").stat().st_size
+    await store.close()
+
+    assert size < 2 * CHECKPOINT_BYTES
 
 
 async def test_a_closed_writer_takes_nothing(writer: Writer) -> None:

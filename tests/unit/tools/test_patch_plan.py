@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.trees import patch, plant, tree
+from kit.trees import not_a_link, patch, plant, tree
 from parley.errors import PatchRefused
 from parley.tools.patch import limits
 from parley.tools.patch.commit import commit
@@ -579,6 +579,17 @@ def test_a_name_that_the_system_does_not_take_is_refused(work: Path) -> None:
     assert refusal(work, f"*** Add File: {name}", "+x") == (
         f"error: Failed to write file {work}/{name}: File name too long (os error 36)"
     )
+
+
+def test_where_the_working_directory_is_moved_about_nothing_is_changed(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(work)
+    monkeypatch.setattr(os, "readlink", not_a_link)
+    with pytest.raises(PatchRefused) as refused:
+        verify(patch("*** Add File: a", "+x"), workdir=str(work), cwd=f"{tmp_path}/link")
+
+    assert str(refused.value) == f"error: {tmp_path}/link cannot be looked at: Invalid argument (os error 22)"
 
 
 def test_a_call_cannot_be_in_a_directory_that_cannot_be(work: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from kit.model_peer import settings
 from kit.notebook import Appended, Notebook, Shown
 from kit.records import call
+from kit.trees import not_a_link
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import CannotConfine, CommandNotStarted
@@ -292,6 +294,32 @@ async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) 
         exit_code=-1,
         duration=ZERO,
     )
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        (Ended(timed_out=True, seconds=0.3, remarks=("one", "two")), "command timed out after 300 milliseconds"),
+        (
+            Ended(signal=9, seconds=0.3, remarks=("one", "two")),
+            "failed in sandbox None with execution error: command was killed by a signal",
+        ),
+    ],
+)
+async def test_what_was_put_back_is_told_also_of_a_command_whose_output_is_not(ends: Ended, told: str) -> None:
+    bench = Bench(ends=ends, approval_policy="untrusted")
+
+    assert await bench.call(command=["sleep", "20"], timeout=300) == f"{told}\none\ntwo"
+    assert bench.end.stderr.splitlines()[1:] == ["one", "two"]
+
+
+async def test_a_directory_that_is_moved_about_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    bench = Bench(cwd=str(tmp_path))
+    monkeypatch.setattr(os, "readlink", not_a_link)
+
+    told = await bench.call(command=["true"], workdir="link")
+    assert (told, bench.did) == ("execution error: link cannot be looked at: Invalid argument (os error 22)", [])
 
 
 async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_event() -> None:

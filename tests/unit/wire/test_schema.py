@@ -106,7 +106,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         {
             "type": "object",
             "properties": {
-                "limit": {**INTEGER, "minimum": 1},
+                "limit": {**INTEGER, "minimum": 1, "maximum": 10_000},
                 "cursor": STRING,
                 "cwd": STRING,
                 "text": STRING,

@@ -39,7 +39,10 @@ def is_out_of_reach(
 def lies_out_of_reach(path: str, writable: Sequence[str]) -> bool:
     """Whether neither the file nor, if it is a link, the link itself lies below a writable directory."""
     folder, name = os.path.split(path)
-    ways = PurePath(os.path.realpath(folder), name), PurePath(os.path.realpath(path))
+    try:
+        ways = PurePath(os.path.realpath(folder), name), PurePath(os.path.realpath(path))
+    except OSError:
+        return False  # somebody moves a directory on the way about just now
     return not any(way.is_relative_to(root) for way in ways for root in writable)
 
 

@@ -1,35 +1,31 @@
-"""Files as conversations: each is read to its end before anything is written, and written whole or not at all."""
+"""Files as conversations: each is read to its end before anything is written, and written whole or not at all.
+
+Where an import was killed in the middle of that, the next one of the same file takes the place of what is there.
+"""
 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from enum import Enum
-from itertools import chain
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 
-import msgspec
+from msgspec.structs import replace
 
 from parley.app.files.homes import entries_until
-from parley.config.kept import kept, wanted_again
-from parley.config.types import Settings, Wanted
-from parley.conversation.exported import Line, entry_line, read_entries, read_head
-from parley.conversation.folds import Folds
-from parley.conversation.log import Entry, Log
+from parley.app.files.source import SourceFile
+from parley.config.types import Settings
+from parley.conversation.exported import entry_line
+from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
-from parley.conversation.rollout import Retelling, read_session
 from parley.errors import BadFile, BadHome, StoreError, UnknownConversation, os_detail
 from parley.ports.store import Store, Summary
 from parley.runtime.whole import write_whole
-from parley.wire.ids import ConversationId, Seq
+from parley.wire.ids import START, ConversationId, Seq
 
 __all__ = ["Imported", "Outcome", "files_below", "import_file"]
 
-LINE_BYTES: Final = 256 * 1024**2
-"""No line that Parley writes is as long; whatever is, is not read into memory."""
+_SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 
 
 class Outcome(Enum):
@@ -69,23 +65,23 @@ async def import_file(
     Raises:
         BadHome: nothing can be imported here.
     """
-    file = _File(path, settings)
+    file = SourceFile(path, settings)
     try:
         if (what := file.what_else_it_is()) is not None:
             return Imported(Outcome.FAILED if is_named else Outcome.SKIPPED, what)
-        summary = file.check()
+        summary = await file.check()
         if file.is_empty:
             return Imported(Outcome.SKIPPED, "nobody says anything in it")
-        conversation_id, told = file.conversation_id, ""
-        if not new_id:
-            same = await _is_here(store, conversation_id, file)
-            if same:
-                return Imported(Outcome.ALREADY_HERE, f"already here as {conversation_id}")
-            told = "" if same is None else f", since {conversation_id} is another conversation here"
-            new_id = same is not None
+        told = ""
         if new_id:
             conversation_id = ConversationId(str(uuid4()))
-        await write_whole(store, conversation_id, file.entries(), summary, archived=file.archived)
+        else:
+            conversation_id, there = await _place_for(store, file, summary)
+            if there is _There.WHOLE:
+                return Imported(Outcome.ALREADY_HERE, f"already here as {conversation_id}")
+            if conversation_id != file.conversation_id:
+                told = f", since {file.conversation_id} is another conversation here"
+        await write_whole(store, conversation_id, file.entries(conversation_id), summary, archived=file.archived)
     except BadHome:
         raise
     except (BadFile, StoreError) as error:
@@ -96,126 +92,51 @@ async def import_file(
     return Imported(Outcome.IMPORTED, f"imported as {conversation_id}{told}, {file.count} entries{lost}")
 
 
-class _File:
-    """A file with a conversation in it, read as often as it takes."""
+class _There(Enum):
+    """What there is of a file in the conversation of some id."""
 
-    def __init__(self, path: str, settings: Settings) -> None:
-        self._path, self._settings = path, settings
-        self.conversation_id = ConversationId("")
-        self.archived = False
-        self.count = 0
-        self.left_out = 0
-
-        self._is_rollout = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing but the settings that we gave it."""
-        return self._is_rollout and self.count == 1
-
-    def what_else_it_is(self) -> str | None:
-        """Why there can be no conversation in it; None: there may be one.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        if not stat.S_ISREG(os.stat(self._path).st_mode):
-            raise OSError(0, "not a regular file")
-        with open(self._path, "rb") as file:
-            try:
-                members = msgspec.json.decode(file.readline(LINE_BYTES), type=dict[str, object])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                members = {}
-        self._is_rollout = "parley_export" not in members
-        if not self._is_rollout or {"id", "timestamp"} <= set(members):
-            return None
-        if members.get("type") == "session_meta":
-            return "a rollout file of a newer Codex CLI; those up to 0.21 can be read"
-        return "neither an export of Parley nor a rollout file of Codex CLI"
-
-    def check(self) -> Summary:
-        """Read it to its end, and say what it adds up to.
-
-        Raises:
-            BadFile, OSError: it cannot be used.
-        """
-        folds = Folds()
-        for entry in self.entries(folds):
-            self.count = entry.seq
-        return Summary.of(folds.state)
-
-    def entries(self, folds: Folds | None = None) -> Iterator[Entry]:
-        """Raises BadFile, OSError."""
-        with open(self._path, "rb") as file:
-            lines = _lines(file)
-            _, first = next(lines, (1, b""))
-            if self._is_rollout:
-                yield from self._retold(first, lines, folds or Folds())
-            else:
-                head = read_head(first)
-                self.conversation_id, self.archived = head.conversation_id, head.archived
-                for entry in read_entries(head, lines, folds or Folds()):
-                    _refuse_strange_settings(entry)
-                    yield entry
-
-    def _retold(self, first: bytes, lines: Iterator[Line], folds: Folds) -> Iterator[Entry]:
-        session = read_session(first)
-        self.conversation_id = session.conversation_id
-        try:
-            began = datetime.fromisoformat(session.timestamp)
-            at = (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            raise BadFile(1, f"{session.timestamp!r} is not a time") from None
-        chosen = SettingsChosen(
-            model=self._settings.model,
-            cwd=self._settings.cwd,
-            asked=kept(Wanted(cwd=self._settings.cwd)),
-        )
-        log, retelling = Log(), Retelling(session)
-        for happened in chain((chosen,), retelling.read(lines)):
-            entries = log.append((happened,), at=at)
-            folds.replay(entries)
-            yield from entries
-        self.left_out = retelling.left_out
+    NOTHING = "no such conversation"
+    BEGUN = "what an import had written when it was killed"
+    WHOLE = "all of it, and it may have gone on"
+    ANOTHER = "something else"
 
 
-def _lines(file: BinaryIO) -> Iterator[Line]:
-    number = 0
-    while line := file.readline(LINE_BYTES):
-        number += 1
-        if len(line) == LINE_BYTES:
-            raise BadFile(number, f"longer than {LINE_BYTES // 1024**2} MiB")
-        yield number, line
+async def _place_for(store: Store, file: SourceFile, summary: Summary) -> tuple[ConversationId, _There]:
+    """Where the file is, or else the place where it is to be, which is free then."""
+    ids = file.ids()
+    while True:
+        conversation_id = next(ids)
+        there, last = await _what_is_there(store, conversation_id, file, summary)
+        if there is _There.BEGUN:
+            lease = await store.acquire(conversation_id, address="")
+            if lease.last != last:
+                await store.release(lease)
+                continue
+            await store.delete(lease)
+        if there is not _There.ANOTHER:
+            return conversation_id, there
 
 
-_SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
-
-
-def _refuse_strange_settings(entry: Entry) -> None:
-    """What was asked for has to be what somebody can ask for, or the conversation could not be gone on with."""
-    if not entry.is_event and entry.type == _SETTINGS_CHOSEN:
-        try:
-            wanted_again(msgspec.json.decode(entry.encoded, type=SettingsChosen).asked)
-        except msgspec.ValidationError as error:
-            raise BadFile(entry.seq + 1, f"settings that nobody can ask for: {error}") from None
-
-
-async def _is_here(store: Store, conversation_id: ConversationId, file: _File) -> bool | None:
-    """Whether all of a file is in the conversation of that id, which may have gone on; None: there is none.
-
-    Settings do not count: what a rollout file is given is not its own.
-    """
+async def _what_is_there(
+    store: Store, conversation_id: ConversationId, file: SourceFile, summary: Summary
+) -> tuple[_There, Seq]:
+    """Also the last position. What a killed import has left behind shows the whole file's summary in the list."""
     try:
         head = await store.head(conversation_id)
-        if head.last < file.count:
-            return False
-        theirs = file.entries()
-        async for entry in entries_until(store, conversation_id, until=Seq(file.count)):
-            if (other := next(theirs, None)) is None:
-                return False
-            is_settings = entry.type == other.type == _SETTINGS_CHOSEN
-            if not is_settings and entry_line(entry) != entry_line(other):
-                return False
+        is_shorter = head.last < file.count
+        if is_shorter and head.summary != replace(summary, state="idle"):
+            return _There.ANOTHER, head.last
+        theirs = file.entries(conversation_id)
+        async for entry in entries_until(store, conversation_id, until=Seq(min(head.last, file.count))):
+            if not _is_same(entry, next(theirs, None)):
+                return _There.ANOTHER, head.last
     except UnknownConversation:
-        return None
-    return True
+        return _There.NOTHING, START
+    return _There.BEGUN if is_shorter else _There.WHOLE, head.last
+
+
+def _is_same(one: Entry, other: Entry | None) -> bool:
+    """Settings do not count: what a rollout file is given is not its own."""
+    if other is None:
+        return False
+    return one.type == other.type == _SETTINGS_CHOSEN or entry_line(one) == entry_line(other)

@@ -45,19 +45,19 @@ class Ground:
         """Parley's own files are in `home`; what is `hidden` is not even read.
 
         Raises:
-            PatchRefused: the call's directory is none.
+            PatchRefused: the call's directory is none, or somebody moves what is on the way to it about just now.
         """
         self._workdir = workdir
         self._real_workdir = _real_directory(workdir)
-        self.cwd = os.path.realpath(cwd)
+        self.cwd = _real(cwd)
         called = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
         called |= dict.fromkeys(_git_folders(self.cwd), GIT)
-        self._protected = {os.path.realpath(path): name for path, name in called.items()}
+        self._protected = {_real(path): name for path, name in called.items()}
         """What each place is called that no patch may touch."""
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
         # Behind a link, `..` leads elsewhere than the words say: such a name is not understood in paths.
-        links = [(name, real) for name, real in plain.items() if os.path.realpath(name) == real]
+        links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
         """The two directories may be reached through links; what lies below them may not."""
 
@@ -104,6 +104,13 @@ class Ground:
             if is_below(path, place) and not works_there:
                 name = sayable(called)
                 raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except OSError as error:
+        raise PatchRefused(f"error: {sayable(path)} cannot be looked at: {os_detail(error)}") from None
 
 
 def _real_directory(workdir: str) -> str:

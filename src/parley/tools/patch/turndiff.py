@@ -95,7 +95,10 @@ class TouchedFiles:
 
     def _place(self, path: str) -> str:
         folder, name = os.path.split(os.path.join(self._cwd, path))
-        return os.path.join(os.path.realpath(folder), name)
+        try:
+            return os.path.join(os.path.realpath(folder), name)
+        except OSError:
+            return os.path.join(folder, name)  # somebody moves a directory on the way about just now
 
     def _changes(self) -> list[_Change]:
         now = _read_all(self._before)

@@ -1,0 +1,181 @@
+"""A file with a conversation in it: an export of Parley, or a session that Codex CLI recorded.
+
+Says what is in it, entry by entry, and refuses what could not be gone on with. Does not know where entries go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import chain, count
+from typing import BinaryIO, Final
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.config.kept import kept, wanted_again
+from parley.config.load import refuse_misfits
+from parley.config.types import Settings, Wanted
+from parley.conversation.exported import LATEST, Line, read_entries, read_head
+from parley.conversation.folds import Folds
+from parley.conversation.log import Entry, Log
+from parley.conversation.records import QuestionAsked, QuestionSettled, SettingsChosen, record_type
+from parley.conversation.rollout import Retelling, read_session
+from parley.errors import BadFile, BadSetting
+from parley.ports.store import Summary
+from parley.wire.events import ApprovalSettled, event_type
+from parley.wire.ids import ApprovalId, ConversationId
+from parley.wire.jsonrpc import encode
+
+__all__ = ["SourceFile"]
+
+LINE_BYTES: Final = 256 * 1024**2
+"""No line that Parley writes is as long; whatever is, is not read into memory."""
+
+CHECKED_AT_ONCE: Final = 500
+"""Entries that are looked at before it is seen whether somebody has enough of it."""
+
+
+class SourceFile:
+    """Read as often as it takes."""
+
+    def __init__(self, path: str, settings: Settings) -> None:
+        self._path, self._settings = path, settings
+        self.conversation_id = ConversationId("")
+        self.archived = False
+        self.count = 0
+        self.left_out = 0
+
+        self._is_rollout = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing but the settings that we gave it."""
+        return self._is_rollout and self.count == 1
+
+    def what_else_it_is(self) -> str | None:
+        """Why there can be no conversation in it; None: there may be one.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if not stat.S_ISREG(os.stat(self._path).st_mode):
+            raise OSError(0, "not a regular file")
+        with open(self._path, "rb") as file:
+            try:
+                members = msgspec.json.decode(file.readline(LINE_BYTES), type=dict[str, object])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                members = {}
+        self._is_rollout = "parley_export" not in members
+        if not self._is_rollout or {"id", "timestamp"} <= set(members):
+            return None
+        if members.get("type") == "session_meta":
+            return "a rollout file of a newer Codex CLI; those up to 0.21 can be read"
+        return "neither an export of Parley nor a rollout file of Codex CLI"
+
+    def ids(self) -> Iterator[ConversationId]:
+        """Under which it may be here: its own, and where that is another conversation's, always the same others."""
+        yield self.conversation_id
+        for number in count(1):
+            yield ConversationId(str(uuid5(UUID(self.conversation_id), str(number))))
+
+    async def check(self) -> Summary:
+        """Read it to its end, and say what it adds up to.
+
+        Raises:
+            BadFile, OSError: it cannot be used.
+        """
+        folds = Folds()
+        for entry in self._read(folds):
+            self.count = entry.seq
+            if entry.seq % CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return Summary.of(folds.state)
+
+    def entries(self, conversation_id: ConversationId) -> Iterator[Entry]:
+        """As they are in the conversation of that id. Raises BadFile, OSError."""
+        entries = self._read(Folds())
+        if conversation_id == self.conversation_id:
+            return entries
+        return (_of_copy(entry, conversation_id) for entry in entries)
+
+    def _read(self, folds: Folds) -> Iterator[Entry]:
+        with open(self._path, "rb") as file:
+            lines = _lines(file)
+            _, first = next(lines, (1, b""))
+            if self._is_rollout:
+                yield from self._retold(first, lines, folds)
+            else:
+                head = read_head(first)
+                self.conversation_id, self.archived = head.conversation_id, head.archived
+                yield from map(_with_usual_settings, read_entries(head, lines, folds))
+
+    def _retold(self, first: bytes, lines: Iterator[Line], folds: Folds) -> Iterator[Entry]:
+        session = read_session(first)
+        self.conversation_id = session.conversation_id
+        try:
+            began = datetime.fromisoformat(session.timestamp)
+            at = (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
+            if not 0 <= at <= LATEST:
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise BadFile(1, f"{session.timestamp!r} is not a time") from None
+        chosen = SettingsChosen(
+            model=self._settings.model,
+            cwd=self._settings.cwd,
+            asked=kept(Wanted(cwd=self._settings.cwd)),
+        )
+        log, retelling = Log(), Retelling(session)
+        for happened in chain((chosen,), retelling.read(lines)):
+            entries = log.append((happened,), at=at)
+            folds.replay(entries)
+            yield from entries
+        self.left_out = retelling.left_out
+
+
+def _lines(file: BinaryIO) -> Iterator[Line]:
+    number = 0
+    while line := file.readline(LINE_BYTES):
+        number += 1
+        if len(line) == LINE_BYTES:
+            raise BadFile(number, f"longer than {LINE_BYTES // 1024**2} MiB")
+        yield number, line
+
+
+_SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
+
+
+def _with_usual_settings(entry: Entry) -> Entry:
+    """What was asked for has to be what somebody can ask for, or the conversation could not be gone on with; and it
+    is kept as if it had been asked for here."""
+    if entry.is_event or entry.type != _SETTINGS_CHOSEN:
+        return entry
+    try:
+        chosen = msgspec.json.decode(entry.encoded, type=SettingsChosen)
+        wanted = wanted_again(chosen.asked)
+        refuse_misfits(wanted)
+    except (msgspec.ValidationError, BadSetting) as error:
+        raise BadFile(entry.seq + 1, f"settings that nobody can ask for: {error}") from None
+    asked = kept(wanted)
+    return entry if asked == chosen.asked else replace(entry, encoded=encode(replace(chosen, asked=asked)))
+
+
+_OF_QUESTIONS: Final[Mapping[tuple[bool, str], type[QuestionAsked | QuestionSettled | ApprovalSettled]]] = {
+    (False, record_type(QuestionAsked)): QuestionAsked,
+    (False, record_type(QuestionSettled)): QuestionSettled,
+    (True, event_type(ApprovalSettled)): ApprovalSettled,
+}
+
+
+def _of_copy(entry: Entry, conversation_id: ConversationId) -> Entry:
+    """An answer names a question by its id alone: those of a copy are not those of the original."""
+    kind = _OF_QUESTIONS.get((entry.is_event, entry.type))
+    if kind is None:
+        return entry
+    said = msgspec.json.decode(entry.encoded, type=kind)
+    own = ApprovalId(str(uuid5(UUID(conversation_id), said.approval_id)))
+    return replace(entry, encoded=encode(replace(said, approval_id=own)))

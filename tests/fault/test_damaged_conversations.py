@@ -1,0 +1,87 @@
+"""What is kept of a conversation is damaged: it says so, can be removed, and no other has to suffer for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kit.events import agent_message, task_started, user_message
+from kit.logs import AT, log_of
+from kit.records import command_output, settings_chosen, turn_ended, turn_started
+from kit.running import PATIENCE_SECONDS
+from parley.client import ToolFailed
+from parley.ports.store import StateName, Summary
+from parley.stores.sqlite import SqliteStore
+from parley.testing import ParleyProcess, ScriptedModel
+from parley.wire.ids import ConversationId
+
+DAMAGE: Final = {
+    "a record": "UPDATE entries SET body = x'7b' WHERE row = ? AND type = 'turn_started'",
+    "an event": "UPDATE entries SET body = x'7b22' WHERE row = ? AND type = 'task_started'",
+    "a letter": """
+        UPDATE entries SET body = CAST('{"message":"' || x'ff227d' AS BLOB)
+        WHERE row = ? AND type = 'agent_message'
+    """,
+    "an output": "UPDATE entries SET body = x'7b' WHERE row = ? AND type = 'command_output'",
+    "a blob": "UPDATE blobs SET data = x'00' WHERE hash IN (SELECT hash FROM cuts WHERE row = ?)",
+    "a lost blob": "DELETE FROM blobs WHERE hash IN (SELECT hash FROM cuts WHERE row = ?)",
+    "a hole": "DELETE FROM entries WHERE row = ? AND seq = 3",
+    "no end": "DELETE FROM entries WHERE row = ? AND seq = (SELECT max(seq) FROM entries)",
+}
+STATES: Final[tuple[StateName, ...]] = ("idle", "running", "asking")
+SOUND: Final = ConversationId("99999999-9999-4999-8999-999999999999")
+
+
+def named(number: int) -> ConversationId:
+    return ConversationId(f"11111111-1111-4111-8111-{number:012}")
+
+
+async def damaged_home(home: Path) -> list[ConversationId]:
+    """One conversation for each damage, each in another state, and one that is sound."""
+    store = SqliteStore(str(home))
+    kinds = [*DAMAGE, None]
+    for number, _ in enumerate(kinds, start=1):
+        turn = (turn_started(), task_started(), user_message("go"))
+        output = command_output("c", number.to_bytes() * 9000)
+        log = log_of(settings_chosen(), *turn, output, agent_message("Hello"), turn_ended())
+        name = SOUND if number == len(kinds) else named(number)
+        state = "idle" if name == SOUND else STATES[number % len(STATES)]
+        summary = Summary(title="", cwd="/", model="m", state=state, updated_at=AT)
+        await store.create(name, log.entries, summary)
+    await store.close()
+    with closing(sqlite3.connect(home / "parley.db")) as db, db:
+        for row, damage in enumerate(DAMAGE.values(), start=1):
+            assert db.execute(damage, (row,)).rowcount == 1
+    return [named(number) for number in range(1, len(kinds))]
+
+
+@pytest.mark.promises("keeping.damaged")
+async def test_they_say_so_and_can_be_deleted_and_lists_do_without_them(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    damaged = await damaged_home(tmp_path / "home")
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        ParleyProcess(scripted_model, home=tmp_path / "home") as parley,
+    ):
+        listed = {one.conversation_id for one in (await parley.client.list(text="hello")).conversations}
+        listed |= {one.conversation_id for one in (await parley.client.list()).conversations}
+        approvals = await parley.client.approvals()
+        for name in damaged:
+            conversation = parley.client.conversation(name)
+            for call in (conversation.read(), conversation.status(), conversation.send("go")):
+                with pytest.raises(ToolFailed, match=f"conversation {name} cannot be read: "):
+                    await call
+            await conversation.delete()
+        left = [one.conversation_id for one in (await parley.client.list()).conversations]
+        sound = await parley.client.conversation(SOUND).status()
+        told = [line for line in parley.stderr_text().splitlines() if "left out" in line]
+
+    assert (listed, approvals) == ({*damaged, SOUND}, ())
+    assert (left, sound.state) == ([SOUND], "idle")
+    assert len(told) == sum(STATES[number % len(STATES)] != "idle" for number in range(1, len(damaged) + 1))

@@ -1,0 +1,36 @@
+"""While somebody swaps a directory for a link and back, nothing is taken for safe, and nothing comes to an end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kit.model_peer import settings
+from kit.trees import not_a_link
+from parley.agent.prompt import user_instructions
+from parley.agent.safe.resolving import lies_out_of_reach
+from parley.config.files import is_hidden
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A link to a directory with notes, until somebody follows it."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/AGENTS.md").write_text("notes")
+    (tmp_path / "moved").symlink_to("real")
+    monkeypatch.setattr(os, "readlink", not_a_link)
+    return str(tmp_path / "moved")
+
+
+def test_notes_are_not_read(moved: str, tmp_path: Path) -> None:
+    assert user_instructions(settings(cwd=moved, home=str(tmp_path))) is None
+
+
+def test_no_program_is_known(moved: str) -> None:
+    assert not lies_out_of_reach(f"{moved}/AGENTS.md", ("/elsewhere",))
+
+
+def test_everything_is_hidden(moved: str) -> None:
+    assert is_hidden(f"{moved}/AGENTS.md", ("/elsewhere",))

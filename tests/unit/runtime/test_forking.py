@@ -1,0 +1,52 @@
+"""A fork has all of its source, with the title that it has now; nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kit.kept import FIRST, summary
+from kit.lives import Life
+from kit.logs import log_of
+from kit.records import renamed, settings_chosen
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.ports.store import Query
+from parley.wire.ids import MessageId
+
+ENTRIES = 20_000
+
+
+@pytest.mark.promises("fork.result")
+@pytest.mark.parametrize("at", [None, "a", "b"])
+async def test_a_title_that_was_given_after_the_last_turn_is_that_of_the_fork(home: str, at: str | None) -> None:
+    async with Life(home, SlowStore()) as life:
+        source = await life.create()
+        for message_id in ("a", "b"):
+            await life.send(source, "say Hello", message_id=message_id)
+            await life.until(source, Phase.IDLE)
+        await source.rename("Foxes")
+        forked = await life.conversations.fork(source.id, at=None if at is None else MessageId(at))
+        found = await life.find(forked)
+        listed = {one.conversation_id: one.summary.title for one in (await life.conversations.page(Query())).page}
+
+    assert (found.state.title, listed[forked]) == ("Foxes", "Foxes")
+    assert list(found.state.messages) == (["a"] if at == "a" else ["a", "b"])
+
+
+async def test_others_are_served_while_a_long_conversation_is_forked(home: str) -> None:
+    store = SlowStore()
+    titles = (renamed(f"{number}") for number in range(ENTRIES))
+    await store.create(FIRST, log_of(settings_chosen(), *titles).entries, summary())
+    async with Life(home, store) as life:
+        await life.find(FIRST)
+        forking = asyncio.create_task(life.conversations.fork(FIRST, at=None))
+        served = 0
+        while not forking.done():
+            await asyncio.sleep(0)
+            served += 1
+        forked = await life.find(forking.result())
+
+    assert (forked.log.last, forked.state.title) == (ENTRIES + 1, f"{ENTRIES - 1}")
+    assert served > 10

@@ -1,0 +1,69 @@
+"""A process that has a turn and does not answer: whoever wants something of it waits for so long, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from kit.lives import Life
+from kit.running import PATIENCE_SECONDS
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.errors import OwnerSilent
+from parley.runtime.sharing import PATIENCE_SECONDS as MOST_SECONDS
+from parley.wire.jsonrpc import Message
+from parley.wire.peers import Follow
+
+
+class Silent:
+    """The port `Peers`, and the only link, to a process that was stopped."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+
+    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
+        return self
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        self.asked.put_nowait(method)
+
+    def notify(self, method: str, params: bytes) -> None: ...
+
+    async def listen(self) -> None: ...
+
+    def tell_all(self, method: str, params: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, silent = SlowStore(), Silent("of the second")
+    first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
+    async with first, second:
+        there = await first.create()
+        here = await second.find(there.id)
+        await first.send(there, "run a")
+        await first.until(there, Phase.ASKING)
+        await here.book.load()
+
+        following = here.sharing.catch_up()
+        asked = [await silent.asked.get()]
+        wishes = [asyncio.create_task(wish) for wish in (here.rename("Foxes"), here.interrupt_wherever())]
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + MOST_SECONDS)
+        outcomes = await asyncio.wait_for(asyncio.gather(*wishes, return_exceptions=True), PATIENCE_SECONDS)
+        await following
+        while not silent.asked.empty():
+            asked.append(silent.asked.get_nowait())
+
+    assert [type(outcome) for outcome in outcomes] == [OwnerSilent, OwnerSilent]
+    assert asked == [Follow.METHOD]

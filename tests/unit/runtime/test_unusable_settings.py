@@ -1,0 +1,84 @@
+"""A turn was left asking, and its settings cannot be used any more: it can be ended, and goes on when they can."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kit.leaving import last, open_question, settle, types
+from kit.lives import Life
+from kit.stores import SlowStore
+from parley.config.types import Wanted
+from parley.conversation.state import Phase
+from parley.errors import ProfileNotFound, TurnIsRunning, UnknownConversation
+from parley.runtime.conversation import Conversation
+
+PROFILE = "[profiles.p]\nmodel = 'by-profile'\n"
+
+
+def write_config(home: str, words: str) -> None:
+    Path(home, "config.toml").write_text(words, encoding="utf-8")
+
+
+@asynccontextmanager
+async def left_without_its_profile(home: str) -> AsyncIterator[tuple[Life, Conversation]]:
+    """A process that finds what another one left asking."""
+    store = SlowStore()
+    write_config(home, PROFILE)
+    wanted = Wanted(cwd=home, approval_policy="untrusted", sandbox="danger-full-access", profile="p")
+    async with Life(home, store) as first:
+        left = await first.conversations.create(wanted)
+        await first.send(left, "run a")
+        await first.until(left, Phase.ASKING)
+    write_config(home, "")
+    async with Life(home, store) as second:
+        yield second, await second.find(left.id)
+
+
+@pytest.mark.promises("keeping.unusable")
+@pytest.mark.parametrize("by", ["an answer", "an interrupt"])
+async def test_it_can_be_ended_and_then_deleted(home: str, by: str) -> None:
+    async with left_without_its_profile(home) as (life, found):
+        with pytest.raises(TurnIsRunning):
+            await life.conversations.delete(found.id)
+        if by == "an answer":
+            await settle(found, "abort")
+        else:
+            await found.interrupt_wherever()
+        await life.until(found, Phase.IDLE)
+
+        assert last(found, "turn_ended")["why"] == "interrupted"
+        assert types(found, "question_settled", "turn_ended") == ["question_settled", "turn_ended"]
+        await life.conversations.delete(found.id)
+        with pytest.raises(UnknownConversation):
+            await life.find(found.id)
+
+
+@pytest.mark.promises("keeping.unusable")
+async def test_it_can_be_renamed_and_goes_on_asking(home: str) -> None:
+    async with left_without_its_profile(home) as (_, found):
+        asked = open_question(found)
+        await found.rename("Foxes")
+
+        assert (found.state.title, found.state.phase, open_question(found)) == ("Foxes", Phase.ASKING, asked)
+
+
+@pytest.mark.promises("keeping.unusable")
+async def test_whoever_wants_it_to_go_on_hears_why_it_cannot_until_it_can(home: str) -> None:
+    async with left_without_its_profile(home) as (life, found):
+        for decision in ("approved", "denied"):
+            with pytest.raises(ProfileNotFound):
+                await settle(found, decision)
+        with pytest.raises(ProfileNotFound):
+            await life.send(found, "say Hello")
+        assert found.state.phase is Phase.ASKING
+
+        write_config(home, PROFILE)
+        await settle(found, "approved")
+        await life.until(found, Phase.IDLE)
+
+        assert (life.ran, last(found, "turn_ended")["why"]) == (["a"], "done")
+        assert [one.model for one in life.settings] == ["by-profile"]
