@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from bench.report import Row
-from bench.servers import Parley, Server
+from bench.servers import ON_DISK, Parley, Server
+from bench.store import sync_seconds
 
 __all__ = ["idle_memory", "opening"]
 
@@ -23,6 +26,8 @@ IDLE_KIB: Final = 40
 
 def opening(base_url: str, peers: Sequence[Server], *, repetitions: int) -> list[Row]:
     best: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(dir=ON_DISK) as directory:
+        sync_ms = sync_seconds(Path(directory, "synced")) * 1000
     for _ in range(repetitions):
         for server in (Parley(), *peers):
             took = _open(server, base_url, OPENED if isinstance(server, Parley) else OF_PEERS)
@@ -32,9 +37,12 @@ def opening(base_url: str, peers: Sequence[Server], *, repetitions: int) -> list
             what="opening a conversation",
             unit="ms",
             values={name: seconds * 1000 for name, seconds in best.items()},
-            budget=f"≤ {OPEN_MS:g} ms",
-            kept=best[Parley.name] * 1000 <= OPEN_MS,
-            notes=(f"mean of {OPENED:,} one after another, of peers {OF_PEERS}; best of {repetitions}",),
+            budget=f"≤ {OPEN_MS:g} ms + one sync",
+            kept=best[Parley.name] * 1000 <= OPEN_MS + sync_ms,
+            notes=(
+                f"mean of {OPENED:,} one after another, of peers {OF_PEERS}; best of {repetitions}",
+                f"one sync of this disk takes {sync_ms:.2f} ms",
+            ),
         ),
         Row(
             what="conversations opened",

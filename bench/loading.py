@@ -16,7 +16,7 @@ from parley.stores.opening import DATABASE
 
 __all__ = ["loading"]
 
-RATIO: Final = 5
+RATIO: Final = 8
 LAST_PAGE: Final = 100
 
 

@@ -18,7 +18,7 @@ from parley.stores.opening import open_home
 from parley.stores.sqlite import SqliteStore
 from parley.wire.ids import ConversationId, Seq
 
-__all__ = ["store"]
+__all__ = ["store", "sync_seconds"]
 
 PRODUCERS: Final = (1, 100)
 SECONDS: Final = 3.0
@@ -42,7 +42,7 @@ class _Run(NamedTuple):
 def store(*, repetitions: int) -> list[Row]:
     """Events of about 200 bytes, one a transaction unless others wait; the best run of each counts."""
     with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
-        sync_ms = _sync(Path(directory, "synced")) * 1000
+        sync_ms = sync_seconds(Path(directory, "synced")) * 1000
         rows = []
         for producers in PRODUCERS:
             runs, bare = [], []
@@ -143,8 +143,8 @@ def _summary(updated_at: float) -> Summary:
     return Summary(title="A title", cwd="/work", model="gpt-5", state="running", updated_at=updated_at)
 
 
-def _sync(path: Path) -> float:
-    """Seconds at the median."""
+def sync_seconds(path: Path) -> float:
+    """What one sync of a little that was written takes on this disk, at the median."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         taken = []

@@ -21,6 +21,9 @@ ORIGINAL_RATIO: Final = 20
 MANY_PER_SECOND: Final = 100_000
 SLOWEST_SHARE: Final = 0.5
 DURABILITY_PERCENT: Final = 10
+LONG_TURN: Final = 5_000
+SHORT_TURN: Final = 1_000
+"""Deltas in each of many conversations. What durability costs, it costs by the turn: of a short one, more."""
 
 
 class _Run(NamedTuple):
@@ -105,12 +108,12 @@ def many_conversations(
     base_url: str, peers: Sequence[Server], *, repetitions: int, tell: Callable[[str], None]
 ) -> list[Row]:
     def run(server: Server) -> _Run:
-        return _run(server, base_url, conversations=CONVERSATIONS, deltas=DELTAS // CONVERSATIONS)
+        return _run(server, base_url, conversations=CONVERSATIONS, deltas=SHORT_TURN)
 
     # A peer needs most of a minute for this, and a second time shows nothing new.
     best = _best([[Parley(), *peers], *([Parley()] for _ in range(repetitions - 1))], run, tell)
     ours = best[Parley.name]
-    note = f"{DELTAS // CONVERSATIONS:,} deltas in each; best of {repetitions}, of peers one run"
+    note = f"{SHORT_TURN:,} deltas in each; best of {repetitions}, of peers one run"
     return [
         Row(
             what=f"deltas, {CONVERSATIONS} conversations, sum",
@@ -132,25 +135,35 @@ def many_conversations(
 
 def durability(base_url: str, *, repetitions: int, tell: Callable[[str], None]) -> list[Row]:
     """What of the throughput is lost because everything with a position is on disk before it is shown."""
-    return [_durability(base_url, conversations, repetitions, tell) for conversations in (1, CONVERSATIONS)]
+    lengths = ((1, DELTAS), (CONVERSATIONS, LONG_TURN), (CONVERSATIONS, SHORT_TURN))
+    return [_durability(base_url, conversations, deltas, repetitions, tell) for conversations, deltas in lengths]
 
 
-def _durability(base_url: str, conversations: int, repetitions: int, tell: Callable[[str], None]) -> Row:
+def _durability(
+    base_url: str, conversations: int, deltas: int, repetitions: int, tell: Callable[[str], None]
+) -> Row:
     def run(server: Server) -> _Run:
-        return _run(server, base_url, conversations=conversations, deltas=DELTAS // conversations)
+        return _run(server, base_url, conversations=conversations, deltas=deltas)
 
     # The difference is smaller than that of two runs of the same: twice as many of them, and each is first in turn.
     there, back = [Parley(), EphemeralParley()], [EphemeralParley(), Parley()]
     best = _best([there, back] * repetitions, run, tell)
     kept, ephemeral = (best[server.name].per_second for server in there)
     percent = (1 - kept / ephemeral) * 100
+    is_short = deltas == SHORT_TURN
+    who = "1 conversation" if conversations == 1 else f"{conversations} {'short turns' if is_short else 'turns'}"
+    a_turn = (1 / kept - 1 / ephemeral) * deltas * 1000
     return Row(
-        what=f"deltas, lost to durability, {conversations} conversation{'s' if conversations > 1 else ''}",
+        what=f"deltas, lost to durability, {who}",
         unit="%",
         values={Parley.name: percent},
-        budget=f"≤ {DURABILITY_PERCENT} %",
-        kept=percent <= DURABILITY_PERCENT,
-        notes=(f"{kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; best of {2 * repetitions}, taking turns",),
+        budget=None if is_short else f"≤ {DURABILITY_PERCENT} %",
+        kept=None if is_short else percent <= DURABILITY_PERCENT,
+        notes=(
+            f"{deltas:,} deltas a turn: {kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; "
+            f"best of {2 * repetitions}, taking turns",
+            *([f"a turn costs {a_turn:.2f} ms more, however long it is"] if is_short else []),
+        ),
     )
 
 
