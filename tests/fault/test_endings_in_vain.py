@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 from collections.abc import Callable
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.calls import speaking
 from kit.hands import NoCommands
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http
-from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
 from parley.server.host import Host
 from parley.server.serve import serve
 from parley.stores.memory import MemoryStore
-from parley.testing import ScriptedModel
+from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.tools import AgentTools
 
@@ -57,10 +59,6 @@ class Gone:
 
 class Unending(Conversations):
     """One of them has a turn that nothing can end."""
-
-    @property
-    def running(self) -> list[Conversation]:
-        return [cast(Conversation, self)]
 
     async def stop(self) -> None:
         await asyncio.Event().wait()
@@ -111,3 +109,20 @@ async def test_a_client_that_does_not_read_is_given_up(scripted_model: ScriptedM
         home.close()
 
     assert (exit_code, complaint.count("\n"), complaint.count(UNREAD)) == (0, 1, 1)
+
+
+async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.says(HOLD)
+    home = tmp_path / "home"
+    async with speaking(scripted_model, home=home) as wire:
+        wire.codex(1, "go")
+        await scripted_model.holding()
+        with (home / "write.lock").open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            wire.raw.close_stdin()
+            assert await wire.raw.exit_code() == 0
+
+        assert UNENDED in wire.raw.stderr_text()
+        assert "though another process keeps it from writing" in wire.raw.stderr_text()

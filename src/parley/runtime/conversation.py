@@ -23,6 +23,7 @@ from parley.errors import (
     MessageIdTaken,
     ParleyError,
     PeerError,
+    ShuttingDown,
     StoreError,
     TurnIsRunning,
     UnknownConversation,
@@ -53,6 +54,8 @@ class Conversation:
 
     def __init__(self, conversation_id: ConversationId, means: Means, trust: Trust) -> None:
         self.id = conversation_id
+        self.trust = trust
+        """What was allowed and asked for in it, which outlives it here."""
         self._closing, self._neighbours, self._choices = means.closing, means.neighbours, trust.choices
         self.book = Book(conversation_id, means.store, means.clock)
         self.tool_servers = ToolServers(means.tools, lambda failed: self.here.append(failed))
@@ -278,8 +281,14 @@ class Conversation:
     # --- writing -----------------------------------------------------------------------
 
     async def _get_ready(self) -> None:
-        """Have the right to write, and no turn that nobody has."""
-        await self._turns.interrupted_is_over()  # what is said behind an interrupt is not part of it
+        """Have the right to write, and no turn that nobody has.
+
+        Raises:
+            ShuttingDown: the server ends, and whoever begins something now could not end it.
+        """
+        if self._closing.is_set():
+            raise ShuttingDown
+        await self._turns.ending_is_over()  # what is said behind an interrupt is not part of it
         await self._neighbours.listen()
         await self.book.open(address=self._neighbours.address)
         self.sharing.follow_no_more()

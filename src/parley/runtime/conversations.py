@@ -164,10 +164,9 @@ class Conversations:
         return await self._store.head(conversation_id)
 
     def _made(self, conversation_id: ConversationId) -> Conversation:
-        trust = self._trust.get(conversation_id)
-        if trust is None:
-            trust = Trust(Roots(self._environ, self._granted), Choices(self._choose))
-            self._trust[conversation_id] = trust
+        trust = self._trust.get(conversation_id) or Trust(
+            Roots(self._environ, self._granted), Choices(self._choose)
+        )
         made = self._alive[conversation_id] = Conversation(conversation_id, self._means, trust)
         return made
 
@@ -295,6 +294,7 @@ class Conversations:
     def _keep(self, conversation: Conversation) -> None:
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
+        self._trust[conversation.id] = conversation.trust
         self._used[conversation.id] = self._means.clock.now()
         if self.closing:
             return

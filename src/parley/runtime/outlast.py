@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
-__all__ = ["outlast"]
+__all__ = ["BETWEEN_TRIES_SECONDS", "outlast"]
+
+BETWEEN_TRIES_SECONDS: Final = 1.0
+"""How long until it is tried again to write down what could not be."""
 
 
 async def outlast(written: asyncio.Future[None]) -> None:

@@ -21,7 +21,7 @@ from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import Fenced, QuestionIsSettled, StoreFailed, UnknownQuestion
 from parley.ports.clock import Clock
 from parley.runtime.book import Book
-from parley.runtime.outlast import outlast
+from parley.runtime.outlast import BETWEEN_TRIES_SECONDS, outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 NOBODY: Final = "nobody could be asked"
 BETWEEN_READS_SECONDS: Final = 60.0
 """Whoever reads now and then counts as a reader for so long: longer than one read may wait for something new."""
-BETWEEN_TRIES_SECONDS: Final = 1.0
-"""How long until it is tried again to write an answer down."""
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -346,7 +344,7 @@ class Questions:
             self._watch()
 
     def _stop_waiting(self) -> None:
-        for waiting in (self._patience, self._read_lately, *self._insisting):
+        for waiting in (self._patience, self._read_lately):
             if waiting is not None:
                 waiting.cancel()
         self._patience = self._read_lately = self._patient_for = None
@@ -365,6 +363,8 @@ class Questions:
         decision: Settlement = "abort" if seconds and self._approvals.on_timeout == "abort" else "timed_out"
         try:
             await self.insist(question.approval_id, decision, by="timeout", reason=NOBODY)
+        except QuestionIsSettled:
+            pass  # somebody answered after all
         except Exception:  # a bug of ours; the question stays open, and others may still answer it
             log.exception("a question that nobody could be asked was not settled")
 

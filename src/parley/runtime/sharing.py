@@ -192,6 +192,8 @@ class Sharing:
             except TimeoutError:
                 raise OwnerSilent(pid=0 if there is None else there.pid) from None
             except NotOwned:
+                if patience.is_past:
+                    raise OwnerSilent(pid=0 if there is None else there.pid) from None
                 if there is self._elsewhere:
                     await asyncio.sleep(BETWEEN_LOOKS_SECONDS)  # it is about to end there, and we shall hear so
             except OwnedElsewhere as owner:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from parley.agent.compaction import Meter
 from parley.agent.limits import end_at
@@ -26,6 +25,7 @@ from parley.runtime.book import Book
 from parley.runtime.choices import Choices
 from parley.runtime.endings import end_of_cut, end_of_failed
 from parley.runtime.means import Means
+from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
 from parley.runtime.questions import Questions, answered
 from parley.runtime.tool_servers import ToolServers
@@ -36,9 +36,6 @@ from parley.wire.text import sayable
 __all__ = ["OurTurn", "Turn", "Turns"]
 
 log = logging.getLogger(__name__)
-
-BETWEEN_TRIES_SECONDS: Final = 1.0
-"""How long until it is tried again to write down the end of a turn."""
 
 
 class Turn:
@@ -62,6 +59,16 @@ class OurTurn(Turn):
         cannot be used as they are now."""
         self.cut_short: Why | None = None
         """Why it was told to end before its time."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more can join it."""
+        return self.is_left or self.cut_short is not None or self.work.done()
+
+    @property
+    def bug(self) -> BaseException | None:
+        """Why its work, which is done, could not go on; None: it could, or was told to end."""
+        return None if self.work.cancelled() else self.work.exception()
 
 
 class Turns:
@@ -205,10 +212,18 @@ class Turns:
         else:
             self.leave()
 
-    async def interrupted_is_over(self) -> None:
-        """Return when no turn is about to end because somebody told it to."""
-        while (turn := self.running) is not None and turn.cut_short and self._over is not None:
-            await asyncio.wait({self._over})
+    async def ending_is_over(self) -> None:
+        """Return when no turn is about to end, be it that its end could not be written down before.
+
+        Raises:
+            StoreFailed: it still cannot.
+        """
+        while (turn := self.running) is not None and turn.is_ending:
+            await asyncio.wait({turn.work})
+            if turn.is_left:
+                await self.last_is_over()
+            else:
+                await self._write_end_of(turn)
 
     async def last_is_over(self) -> None:
         """Return when the turn that was begun last is over."""
@@ -227,26 +242,16 @@ class Turns:
             self.on_over(turn)
 
     async def _end(self, turn: OurTurn) -> None:
-        if turn.work.cancelled():
-            await self._write_end(lambda: end_of_cut(self._book, turn.cut_short or "stopped"))
-        elif isinstance(bug := turn.work.exception(), Fenced):
-            log.warning("%s: %s", self._book.id, bug)  # who took over has written the end, or will
-        elif bug is not None:
-            is_known = isinstance(bug, StoreFailed | ConfigError)
-            if not is_known:
+        if not turn.work.cancelled():
+            if (bug := turn.work.exception()) is None:
+                self._notify(turn, turn.work.result())
+            elif isinstance(bug, Fenced):
+                log.warning("%s: %s", self._book.id, bug)  # who took over has written the end, or will
+            elif not isinstance(bug, StoreFailed | ConfigError):
                 log.error("turn of %s failed", self._book.id, exc_info=bug)
-            message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
-            await self._write_end(lambda: end_of_failed(self._book, sayable(message)))
-        elif (ended := turn.work.result()).why == "done" and turn.settings is not None and turn.settings.notify:
-            inputs = tuple(self._book.folds.state.inputs.values())
-            run_notify_program(turn.settings.notify, turn.event_id, inputs, ended)
-
-    async def _write_end(self, end: Callable[[], tuple[Happened, ...]]) -> None:
-        """Until it is written, or we end: then whoever comes next finds a turn without one."""
-        while True:
+        while True:  # until it is written, or we end: then whoever comes next finds a turn without an end
             try:
-                self._questions.drop()  # again, where that could not be written down either
-                await self._book.append(*end())
+                await self._write_end_of(turn)
             except Fenced:
                 return
             except StoreFailed:
@@ -255,3 +260,21 @@ class Turns:
                 await self._means.clock.sleep(BETWEEN_TRIES_SECONDS)
             else:
                 return
+
+    def _notify(self, turn: OurTurn, ended: TurnEnded) -> None:
+        if ended.why == "done" and turn.settings is not None and turn.settings.notify:
+            inputs = tuple(self._book.folds.state.inputs.values())
+            run_notify_program(turn.settings.notify, turn.event_id, inputs, ended)
+
+    async def _write_end_of(self, turn: OurTurn) -> None:
+        """If it has none by now: where it could not be written down, whoever wants to go on tries again."""
+        if self.running is turn and not isinstance(turn.bug, Fenced):
+            self._questions.drop()
+            await self._book.append(*self._end_of(turn))
+
+    def _end_of(self, turn: OurTurn) -> tuple[Happened, ...]:
+        if (bug := turn.bug) is None:
+            return end_of_cut(self._book, turn.cut_short or "stopped")
+        is_known = isinstance(bug, StoreFailed | ConfigError)
+        message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
+        return end_of_failed(self._book, sayable(message))

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 ENDING_SECONDS: Final = 1.5
 """How long an ending server goes on answering and sending: ample for a local pipe, and a client
 that stopped reading cannot hold it up beyond the two seconds that the protocol allows."""
+LETTING_GO_SECONDS: Final = 0.3
+"""How long it then takes to let go of the home, where another process keeps it from doing so."""
 
 
 class ClosableOutbox(Outbox, Protocol):
@@ -49,19 +51,25 @@ async def serve(transport: Transport, host: Host) -> None:
     async with asyncio.TaskGroup() as tasks:
         dispatch = Dispatch(out, methods(session, host), own=session.requests, tasks=tasks)
         await transport.read(dispatch.take)
+        has_stopped = False
         try:
             async with asyncio.timeout(ENDING_SECONDS):
                 await host.conversations.stop()
+                has_stopped = True
                 await dispatch.all_answered()
-                await host.conversations.close()
                 await out.flush()  # readers that were behind send on while it is read
                 session.close()
                 await out.flush()
         except TimeoutError:
-            if host.conversations.running:
-                log.warning("the server ends without waiting any longer for what still runs")
-            else:
+            if has_stopped:
                 log.warning("the client did not read all that was sent")
+            else:
+                log.warning("the server ends without waiting any longer for what still runs")
         session.gone()
         out.close()
+        try:
+            async with asyncio.timeout(LETTING_GO_SECONDS):
+                await host.conversations.close()
+        except TimeoutError:
+            log.warning("the server ends though another process keeps it from writing")
         dispatch.abandon()

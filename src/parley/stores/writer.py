@@ -100,15 +100,17 @@ class Writer:
         self._grown = CHECKPOINT_BYTES
 
     async def close(self) -> None:
-        """Finish everything that was submitted; fail what cannot be done."""
+        """Finish everything that was submitted; fail what cannot be done, at once where the caller is cancelled."""
         if not self._closing:
             self._closing = True
             self._more.put(None)
         if self._ended is None:
             return
-        done, _ = await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
-        if not done and not self._given_up:
-            self._give_up()
+        try:
+            await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
+        finally:
+            if not self._ended.done() and not self._given_up:
+                self._give_up()
 
     def _give_up(self) -> None:
         """Another process has the lock and does not let go. The thread ends when it gets it, and writes nothing."""

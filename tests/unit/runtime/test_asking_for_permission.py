@@ -20,8 +20,9 @@ from parley.config.load import Loader
 from parley.config.types import Approvals, Settings, Wanted
 from parley.conversation.records import QuestionAsked
 from parley.ports.tools import Action, ApplyPatch, Denied, Granted, RunCommand
+from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
-from parley.runtime.questions import BETWEEN_TRIES_SECONDS, Answered
+from parley.runtime.questions import Answered
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
 

@@ -8,7 +8,7 @@ from kit.questions import approval_id
 from kit.room import Room
 from kit.settled import SETTLED, settlements, taken_back
 from kit.stores import SlowStore
-from parley.runtime.questions import BETWEEN_TRIES_SECONDS
+from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
