@@ -40,6 +40,7 @@ ATTEMPTS: Final = {
     "killed": "os.kill(waiting, signal.SIGKILL)",
     "stopped": "os.kill(waiting, signal.SIGSTOP)",
     "told to end": "os.kill(waiting, signal.SIGTERM)",
+    "told to end again and again": "for _ in range(30_000): os.kill(waiting, signal.SIGTERM)",
     "woken": "os.kill(waiting, signal.SIGCONT); os.kill(waiting, signal.SIGCHLD)",
     "without descriptors": "resource.prlimit(waiting, resource.RLIMIT_NOFILE, (0, 0))",
     "without time": "resource.prlimit(waiting, resource.RLIMIT_CPU, (600, 600))",

@@ -47,10 +47,13 @@ class Children:
 
     def told_to_end(self) -> bool:
         """Whether there was a signal that says so; forgets all signals so far."""
+        is_told = False
         try:
-            return signal.SIGTERM in os.read(self._woken, select.PIPE_BUF)
+            while signals := os.read(self._woken, select.PIPE_BUF):
+                is_told |= signal.SIGTERM in signals
         except BlockingIOError:
-            return False
+            pass
+        return is_told
 
     def reap(self) -> list[tuple[int, int]]:
         """Those that have ended, each with its wait status."""
