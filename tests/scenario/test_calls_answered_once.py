@@ -193,7 +193,7 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(scrip
 
 
 @pytest.mark.promises("calls.answered-once", "calls.in-order")
-@either_api
+@both_apis
 async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_begin(
     scripted_model: ScriptedModel, api: Api
 ) -> None:
@@ -214,6 +214,7 @@ async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_be
             ended("c1", "one\n"),
             begun("c2", "sh", "-c", "echo two; sleep 1000", cwd=wire.work),
             output("c2", "two\n"),
+            *([TOKEN_COUNT] if api == "responses" else []),
             INTERRUPTED,
         ]
         assert answer == interrupted(1)
