@@ -23,6 +23,8 @@ __all__ = [
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REACH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_LOOKING: Final = stat.S_IRUSR | stat.S_IXUSR
+
 
 def found(name: str, folder: int) -> os.stat_result | None:
     """What the system knows of something in a directory."""
@@ -55,12 +57,12 @@ def entered(name: str, held_open: ExitStack, folder: int) -> int:
 
 
 def listed_in(name: str, held_open: ExitStack, folder: int) -> int:
-    """A directory in another, to be listed and to go on from. For as long as it is held it is not shut."""
+    """A directory in another, to be listed and to go on from. For as long as it is held it is not shut to that."""
     try:
         descriptor = opened_in(name, held_open, folder)
     except PermissionError:
         return opened_in(".", held_open, entered(name, held_open, folder))
-    held_open.enter_context(opened_up(descriptor))
+    held_open.enter_context(opened_up(descriptor, _LOOKING))
     return descriptor
 
 
@@ -82,10 +84,10 @@ def reached(name: str, folder: int) -> Iterator[int]:
 
 
 @contextmanager
-def opened_up(descriptor: int) -> Iterator[None]:
+def opened_up(descriptor: int, needed: int = stat.S_IRWXU) -> Iterator[None]:
     """Be let into a directory that may be shut, and that is as it was afterwards."""
     status = os.fstat(descriptor)
-    is_shut = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IRWXU != stat.S_IRWXU
+    is_shut = stat.S_ISDIR(status.st_mode) and status.st_mode & needed != needed
     if not is_shut or status.st_uid != os.geteuid():
         yield
         return

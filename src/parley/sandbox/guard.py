@@ -64,6 +64,9 @@ class Guard:
         """By the list of watches that each of them fills."""
         self._known: dict[str, Past] = {}
         """What was there last, the latest at the end: most of it is still the same."""
+        self._spoiled: dict[str, Watch] = {}
+        """By their paths, the last watches of places in which a command has left what nobody could look at: it
+        would be taken for what was there before the next command. They are never forgotten."""
 
     async def run(self, starter: Starter, prepare: Callable[[list[Watch]], Start], *, output: Output) -> Ended:
         """Have a command started, and look at all watches when it is over. One that changed something has failed.
@@ -89,8 +92,7 @@ class Guard:
                 is_heard = ended is not None
             finally:
                 if not is_heard:
-                    for sentence in said:
-                        log.warning("%s", sentence.text)
+                    _log(said)
         if not said:
             return ended
         remarks = tuple(sentence.text for sentence in said)
@@ -146,6 +148,7 @@ class Guard:
             same = self._watches.get(key)
             of_others = next((watch for watch in self._watches.values() if watch.path == path), None)
             ended = preparation.ended.get(path)
+            spoiled = None if of_others else self._spoiled.get(path)
             known = NO_PAST if of_others else self._known.pop(path, NO_PAST)
         if same is not None:
             return same
@@ -153,10 +156,39 @@ class Guard:
             if of_others is not None:
                 of_others.unsaid += of_others.restored()
                 return Watch(path, folders, of_others.kind, of_others.past, of_others.layout)
-            kind = Kind.of(path, places) if ended is None else ended.kind
-            return Watch.begun(path, folders, kind, known, Patience(preparation.is_cancelled))
+            said = self._cleared(spoiled, folders) if spoiled is not None else []
+            try:
+                kind = Kind.of(path, places) if ended is None else ended.kind
+                watch = Watch.begun(path, folders, kind, known, Patience(preparation.is_cancelled))
+            except (OSError, CannotConfine):
+                _log(said)
+                raise
+            watch.unsaid = said
+            return watch
         except OSError as error:
             raise CannotConfine(f"{quoted(path)} cannot be watched: {os_detail(error)}") from None
+
+    def _cleared(self, spoiled: Watch, folders: tuple[str, ...]) -> list[Sentence]:
+        """Put a place back to what it was before it was spoiled; says what was put back, for which the command that
+        is told cannot help. One that somebody has replaced meanwhile is theirs.
+
+        Raises:
+            CannotConfine: there is still too much.
+        """
+        said: list[Sentence] = []
+        if spoiled.is_there:
+            watch = Watch(spoiled.path, folders, spoiled.kind, spoiled.past, spoiled.layout)
+            try:
+                said = watch.restored()
+            finally:
+                watch.close()
+            if watch.is_cut:
+                _log(said)
+                why = "a command has left more there than can be looked at; delete that, or move it out of there"
+                raise CannotConfine(f"{quoted(spoiled.path)} cannot be watched: {why}")
+        with self._changed:
+            self._spoiled.pop(spoiled.path, None)
+        return [sentence._replace(is_fault=False) for sentence in said]
 
     def leave(self, watches: Iterable[Watch]) -> list[Sentence]:
         """Put back what is not as it was; returns a sentence for each place where something was not."""
@@ -181,7 +213,11 @@ class Guard:
             del self._watches[watch.key]
             for preparation in self._preparing.values():
                 preparation.ended[watch.path] = watch
-            self._known[watch.path] = watch.past
+            if watch.is_cut:
+                self._spoiled[watch.path] = watch
+            else:
+                self._spoiled.pop(watch.path, None)
+                self._known[watch.path] = watch.past
             size = sum(past.size for past in self._known.values())
             while size > _MOST_KNOWN_BYTES or len(self._known) > _MOST_KNOWN:
                 size -= self._known.pop(next(iter(self._known))).size
@@ -207,6 +243,12 @@ class Guard:
             with self._changed:
                 self._busy.remove(around)
                 self._changed.notify_all()
+
+
+def _log(said: Iterable[Sentence]) -> None:
+    """Where nobody is there to be told."""
+    for sentence in said:
+        log.warning("%s", sentence.text)
 
 
 def _around(key: Key) -> str:

@@ -130,7 +130,11 @@ class Budget:
 
     def allows(self, entries: int) -> bool:
         self._entries -= entries
-        return self._entries >= 0 and not self._patience.is_over
+        return not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        return self._entries < 0 or self._patience.is_over
 
     @property
     def content_bytes(self) -> int:

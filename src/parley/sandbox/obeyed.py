@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from parley.errors import CannotConfine
 from parley.sandbox.descriptors import found, listed_in, listed_inside, opened_in
 from parley.sandbox.kept import Budget, Patience
-from parley.sandbox.links import Links, Seen, links_and_folders
+from parley.sandbox.links import TOO_MUCH, WITHOUT_END, Links, Listing, Seen, links_and_folders
 
 __all__ = ["BEGUN", "Layout", "along", "links", "look", "strays"]
 
@@ -98,16 +98,20 @@ def links(layout: Layout, among: Links) -> Iterator[str]:
     """
     for part in layout.parts:
         yield from among.of(part.path, {*part.names, *_HOLDERS})
+    if among.were_among_too_much:
+        raise CannotConfine(TOO_MUCH)
 
 
 def strays(layout: Layout, git: int, patience: Patience) -> Iterator[str]:
     """Links and directories where those of submodules and of working trees are, that do not belong there.
 
+    Whoever asks moves each away as it is found.
+
     Raises:
-        CannotConfine: there are too many files among them.
+        CannotConfine: there are too many files among them. All were found, but for those that take too long.
     """
-    known = layout.paths
-    budget = Budget(patience, entries=_MOST_AMONG_PARTS, content_bytes=0)
+    known, stays = layout.paths, 0
+    budget = Budget(patience, entries=WITHOUT_END, content_bytes=0)
     for part in layout.parts:
         with ExitStack() as held_open:
             try:
@@ -117,21 +121,31 @@ def strays(layout: Layout, git: int, patience: Patience) -> Iterator[str]:
             there = {os.path.join(part.path, holder): found(holder, folder) for holder in _HOLDERS}
             yield from (path for path, status in there.items() if path not in known and _is_way(status))
     for way in layout.ways:
-        yield from (path for name in _names_in(way, git, budget) if (path := os.path.join(way, name)) not in known)
+        while True:
+            entries, cost, is_whole = _listing(way, git, budget)
+            new = [path for name, _ in entries if (path := os.path.join(way, name)) not in known]
+            yield from new
+            if is_whole:
+                break
+            if budget.is_over or not new:
+                raise CannotConfine(TOO_MUCH)
+        stays += cost - len(new)
+    if stays > _MOST_AMONG_PARTS:
+        raise CannotConfine(TOO_MUCH)
 
 
 def _is_way(status: os.stat_result | None) -> bool:
     return status is not None and (stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode))
 
 
-def _names_in(way: str, git: int, budget: Budget) -> list[str]:
-    """What is in a directory but for files; nothing is in one that is not there."""
+def _listing(way: str, git: int, budget: Budget) -> Listing:
+    """Nothing is in a directory that is not there."""
     with ExitStack() as held_open:
         try:
             folder = listed_inside(way, held_open, git)
         except OSError:
-            return []
-        return [name for name, _ in links_and_folders(folder, budget)]
+            return Listing([], 0, is_whole=True)
+        return links_and_folders(folder, budget)
 
 
 def _parts(git: int, linked: dict[str, None], budget: Budget) -> tuple[list[Part], list[str]]:
@@ -148,7 +162,10 @@ def _parts(git: int, linked: dict[str, None], budget: Budget) -> tuple[list[Part
             except OSError:
                 continue
             ways.append(way)
-            for name, is_link in sorted(links_and_folders(folder, budget)):
+            entries, _, is_whole = links_and_folders(folder, budget)
+            if not is_whole:
+                raise CannotConfine(TOO_MUCH)
+            for name, is_link in sorted(entries):
                 path = os.path.join(way, name)
                 if is_link:
                     linked[path] = None

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from typing import Final, NamedTuple, Self
 
 from msgspec.structs import replace
@@ -128,6 +129,8 @@ class Watch:
         """What was found to be changed, and put back, while nobody was there to be told."""
         self.past = past
         self.layout = layout
+        self.is_cut = False
+        """Whether the last look afterwards left something that it could not look at."""
         with ExitStack() as held_open:
             self._way = _way(folders, held_open)
             """From the outermost root on, all directories that lead to it."""
@@ -139,6 +142,7 @@ class Watch:
             if kind.is_git:
                 self._folder = opened_in(os.path.basename(path), held_open, self._parent)
                 self._way.append(_Step(self._parent, os.path.basename(path), self._folder, path))
+            self._status = os.fstat(self._folder)
             self._inside = list(_steps_to(past.items, held_open, self._folder))
             held = {self._parent, *(each for step in self._steps for each in (step.parent, step.folder))}
             self._modes = {each: stat.S_IMODE(os.fstat(each).st_mode) for each in held}
@@ -179,6 +183,14 @@ class Watch:
         self._descriptors.close()
 
     @property
+    def is_there(self) -> bool:
+        """Whether a directory of git is where it was, and not another in its place."""
+        try:
+            return os.path.samestat(os.lstat(self.path), self._status)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    @property
     def _steps(self) -> list[_Step]:
         return self._way + self._inside
 
@@ -187,6 +199,7 @@ class Watch:
         lost: dict[str, str] = {}
         kept: list[str] = []
         data: list[str] = []
+        self.is_cut = self.kind.is_git
         changed = list(self._modes_put_back())
         for step in self._way:
             aside = Aside(step.parent)
@@ -244,30 +257,42 @@ class Watch:
         self, aside: Aside, lost: dict[str, str], data: list[str], patience: Patience
     ) -> Iterator[str]:
         gone = list(lost)
-        for name, before in (self.past.items | self._not_there_before(lost, patience)).items():
+        for name, before in chain(
+            self.past.items.items(), self._no_data(data, patience), self._not_there_before(lost, patience)
+        ):
             if any(is_below(name, folder) for folder in gone):
                 continue
             try:
                 yield from self._put_back(name, before, aside, data, patience)
             except (OSError, CannotPutBack, CannotConfine) as error:
                 lost[name] = os_detail(error) if isinstance(error, OSError) else ""
-        for name, was in self._told_only.items():
-            if not is_same(was, self._take(name, was, patience)):
-                data.append(name)
 
-    def _not_there_before(self, lost: dict[str, str], patience: Patience) -> Known:
-        """Directories of git, and links that it would write through."""
-        new: Known = {}
-        among = Links(self._folder, patience, self.past.seen)
+    def _no_data(self, data: list[str], patience: Patience) -> Iterator[tuple[str, Item]]:
+        """What is only told of, but is no file any more: git would wait for a pipe for ever."""
+        for name, was in self._told_only.items():
+            now = self._take(name, was, patience)
+            if is_same(was, now):
+                continue
+            if isinstance(now, File | Missing):
+                data.append(name)
+            else:
+                yield name, was
+
+    def _not_there_before(self, lost: dict[str, str], patience: Patience) -> Iterator[tuple[str, Item]]:
+        """Directories of git, and links that it would write through: each is put back before the next is found."""
+        among = Links(self._folder, patience, self.past.seen, is_after=True)
+        is_cut = False
         for paths in (strays(self.layout, self._folder, patience), links(self.layout, among)):
             try:
                 for path in paths:
                     if path not in self.past.items:
-                        new[path] = MISSING
+                        yield path, MISSING
             except CannotConfine as error:
                 lost["all of it"] = error.detail
-        self.past = self.past._replace(seen=among.seen)
-        return new
+                is_cut = True
+        self.is_cut = is_cut
+        if not is_cut:
+            self.past = self.past._replace(seen=among.seen)
 
     def _told(self, what: str, names: list[str], *, is_fault: bool = True) -> Iterator[Sentence]:
         if names:

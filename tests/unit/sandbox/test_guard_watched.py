@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kit.bounds import bounds
-from kit.guarded import command, enter, put_back, without_refused
+from kit.guarded import command, enter, furnish, put_back, without_refused
 from kit.running import open_descriptors
 from kit.trees import tree
 from parley.errors import CannotConfine
@@ -524,19 +524,35 @@ def test_submodules_that_would_have_to_be_searched_for_are_refused(project: Path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("make", "number"), [(Path.touch, 262_144), (Path.mkdir, 52_500)])
-def test_logs_without_end_are_told_of_and_refused(project: Path, make: Callable[[Path], None], number: int) -> None:
-    (project / ".git/logs").mkdir()
-    told: list[str] = []
-    with command(bounds(project), told):
+@pytest.mark.parametrize(("make", "number"), [(Path.touch, 131_072), (Path.mkdir, 26_250)])
+def test_logs_without_end_are_told_of_and_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], number: int
+) -> None:
+    grow_old(monkeypatch)
+    guard, told, logs = Guard(), list[str](), project / ".git/logs"
+    for part in ("one", "two"):
+        (logs / part).mkdir(parents=True)
+    for each in range(number):
+        make(logs / "one" / str(each))
+    with command(bounds(project), told, guard):
+        pass
+    assert told == []
+    with command(bounds(project), told, guard):
         for each in range(number):
-            make(project / f".git/logs/{each}")
+            make(logs / "two" / str(each))
+        (logs / "two/zzz").symlink_to("/etc/passwd")
+        (project / ".git/modules/a/b/evil").symlink_to("/etc/passwd")
 
-    with pytest.raises(CannotConfine) as refused:
-        enter(Guard(), find(bounds(project)), [])
+    for whose, why in ((guard, LEFT_BY_A_COMMAND), (Guard(), "it holds too much")):
+        with pytest.raises(CannotConfine) as refused:
+            enter(whose, find(bounds(project)), [])
+        assert refused.value.detail == f"{project}/.git cannot be watched: {why}"
+    assert told == [*put_back(project / ".git", "logs/two/zzz, modules/a/b/evil"), left_as_it_is(project)]
+    assert not (logs / "two/zzz").is_symlink()
+    assert not (project / ".git/modules/a/b/evil").is_symlink()
 
-    assert told == [left_as_it_is(project)]
-    assert refused.value.detail == f"{project}/.git cannot be watched: it holds too much"
+
+LEFT_BY_A_COMMAND = "a command has left more there than can be looked at; delete that, or move it out of there"
 
 
 def left_as_it_is(project: Path) -> str:
@@ -544,14 +560,143 @@ def left_as_it_is(project: Path) -> str:
     return f"{project}/.git is protected: what was done to {what} while the command ran was left as it is"
 
 
-def test_links_without_end_are_told_of(project: Path) -> None:
-    told: list[str] = []
-    with command(bounds(project), told):
+def test_of_links_without_end_none_is_left(project: Path) -> None:
+    guard, told, before = Guard(), list[str](), tree(project)
+    with command(bounds(project), told, guard):
         for number in range(1025):
             (project / f".git/refs/heads/{number}").symlink_to("/evil")
+        (project / ".git/COMMIT_EDITMSG").symlink_to("/evil")
+    with command(bounds(project), told, guard):
+        pass
 
-    assert len(list((project / ".git/refs/heads").iterdir())) == 1
-    assert told[1:] == [left_as_it_is(project)]
+    assert (tree(project), len(told)) == (before, 1)
+    assert told[0].endswith(" and 1018 more while the command ran was put back")
+
+
+def test_submodules_among_files_without_end_are_moved_aside_and_commands_refused_until_those_are_deleted(
+    project: Path,
+) -> None:
+    guard, told, before, modules = Guard(), list[str](), tree(project), project / ".git/modules"
+    with command(bounds(project), told, guard):
+        for number in range(4097):
+            (modules / f"file-{number}").touch()
+        (modules / "evil").mkdir()
+        (modules / "evil/config").write_text("evil")
+    with pytest.raises(CannotConfine) as refused:
+        enter(guard, find(bounds(project)), [])
+    for number in range(4097):
+        (modules / f"file-{number}").unlink()
+
+    assert refused.value.detail == f"{project}/.git cannot be watched: {LEFT_BY_A_COMMAND}"
+    assert told[1] == left_as_it_is(project)
+    assert [told[0], told[2]] == put_back(project / ".git", "modules/evil", kept=f"{project}/.git/.refused-X-evil")
+    with command(bounds(project), told, guard):
+        pass
+    assert (without_refused(tree(project)), len(told)) == (before, 3)
+
+
+class Spoiled:
+    """A repository in which a command has left a link that nobody had the time to look for."""
+
+    def __init__(self, project: Path) -> None:
+        self.guard, self.link = Guard(), project / ".git/refs/heads/evil"
+        self.told: list[str] = []
+        with pytest.MonkeyPatch.context() as hurried, command(bounds(project), self.told, self.guard):
+            self.link.symlink_to("/etc/passwd")
+            self.hurry(hurried)
+        assert (left_as_it_is(project) in self.told, self.link.is_symlink()) == (True, True)
+        self.told.clear()
+
+    @staticmethod
+    def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+        moments = count()
+        monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+
+
+def test_what_nobody_had_the_time_to_look_for_is_put_back_before_the_next_command(
+    project: Path, tmp_path: Path
+) -> None:
+    spoiled = Spoiled(project)
+    for number in range(17):
+        (tmp_path / f"{number}/.git").mkdir(parents=True)
+        with command(bounds(tmp_path / str(number)), spoiled.told, spoiled.guard):
+            pass
+    assert spoiled.told == []
+    watches: list[Watch] = []
+    enter(spoiled.guard, find(bounds(project)), watches)
+
+    assert not spoiled.link.is_symlink()
+    said = spoiled.guard.leave(watches)
+    assert [(each.text, each.is_fault) for each in said] == [
+        (text, False) for text in put_back(project / ".git", "refs/heads/evil")
+    ]
+    with command(bounds(project), spoiled.told, spoiled.guard):
+        pass
+    assert spoiled.told == []
+
+
+def test_while_nobody_has_the_time_to_look_for_it_commands_are_refused(project: Path) -> None:
+    spoiled = Spoiled(project)
+    descriptors = open_descriptors()
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as hurried:
+            spoiled.hurry(hurried)
+            with pytest.raises(CannotConfine) as refused:
+                enter(spoiled.guard, find(bounds(project)), [])
+        assert refused.value.detail == f"{project}/.git cannot be watched: {LEFT_BY_A_COMMAND}"
+    assert open_descriptors() == descriptors
+
+    with command(bounds(project), spoiled.told, spoiled.guard):
+        assert not spoiled.link.is_symlink()
+
+
+def test_a_repository_that_took_the_place_of_a_spoiled_one_is_left_as_it_is(project: Path) -> None:
+    spoiled = Spoiled(project)
+    (project / ".git").rename(project / "old")
+    furnish(project / ".git")
+    (project / ".git/config").write_text("new")
+    spoiled.link.symlink_to("main")
+    before = tree(project / ".git")
+    with command(bounds(project), spoiled.told, spoiled.guard):
+        pass
+
+    assert (tree(project / ".git"), spoiled.told) == (before, [])
+
+
+def test_where_a_spoiled_repository_was_deleted_commands_run(project: Path) -> None:
+    spoiled = Spoiled(project)
+    shutil.rmtree(project / ".git")
+    with command(bounds(project), spoiled.told, spoiled.guard):
+        pass
+
+    assert spoiled.told == []
+
+
+def test_directories_that_can_only_be_read_are_looked_at_and_not_touched(project: Path) -> None:
+    folder, told = project / ".git/refs/heads", list[str]()
+    folder.chmod(0o555)
+    before = folder.stat().st_ctime_ns
+    with command(bounds(project), told):
+        pass
+
+    assert (folder.stat().st_ctime_ns, told) == (before, [])
+
+
+@pytest.mark.parametrize("usurper", ["pipe", "folder", "link"])
+def test_what_is_no_file_is_not_left_in_the_place_of_packed_branches(project: Path, usurper: str) -> None:
+    packed, before, told = project / ".git/packed-refs", tree(project), list[str]()
+    with command(bounds(project), told):
+        packed.unlink()
+        if usurper == "pipe":
+            os.mkfifo(packed)
+        elif usurper == "folder":
+            packed.mkdir()
+        else:
+            packed.symlink_to("/etc/passwd")
+
+    assert without_refused(tree(project)) == before
+    kept = f"{project}/.git/.refused-X-packed-refs" if usurper == "folder" else None
+    assert told == put_back(project / ".git", "packed-refs", kept=kept)
 
 
 def test_what_takes_too_long_to_be_looked_at_is_told_of_and_refused(
