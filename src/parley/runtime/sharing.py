@@ -42,7 +42,7 @@ PATIENCE_SECONDS: Final = 30.0
 """How long whoever has it may take to do what it is asked. One that lives does so at once, if its disk does not
 hang."""
 
-Wish = AnswerQuestion | InterruptTurn | RenameConversation | Submit
+ToPeer = AnswerQuestion | InterruptTurn | RenameConversation | Submit
 """What can be asked of whoever has the turn."""
 
 
@@ -169,7 +169,7 @@ class Sharing:
     async def here_or_there(
         self,
         here: Callable[[], Awaitable[None]],
-        wish: Wish,
+        wish: ToPeer,
         *,
         answered: Callable[[Raw], None] = lambda result: None,
     ) -> None:
