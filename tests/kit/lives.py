@@ -7,6 +7,7 @@ needs somebody's yes and then does nothing but count, or wait if it is called `s
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -51,6 +52,8 @@ class Life:
         """Set when a slow command has begun."""
         self.go_on = asyncio.Event()
         """Lets it end."""
+        self.gave_back = 0
+        """How often it gave memory back."""
         self._home = home
         self.conversations = Conversations(
             store=store,
@@ -62,6 +65,7 @@ class Life:
             environ={},
             peers=peers,
             keeping=lambda: StoreSettings(**keeping),
+            give_back_memory=self._give_back_memory,
         )
 
     async def __aenter__(self) -> Self:
@@ -74,6 +78,10 @@ class Life:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self.conversations.stop()
             await self.conversations.close()
+
+    def _give_back_memory(self) -> None:
+        self.gave_back += 1
+        gc.collect()
 
     def killed(self, conversation: Conversation) -> None:
         """To all others it is as if this life had ended in this moment; itself it does not know yet."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.app.commands import sandboxed_commands
+from parley.app.memory import give_back_memory, look_only_at_what_is_new
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
@@ -71,10 +72,12 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         tools=tools,
         commands=commands,
         environ=os.environ,
+        give_back_memory=give_back_memory,
     )
     host = Host(conversations=conversations, loader=loader, on_initialized=http.warm_up)
     transport = Stdio()
     _take_signals(transport, conversations)
+    look_only_at_what_is_new()
     try:
         await serve(transport, host)
     finally:

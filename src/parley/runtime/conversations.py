@@ -66,8 +66,10 @@ class Conversations:
         environ: Mapping[str, str],
         peers: Peers | None = None,
         keeping: Callable[[], StoreSettings] = StoreSettings,
+        give_back_memory: Callable[[], None] = lambda: None,
     ) -> None:
-        """`commands` and `environ` are those with which the tools run commands."""
+        """`commands` and `environ` are those with which the tools run commands; `give_back_memory` is called when
+        conversations were let go."""
         self._store, self._environ, self._choose = store, environ, choose
         self._closing = asyncio.Event()
         self._means = Means(
@@ -92,7 +94,7 @@ class Conversations:
         """When somebody last had to do with each of them."""
         self._trust: dict[ConversationId, Trust] = {}
         """Also of those that have left memory: what a person allowed holds until the process ends."""
-        self._keeping = keeping
+        self._keeping, self._give_back_memory = keeping, give_back_memory
         self._tending: asyncio.Task[None] | None = None
 
     async def create(self, wanted: Wanted) -> Conversation:
@@ -341,15 +343,22 @@ class Conversations:
         while self._kept:
             keeping = self._settings()
             await self._means.clock.sleep(max(SOONEST_SECONDS, min(LOOK_SECONDS, keeping.idle_seconds)))
-            self._let_go(keeping)
+            if self._let_go(keeping):
+                self._give_back_memory()
         self._tending = None
 
-    def _let_go(self, keeping: StoreSettings) -> None:
+    def _let_go(self, keeping: StoreSettings) -> int:
+        """How many have gone."""
         now = self._means.clock.now()
         idle = [one for one in self._kept.values() if one.is_idle and one.state.phase is not Phase.RUNNING]
-        for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle)):
-            if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds:
-                self._forget(one.id)
+        gone = [
+            one.id
+            for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle))
+            if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds
+        ]
+        for conversation_id in gone:
+            self._forget(conversation_id)
+        return len(gone)
 
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from kit.leaving import leave_asking, leave_running, pass_time, settle
@@ -21,12 +19,13 @@ async def test_what_nobody_has_to_do_with_leaves_memory_and_comes_back_unnoticed
         await life.until_at_rest(conversation)
         await pass_time(life, 59)
         assert list(life.conversations) == [conversation]
+        assert life.gave_back == 0
 
         conversation_id, entries = conversation.id, conversation.log.entries
         del conversation
         await pass_time(life, 61)
-        gc.collect()
         assert list(life.conversations) == []
+        assert life.gave_back == 1
         back = await life.find(conversation_id)
         assert back.log.entries == entries
         await life.send(back, "say And?")
@@ -48,7 +47,6 @@ async def test_of_too_many_those_leave_first_that_were_used_least_lately(home: s
         made = [(await life.create()).id for _ in range(4)]
         await life.find(made[0])
         await pass_time(life, 31)
-        gc.collect()
 
         assert {one.id for one in life.conversations} == {made[3], made[0]}
 
@@ -72,7 +70,6 @@ async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_wi
         left_id = left.id
         del left
         await pass_time(first, 61)
-        gc.collect()
         assert list(first.conversations) == []
         back = await first.find(left_id)
         await first.send(back, "run a")
