@@ -6,7 +6,6 @@ import asyncio
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,22 +13,22 @@ from typing import Final
 
 import pytest
 
+from kit.given_away import given_away
 from kit.running import (
     DAEMON,
     PATH,
     PATIENCE_SECONDS,
     PYTHON,
+    Meter,
     Ran,
     cancelled_after,
     marked,
     open_descriptors,
     out_of_time,
     ran,
-    resident_bytes,
     start_of,
 )
 from parley.tools.commands.executor import Executor
-from parley.wire.events import OutputStream
 
 MEGABYTE: Final = 1024 * 1024
 
@@ -107,17 +106,10 @@ async def test_a_line_of_300_megabytes_is_read_and_not_kept(executor: Executor, 
 
 async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
     """How much a command said, and by how much we grew meanwhile."""
-    size, peak, before = 0, 0, resident_bytes()
-
-    def count(stream: OutputStream, data: bytes) -> None:
-        nonlocal size, peak
-        if size // (32 * MEGABYTE) < (size + len(data)) // (32 * MEGABYTE):
-            peak = max(peak, resident_bytes() - before)
-        size += len(data)
-
-    ended = await executor.start(start_of(*argv, timeout_seconds=4 * PATIENCE_SECONDS), output=count)
+    meter = Meter()
+    ended = await executor.start(start_of(*argv, timeout_seconds=4 * PATIENCE_SECONDS), output=meter)
     assert ended.exit_code == 0
-    return size, peak
+    return meter.size, meter.peak
 
 
 async def test_binary_output_arrives_as_it_is(executor: Executor) -> None:
@@ -175,22 +167,8 @@ with socket.socket(socket.AF_UNIX) as out:
     print("given away", flush=True)
     socket.send_fds(out, [b"x"], [1])
 """
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket"))
-        listener.listen()
-        listener.setblocking(False)
-        task = asyncio.create_task(ran(executor, *PYTHON, script, str(tmp_path / "socket")))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            connection, _ = await loop.sock_accept(listener)
-    with connection:
-        connection.settimeout(PATIENCE_SECONDS)
-        _, [held], _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, 1)
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            result = await task
-    finally:
-        os.close(held)
+    async with given_away(tmp_path / "socket", lambda address: ran(executor, *PYTHON, script, address)) as task:
+        result = await task
 
     assert result == Ran(exit_code=0, stdout=b"given away\n")
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from kit.calls import Output, failed, history, is_event, speaking
+from kit.calls import Output, Wire, failed, history, is_event, speaking
 from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, out_of_time, ran, start_of
 from kit.shell import nothing_left_of, sh, turn, until_running
 from kit.shell import ran as told
@@ -123,16 +123,20 @@ STOPPERS: Final = {
 }
 
 
+async def stopped_by(stop: str, model: ScriptedModel, wire: Wire, marker: str) -> None:
+    """Until a command has left a daemon, stopped somebody by this script, and said so."""
+    model.says(sh("c1", f"setsid sh -c 'sleep 1000; :' {marker} & {stop}", timeout=600_000))
+    wire.codex(1, "go")
+    await wire.until(is_event("exec_command_output_delta"))
+
+
 @pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
 @pytest.mark.parametrize("whom", list(STOPPERS))
 async def test_a_server_ends_in_order_whomever_its_command_has_stopped(
     scripted_model: ScriptedModel, marker: str, whom: str, how: str
 ) -> None:
-    script = f"setsid sh -c 'sleep 1000; :' {marker} & {STOPPERS[whom]}"
-    scripted_model.says(sh("c1", script, timeout=600_000))
     async with speaking(scripted_model) as wire:
-        wire.codex(1, "go")
-        await wire.until(is_event("exec_command_output_delta"))
+        await stopped_by(STOPPERS[whom], scripted_model, wire, marker)
         if how == "SIGTERM":
             wire.raw.terminate()
         else:
@@ -148,11 +152,8 @@ async def test_a_server_ends_in_order_whomever_its_command_has_stopped(
 async def test_a_killed_server_leaves_nothing_whomever_its_command_has_stopped(
     scripted_model: ScriptedModel, marker: str, whom: str
 ) -> None:
-    script = f"setsid sh -c 'sleep 1000; :' {marker} & {STOPPERS[whom]}"
-    scripted_model.says(sh("c1", script, timeout=600_000))
     async with speaking(scripted_model) as wire:
-        wire.codex(1, "go")
-        await wire.until(is_event("exec_command_output_delta"))
+        await stopped_by(STOPPERS[whom], scripted_model, wire, marker)
         await until_running(marker, 2)
         wire.raw.kill()
         exit_code = await wire.raw.exit_code()
@@ -165,10 +166,8 @@ async def test_a_server_ends_while_its_command_stops_both_again_and_again(
     scripted_model: ScriptedModel, marker: str
 ) -> None:
     stop = f"echo out; while :; do kill -STOP {FORK_SERVER} $PPID; done"
-    scripted_model.says(sh("c1", f"setsid sh -c 'sleep 1000; :' {marker} & {stop}", timeout=600_000))
     async with speaking(scripted_model) as wire:
-        wire.codex(1, "go")
-        await wire.until(is_event("exec_command_output_delta"))
+        await stopped_by(stop, scripted_model, wire, marker)
         wire.raw.close_stdin()
         exit_code = await wire.raw.exit_code()
 

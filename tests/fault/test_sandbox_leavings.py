@@ -15,19 +15,18 @@ from kit.running import (
     PATH,
     PATIENCE_SECONDS,
     PYTHON,
+    Meter,
     Ran,
     cancelled_after,
     kept,
     marked,
     open_descriptors,
-    resident_bytes,
     timed_out,
 )
 from parley.config.types import Mechanism
 from parley.ports.commands import Bounds, Command
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
-from parley.wire.events import OutputStream
 
 MEGABYTE: Final = 1024 * 1024
 
@@ -185,18 +184,11 @@ async def test_output_without_end_is_read_and_not_kept(
     commands: Sandboxed, marker: str, script: str, size: int, mechanism: Mechanism
 ) -> None:
     await ran(commands, command(mechanism, "true"))
-    heard, peak, before = 0, 0, resident_bytes()
-
-    def count(stream: OutputStream, data: bytes) -> None:
-        nonlocal heard, peak
-        if heard // (32 * MEGABYTE) < (heard + len(data)) // (32 * MEGABYTE):
-            peak = max(peak, resident_bytes() - before)
-        heard += len(data)
-
+    meter = Meter()
     whole = command(
         mechanism, "sh", "-c", f"{script} | head -c {size}", marker, timeout_seconds=4 * PATIENCE_SECONDS
     )
-    ended = await commands.run(whole, output=count)
+    ended = await commands.run(whole, output=meter)
 
-    assert (ended.exit_code, heard) == (0, size)
-    assert peak < 16 * MEGABYTE
+    assert (ended.exit_code, meter.size) == (0, size)
+    assert meter.peak < 16 * MEGABYTE

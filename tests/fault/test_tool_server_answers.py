@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
@@ -14,7 +16,7 @@ from kit.tool_server import Message
 from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, Loopback, Spoil, call_text, closing, until
 from parley.config.types import ToolServer
 from parley.errors import ToolServerFailed
-from parley.tools.servers import ServerPool
+from parley.tools.servers import Lease, ServerPool
 from parley.tools.servers.bodies import REOPEN_SECONDS
 
 LOST: Final = "the connection to the tool server was lost"
@@ -24,6 +26,17 @@ TOO_LONG: Final = "its answer is longer than 16777216 bytes"
 MEBIBYTE: Final = 1024 * 1024
 MANY: Final = 400
 """So many mebibytes are offered; those that are taken are few."""
+
+
+@asynccontextmanager
+async def far(loopback: Loopback) -> AsyncIterator[Lease]:
+    """The tools of a far server."""
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON)) as pool,
+        pool.lease([ToolServer(name="far", url=url)]) as lease,
+    ):
+        yield lease
 
 
 def answer(message: Message, text: str = "fine", **more: Any) -> bytes:
@@ -106,11 +119,7 @@ async def test_a_call_without_an_answer_fails_at_once_and_the_next_one_works(
     spoil: Spoil, detail: str | None
 ) -> None:
     loopback = Loopback()
-    async with (
-        loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
-        pool.lease([ToolServer(name="far", url=url)]) as lease,
-    ):
+    async with far(loopback) as lease:
         loopback.spoils["tools/call"] = spoil
         with pytest.raises(ToolServerFailed) as failure:
             await call_text(lease, "far__add", {"a": 1, "b": 2})
@@ -139,11 +148,7 @@ async def test_of_an_endless_answer_little_is_taken() -> None:
         return response
 
     loopback = Loopback()
-    async with (
-        loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
-        pool.lease([ToolServer(name="far", url=url)]) as lease,
-    ):
+    async with far(loopback) as lease:
         loopback.spoils["tools/call"] = spoil
         with pytest.raises(ToolServerFailed) as failure:
             await call_text(lease, "far__add", {"a": 1, "b": 2})
@@ -171,11 +176,7 @@ async def test_one_call_is_not_told_why_another_failed() -> None:
         return failure.value.detail
 
     loopback = Loopback()
-    async with (
-        loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
-        pool.lease([ToolServer(name="far", url=url)]) as lease,
-    ):
+    async with far(loopback) as lease:
         loopback.spoils["tools/call"] = spoil
         slow = asyncio.create_task(detail("far__fail"))
         refused = await detail("far__env")
@@ -196,11 +197,7 @@ async def test_a_stream_that_ends_at_once_is_not_opened_at_once_for_ever() -> No
     loopback.spoils["GET"] = spoil
     clock = asyncio.get_running_loop().time
     began_at = clock()
-    async with (
-        loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
-        pool.lease([ToolServer(name="far", url=url)]) as lease,
-    ):
+    async with far(loopback) as lease:
         await until(lambda: opened == 3)
         assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
 

@@ -6,11 +6,15 @@ import asyncio
 import os
 import selectors
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
 
+from kit.running import resident_bytes
 from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home
 
@@ -25,16 +29,37 @@ QUIET_SECONDS = 1.5
 """A server that reads on behind that takes a request within this time."""
 
 
-@pytest.mark.promises("framing.slow-client")
-async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_reads(
-    scripted_model: ScriptedModel,
-) -> None:
+@pytest.fixture
+def home(scripted_model: ScriptedModel) -> Iterator[Home]:
     home = Home(scripted_model)
     home.open()
-    try:
-        asked, size, unread, ids, rest = await asyncio.to_thread(_ask_without_reading, home)
-    finally:
-        home.close()
+    yield home
+    home.close()
+
+
+@contextmanager
+def server(home: Home, stdin: IO[bytes] | int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """A server and its stdout."""
+    with subprocess.Popen(
+        home.command, stdin=stdin, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout
+
+
+@contextmanager
+def asked_once(home: Home) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes], bytes]]:
+    """A server, its stdin and stdout, and its first answer."""
+    with server(home, subprocess.PIPE) as (process, stdout):
+        assert process.stdin is not None
+        process.stdin.write(REQUEST % 0)
+        process.stdin.flush()
+        yield process, process.stdin, stdout, stdout.readline()
+
+
+@pytest.mark.promises("framing.slow-client")
+async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_reads(home: Home) -> None:
+    asked, size, unread, ids, rest = await asyncio.to_thread(_ask_without_reading, home)
 
     assert asked < ANSWERED_AT_MOST // size, "the server read on without end"
     assert asked * size > KEPT_AT_LEAST
@@ -45,23 +70,16 @@ async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it
 
 def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
     """How many requests were taken, how long an answer is, the server's memory then, and all it answered."""
-    with subprocess.Popen(
-        home.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(REQUEST % 0)
-        server.stdin.flush()
-        first = server.stdout.readline()
+    with asked_once(home) as (process, stdin, stdout, first):
         check_message(first)
         size = len(first)
-        asked = _ask_until_nothing_is_taken(server.stdin.fileno(), size)
-        unread = _resident_bytes(server.pid)
-        answers = [server.stdout.readline() for _ in range(asked)]
+        asked = _ask_until_nothing_is_taken(stdin.fileno(), size)
+        unread = resident_bytes(process.pid)
+        answers = [stdout.readline() for _ in range(asked)]
         assert {_result(answer) for answer in answers} == {_result(first)}
         ids = [msgspec.json.decode(answer)["id"] for answer in answers]
-        server.stdin.close()
-        return asked, size, unread, ids, server.stdout.read()
+        stdin.close()
+        return asked, size, unread, ids, stdout.read()
 
 
 def _ask_until_nothing_is_taken(stdin: int, size: int) -> int:
@@ -89,24 +107,12 @@ def _result(answer: bytes) -> bytes:
     return answer.partition(b'"result"')[2]
 
 
-def _resident_bytes(pid: int) -> int:
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 @pytest.mark.promises("framing.slow-client")
-async def test_a_file_of_requests_is_read_no_faster_than_its_answers_are(
-    scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_a_file_of_requests_is_read_no_faster_than_its_answers_are(home: Home, tmp_path: Path) -> None:
     count = 30_000
     requests = tmp_path / "requests"
     requests.write_bytes(b"".join(REQUEST % number for number in range(count)))
-    home = Home(scripted_model)
-    home.open()
-    try:
-        most, answered = await asyncio.to_thread(_read_late, home, requests)
-    finally:
-        home.close()
+    most, answered = await asyncio.to_thread(_read_late, home, requests)
 
     assert answered == count
     assert most < 150 * 1024 * 1024
@@ -114,82 +120,51 @@ async def test_a_file_of_requests_is_read_no_faster_than_its_answers_are(
 
 def _read_late(home: Home, requests: Path) -> tuple[int, int]:
     """The most memory that a server needed which is fed from a file, and how many answers it gave."""
-    with (
-        requests.open("rb") as stdin,
-        subprocess.Popen(
-            home.command, stdin=stdin, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
-        ) as server,
-    ):
-        assert server.stdout is not None
-        first = server.stdout.readline()
+    with requests.open("rb") as stdin, server(home, stdin) as (process, stdout):
+        first = stdout.readline()
         check_message(first)
-        most = _resident_bytes(server.pid)
+        most = resident_bytes(process.pid)
         answered = 1
-        for answer in server.stdout:
+        for answer in stdout:
             assert _result(answer) == _result(first)
             answered += 1
             if answered % 1000 == 0:
-                most = max(most, _resident_bytes(server.pid))
+                most = max(most, resident_bytes(process.pid))
     return most, answered
 
 
 @pytest.mark.promises("lifecycle.end-of-stdin")
-async def test_a_client_that_leaves_without_reading_is_noticed_all_the_same(scripted_model: ScriptedModel) -> None:
-    home = Home(scripted_model)
-    home.open()
-    try:
-        code = await asyncio.to_thread(_leave_without_reading, home)
-    finally:
-        home.close()
-
-    assert code == 0
+async def test_a_client_that_leaves_without_reading_is_noticed_all_the_same(home: Home) -> None:
+    assert await asyncio.to_thread(_leave_without_reading, home) == 0
 
 
 def _leave_without_reading(home: Home) -> int:
     """The exit code of a server whose client has asked for far too much, and closes its side."""
-    with subprocess.Popen(
-        home.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(REQUEST % 0)
-        server.stdin.flush()
-        size = len(server.stdout.readline())
-        _ask_until_nothing_is_taken(server.stdin.fileno(), size)
-        server.stdin.close()
-        try:
-            return server.wait(timeout=PATIENCE_SECONDS)
-        finally:
-            server.kill()
+    with asked_once(home) as (process, stdin, _, first):
+        _ask_until_nothing_is_taken(stdin.fileno(), len(first))
+        stdin.close()
+        return _exit_code(process)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
 
 
 @pytest.mark.promises("lifecycle.sigterm")
 async def test_a_server_that_is_fed_from_a_file_and_not_read_ends_when_it_is_told_to(
-    scripted_model: ScriptedModel, tmp_path: Path
+    home: Home, tmp_path: Path
 ) -> None:
     requests = tmp_path / "requests"
     requests.write_bytes(b"".join(REQUEST % number for number in range(30_000)))
-    home = Home(scripted_model)
-    home.open()
-    try:
-        code = await asyncio.to_thread(_terminate_unread, home, requests)
-    finally:
-        home.close()
 
-    assert code == 0
+    assert await asyncio.to_thread(_terminate_unread, home, requests) == 0
 
 
 def _terminate_unread(home: Home, requests: Path) -> int:
-    with (
-        requests.open("rb") as stdin,
-        subprocess.Popen(
-            home.command, stdin=stdin, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
-        ) as server,
-    ):
-        assert server.stdout is not None
-        server.stdout.readline()
-        server.terminate()
-        try:
-            return server.wait(timeout=PATIENCE_SECONDS)
-        finally:
-            server.kill()
+    with requests.open("rb") as stdin, server(home, stdin) as (process, stdout):
+        stdout.readline()
+        process.terminate()
+        return _exit_code(process)

@@ -8,15 +8,30 @@ from itertools import count
 from typing import Any, Final, Unpack
 
 from kit.messages import answered
+from kit.shell import shell
 from kit.speaking import Speaker
 from parley.testing import RawParley, ScriptedModel
 from parley.testing.home import ServerOptions
 from parley.wire.mcp import PLAIN_VERSION
 
-__all__ = ["ASKS_FIRST", "AskedSpeaker", "being_asked", "events_of", "settlements", "types_of"]
+__all__ = [
+    "ASKS_FIRST",
+    "DENIED",
+    "AskedSpeaker",
+    "asking",
+    "being_asked",
+    "events_of",
+    "open_approval",
+    "settlements",
+    "told",
+    "types_of",
+]
 
 ASKS_FIRST: Final = {"approval_policy": "untrusted", "sandbox": "danger-full-access"}
 """Every command that is not known to be safe is asked about, and needs no sandbox."""
+
+DENIED: Final = "exec command rejected by user"
+"""What the model is told of a command that somebody did not allow."""
 
 FIRST_ID: Final = 100
 """Its own requests count from here, those of the server from 0: nobody takes one for the other."""
@@ -74,6 +89,27 @@ async def being_asked(
         speaker = AskedSpeaker(raw, {"elicitation": {}} if capabilities is None else capabilities)
         await speaker.initialize(version)
         yield speaker
+
+
+async def asking(client: AskedSpeaker, model: ScriptedModel) -> tuple[str, int]:
+    """A streamed conversation that asks: its id, and that of the message."""
+    model.says(shell("c1", "touch", "a"))
+    conversation = await client.create(**ASKS_FIRST)
+    await client.open_stream(conversation)
+    message = await client.say(conversation, "go")
+    await client.until_asked()
+    return conversation, message
+
+
+async def open_approval(client: AskedSpeaker) -> str:
+    """The id of the one open question."""
+    (listed,) = (await client.value_of(client.call("approvalsList")))["approvals"]
+    return str(listed["approval_id"])
+
+
+def told(model: ScriptedModel) -> Any:
+    """What the model was told about its last call."""
+    return model.requests[-1].body["messages"][-1]["content"]
 
 
 def events_of(messages: list[Any]) -> list[Any]:

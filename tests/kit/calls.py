@@ -150,7 +150,7 @@ def is_event(kind: str) -> Callable[[Any], bool]:
 # --- what a call is told -------------------------------------------------------------------
 
 
-def pairs(request_id: RequestId, event_id: str, *events: EventMsg) -> list[Any]:
+def pairs(request_id: RequestId, event_id: str, *events: EventMsg | dict[str, Any]) -> list[Any]:
     """The notifications of these events for one call."""
     messages: list[Any] = []
     for event in events:
@@ -165,10 +165,7 @@ def pairs(request_id: RequestId, event_id: str, *events: EventMsg) -> list[Any]:
 def configured(request_id: RequestId, session: str, model: str = MODEL) -> list[Any]:
     msg: dict[str, Any] = {"type": "session_configured", "session_id": session, "model": model}
     msg |= {"history_log_id": 0, "history_entry_count": 0}
-    params = {"_meta": {"requestId": request_id}, "id": "0", "msg": msg}
-    return [
-        {"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", "session_configured")
-    ]
+    return pairs(request_id, "0", msg)
 
 
 def answered(request_id: RequestId, text: str, **more: Any) -> Any:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from kit.trees import Tree
 from parley.ports.commands import Bounds
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import Places, find
 
-__all__ = ["as_told", "command", "enter", "furnish", "put_back", "without_refused"]
+__all__ = ["as_told", "command", "enter", "furnish", "grow_old", "put_back", "without_refused"]
 
 
 def furnish(git: Path) -> None:
@@ -53,6 +56,12 @@ def command(bounds: Bounds, told: list[str], guard: Guard | None = None) -> Iter
     enter(guard, find(bounds), watches)
     yield
     told += (as_told(sentence.text) for sentence in guard.leave(watches))
+
+
+def grow_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything have been there for longer than it takes to tell one change from the next by their times."""
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)
 
 
 def as_told(sentence: str) -> str:

@@ -173,6 +173,16 @@ class Room:
         await guest.answer_to("hello")
         return guest
 
+    async def asking(self, *guests: Guest, questions: int = 1) -> Conversation:
+        """A conversation that these clients stream: the first let it ask so many questions, all were asked one."""
+        conversation = await self.create()
+        for guest in guests:
+            await guest.stream(conversation.id)
+        await guests[0].say(conversation.id, questions)
+        for guest in guests:
+            await guest.question()
+        return conversation
+
     def stranger(self, version: str = FULL_VERSION) -> Guest:
         """A client that has not shaken hands."""
         return Guest(self, self._tasks, version)
@@ -181,6 +191,11 @@ class Room:
         """Until everybody has done what can be done without anybody else."""
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
+
+    async def after(self, seconds: float) -> None:
+        """Until everybody has done what there is to do so much later."""
+        self.clock.passes(seconds)
+        await self.settle_down()
 
     def happened(self, conversation: ConversationId) -> list[str]:
         """The types of all entries of a log, in order."""
@@ -304,6 +319,10 @@ class Guest:
     def taken_back(self) -> list[Any]:
         """The requests that it need not answer any more, and why."""
         return [one["params"] for one in self.messages if one.get("method") == "notifications/cancelled"]
+
+    def event(self, kind: str) -> Any:
+        """The first event of this type that it was sent."""
+        return next(one["params"]["msg"] for one in self.messages if one.get("method") == kind)
 
     def heard(self, *methods: str) -> list[str]:
         """Which of these methods it was sent, in order."""

@@ -22,6 +22,7 @@ __all__ = [
     "PATH",
     "PATIENCE_SECONDS",
     "PYTHON",
+    "Meter",
     "Ran",
     "cancelled_after",
     "executor",
@@ -169,7 +170,26 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def resident_bytes() -> int:
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+class Meter:
+    """Counts what a command says and keeps none of it: how much that was, and by how much we grew meanwhile."""
+
+    def __init__(self) -> None:
+        self.size = self.peak = 0
+        self._before = resident_bytes()
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        if self.size // _LOOK_EVERY < (self.size + len(data)) // _LOOK_EVERY:
+            self.peak = max(self.peak, resident_bytes() - self._before)
+        self.size += len(data)
+
+
+_LOOK_EVERY: Final = 32 * 1024 * 1024
+"""Bytes."""
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """The memory of a process: of this one, unless another is named."""
+    status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024

@@ -1,4 +1,4 @@
-"""How questions were settled in a room, and what clients hear of it."""
+"""How questions are settled in a room, and what clients hear of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any, Final
 from kit.room import Room
 from parley.runtime.conversation import Conversation
 
-__all__ = ["SETTLED", "settlements", "taken_back"]
+__all__ = ["NO", "SETTLED", "YES", "settlements", "taken_back"]
+
+NO: Final = {"decision": "denied"}
+YES: Final = {"decision": "approved"}
 
 SETTLED: Final = ["question_asked", "question_settled", "approval_settled"]
 """The entries of one question."""

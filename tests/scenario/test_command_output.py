@@ -118,6 +118,14 @@ async def until_said(client: Talker, size: int) -> list[Any]:
     return messages
 
 
+async def running(client: Talker, size: int) -> tuple[str, Any, list[Any]]:
+    """A streamed conversation whose command has said so many bytes: its id, the snapshot, what came behind it."""
+    conversation = await client.create()
+    _, snapshot = await client.open_stream(conversation)
+    await client.say(conversation, "go")
+    return conversation, snapshot, await until_said(client, size)
+
+
 async def read(client: Talker, conversation: str, **arguments: Any) -> Any:
     return await client.value_of(client.call("conversationRead", conversation_id=conversation, **arguments))
 
@@ -142,10 +150,7 @@ async def test_output_comes_while_the_command_runs_in_pieces_that_say_where_they
     out, err = numbered("o", 7500), numbered("e", 7500)
     scripted_model.says(sh("c1", "seq -f o%06.0f 7500; read _ < gate; seq -f e%06.0f 7500 >&2"))
     async with speaking(scripted_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
-        conversation = await client.create()
-        _, nothing = await client.open_stream(conversation)
-        await client.say(conversation, "go")
-        before = await until_said(client, len(out))
+        conversation, nothing, before = await running(client, len(out))
         gate.open()
         after = await client.until_method("task_complete")
 
@@ -201,10 +206,7 @@ async def test_who_joins_gets_what_was_said_so_far_and_then_exactly_what_follows
     script = "seq -f o%06.0f 1500; read _ < gate; seq -f p%06.0f 2000"
     scripted_model.says(sh("c1", script))
     async with speaking(scripted_model) as client, Gate(client.work / "gate") as gate:
-        conversation = await client.create()
-        await client.open_stream(conversation)
-        await client.say(conversation, "go")
-        await until_said(client, len(first))
+        conversation, _, _ = await running(client, len(first))
         request = client.stream(conversation)
         joining = await client.take(3)
         gate.open()
@@ -231,10 +233,7 @@ async def test_who_joins_late_gets_the_beginning_and_the_end_and_then_exactly_wh
     first, second = numbered("o", 7500), numbered("p", 1000)
     scripted_model.says(sh("c1", "seq -f o%06.0f 7500; read _ < gate; seq -f p%06.0f 1000"))
     async with speaking(scripted_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
-        conversation = await client.create()
-        _, nothing = await client.open_stream(conversation)
-        await client.say(conversation, "go")
-        before = await until_said(client, len(first))
+        conversation, nothing, before = await running(client, len(first))
         client.stream(conversation)
         _, _, snapshot = await client.take(3)
         gate.open()
@@ -372,10 +371,7 @@ async def test_after_an_interrupt_the_output_stands_in_front_of_the_error_and_th
     script = f"sh -c 'sleep 1000; :' {marker} & seq -f o%06.0f 7500; sh -c 'sleep 1000; :' {marker}"
     scripted_model.says(sh("c1", script))
     async with speaking(scripted_model) as client:
-        conversation = await client.create()
-        await client.open_stream(conversation)
-        await client.say(conversation, "go")
-        seen = await until_said(client, len(out))
+        conversation, _, seen = await running(client, len(out))
         interrupt = client.call("conversationInterrupt", conversation_id=conversation)
         rest = await client.until_method("error")
         left = marked(marker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 import pytest
 
@@ -98,6 +99,15 @@ async def test_input_that_joins_while_the_last_words_are_said_is_answered_in_the
     )
 
 
+ONE: Final = (User("turn one"),)
+LOOKED: Final = (
+    *ONE,
+    Assistant("Looking."),
+    CallSent("c1", "look", "{}", "fc_2"),
+    Output("c1", "unsupported call: look"),
+)
+
+
 @pytest.mark.promises("model.history", "failures.usable")
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
@@ -111,14 +121,7 @@ async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
         wire.reply(2, "turn two")
         await wire.answer(2)
 
-    one = (User("turn one"),)
-    looked = (
-        *one,
-        Assistant("Looking."),
-        CallSent("c1", "look", "{}", "fc_2"),
-        Output("c1", "unsupported call: look"),
-    )
-    assert _sent(scripted_model) == _bodies(wire, api, one, looked, (*looked, User("turn two")))
+    assert _sent(scripted_model) == _bodies(wire, api, ONE, LOOKED, (*LOOKED, User("turn two")))
 
 
 @pytest.mark.promises("failures.turns", "catchup.void")
@@ -136,15 +139,8 @@ async def test_a_retry_sends_the_very_same_request_and_the_broken_text_is_not_ke
         wire.reply(2, "turn two")
         await wire.answer(2)
 
-    one = (User("turn one"),)
-    looked = (
-        *one,
-        Assistant("Looking."),
-        CallSent("c1", "look", "{}", "fc_2"),
-        Output("c1", "unsupported call: look"),
-    )
-    next_turn = (*looked, Assistant("whole"), User("turn two"))
-    assert _sent(scripted_model) == _bodies(wire, api, one, looked, looked, looked, next_turn)
+    next_turn = (*LOOKED, Assistant("whole"), User("turn two"))
+    assert _sent(scripted_model) == _bodies(wire, api, ONE, LOOKED, LOOKED, LOOKED, next_turn)
     assert len({request.raw for request in scripted_model.requests[1:4]}) == 1
 
 

@@ -68,6 +68,13 @@ async def stall(client: Talker, conversation: str, deltas: int, *, api: Api = "c
     await model.holding()
 
 
+async def stall_streamed(client: Talker, deltas: int) -> None:
+    """The same in a new conversation, which the client streams."""
+    conversation = await client.create()
+    await client.open_stream(conversation)
+    await stall(client, conversation, deltas)
+
+
 def by_id(message: Any) -> int:
     return int(message["id"])
 
@@ -115,9 +122,7 @@ async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
 @pytest.mark.promises("catchup.merged")
 async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(scripted_model: ScriptedModel) -> None:
     async with SlowClient(scripted_model) as client:
-        conversation = await client.create()
-        await client.open_stream(conversation)
-        await stall(client, conversation, 100_000)
+        await stall_streamed(client, 100_000)
         scripted_model.release()
         answers_and_events = await client.until_method("task_complete")
 
@@ -209,9 +214,8 @@ async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read
     scripted_model: ScriptedModel,
 ) -> None:
     async with SlowClient(scripted_model) as client, speaking(scripted_model) as elsewhere:
-        conversation, other = await client.create(), await client.create()
-        await client.open_stream(conversation)
-        await stall(client, conversation, 100_000)
+        other = await client.create()
+        await stall_streamed(client, 100_000)
         asked = len(scripted_model.requests)
         client.message(other, "first")
         await scripted_model.asked(asked + 1)
@@ -235,9 +239,8 @@ async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_ma
     scripted_model: ScriptedModel,
 ) -> None:
     async with SlowClient(scripted_model) as client:
-        conversation, other = await client.create(), await client.create()
-        await client.open_stream(conversation)
-        await stall(client, conversation, 100_000)
+        other = await client.create()
+        await stall_streamed(client, 100_000)
         with client.at_once():
             unwanted = client.stream(other)
             ping = client.request("ping", {})
@@ -262,9 +265,8 @@ async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
     scripted_model: ScriptedModel,
 ) -> None:
     async with SlowClient(scripted_model) as client:
-        conversation, other = await client.create(), await client.create()
-        await client.open_stream(conversation)
-        await stall(client, conversation, 100_000)
+        other = await client.create()
+        await stall_streamed(client, 100_000)
         asked, whole = len(scripted_model.requests), remains("chat", "Done")
         with client.at_once():
             stream = client.stream(other)
@@ -286,9 +288,8 @@ async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
 
 async def test_a_stream_can_be_taken_over_before_its_snapshot_was_made(scripted_model: ScriptedModel) -> None:
     async with SlowClient(scripted_model) as client:
-        conversation, other = await client.create(), await client.create()
-        await client.open_stream(conversation)
-        await stall(client, conversation, 100_000)
+        other = await client.create()
+        await stall_streamed(client, 100_000)
         with client.at_once():
             first = client.stream(other)
             second = client.stream(other)
@@ -314,9 +315,7 @@ async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_i
     scripted_model: ScriptedModel,
 ) -> None:
     async with SlowClient(scripted_model) as client:
-        conversation = await client.create()
-        await client.open_stream(conversation)
-        await stall(client, conversation, 40_000)
+        await stall_streamed(client, 40_000)
 
         client.close_stdin()
         await client.take_all()

@@ -106,10 +106,10 @@ async def run_turn(
             told = sayable(str(error))
             ended = TurnEnded(why="failed", message=told)
             # Whole texts that were shown stay; calls did not run and were not shown.
-            said = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
+            shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             failed = ErrorEvent(message=told), TaskComplete(last_agent_message=None)
-            await transcript.append(*said, *refused, *failed, ended)
+            await transcript.append(*shown, *refused, *failed, ended)
             return ended
         last_message = response.last_text or last_message
         cost: tuple[Happened, ...]
@@ -118,16 +118,15 @@ async def run_turn(
             cost = (ResponseUsed(usage=usage) if response.calls else usage,)
         else:
             cost = estimated_cost(request, response.items, settings.limits)
-        await transcript.append(*(ModelSaid(item=item) for item in response.items), *cost)
+        said = *(ModelSaid(item=item) for item in response.items), *cost
+        if not response.calls and not transcript.history.waiting:  # a turn does not end while input waits
+            ended = TurnEnded(why="done", message=last_message)
+            await transcript.append(*said, TaskComplete(last_agent_message=last_message), ended)
+            return ended
+        await transcript.append(*said)
         reached = await _run_calls(response.calls, transcript, hands, gate)
         if reached is not None:
             return await end_at(reached, transcript)
-        # Between this look and the append below nothing can join: a turn does not end while input waits.
-        if not response.calls and not transcript.history.waiting:
-            break
-    ended = TurnEnded(why="done", message=last_message)
-    await transcript.append(TaskComplete(last_agent_message=last_message), ended)
-    return ended
 
 
 async def _run_calls(

@@ -126,7 +126,8 @@ class Book:
         lease = await self._store.acquire(self.id, address=address)
         self._opening, self._told_by = True, None
         try:
-            await self.load()
+            if self.log.durable != lease.last:
+                await self.load()
             if self.log.durable != lease.last:
                 raise Unreadable(self.id, f"it ends at {self.log.durable} and should at {lease.last}")
         except BaseException:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from functools import partial
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +25,7 @@ from parley.server.visible import harmless
 from parley.server.wording import elicitation
 from parley.wire.elicitation import ElicitationParams, read_answer
 from parley.wire.events import Settlement
-from parley.wire.ids import ApprovalId
+from parley.wire.ids import ApprovalId, ConversationId
 from parley.wire.jsonrpc import Message, RequestId, encode
 
 __all__ = ["Asking"]
@@ -51,8 +50,8 @@ class Asking:
         """Whether the client said so."""
         self._requests = requests
         self._full = False
-        self._calls: WeakKeyDictionary[Conversation, str] = WeakKeyDictionary()
-        """The first request by which the client had to do with a conversation, as long as that is in memory."""
+        self._calls: dict[ConversationId, str] = {}
+        """The first request by which the client had to do with a conversation."""
         self._open: dict[ApprovalId, tuple[RequestId, Questions]] = {}
         """What it was asked and has not answered."""
 
@@ -60,7 +59,7 @@ class Asking:
         """What was negotiated."""
         self._full, self.can_be_asked = full, can_be_asked
 
-    def came_by(self, conversation: Conversation, request_id: RequestId) -> None:
+    def came_by(self, conversation: ConversationId, request_id: RequestId) -> None:
         """The client created, called or streamed a conversation by this request."""
         self._calls.setdefault(conversation, str(request_id))
 
@@ -85,7 +84,7 @@ class Asking:
             return
         if question.asked.kind == "limit" and not self._full:
             return  # it sees the turn end instead (docs/protocol.md#limits)
-        params = elicitation(question, call=self._calls[conversation], full=self._full)
+        params = elicitation(question, call=self._calls[conversation.id], full=self._full)
         answered = partial(self._settle, questions, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
         self._open[approval_id] = request_id, questions

@@ -97,7 +97,7 @@ class Session:
     def open_stream(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool) -> None:
         """Show a conversation from now on; a stream of it that is open here is taken over."""
         self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
-        self.asking.came_by(conversation, call.id)
+        self.asking.came_by(conversation.id, call.id)
         voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
         stream = self._streams[conversation.id] = _Stream(self, conversation, call, voice, after)
         self._tell_apart()

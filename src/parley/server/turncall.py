@@ -45,7 +45,7 @@ class TurnCall:
         self._call, self._conversation = call, conversation
         self._out = call.session.out
         self._voice = CodexVoice(call.call.id, full=call.session.full, event_id=BEFORE_THE_TURN)
-        call.session.asking.came_by(conversation, call.call.id)
+        call.session.asking.came_by(conversation.id, call.call.id)
         self._reader: Reader | None = None
         self._progress = 0
         self._heartbeat: asyncio.TimerHandle | None = None

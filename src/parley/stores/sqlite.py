@@ -18,7 +18,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from parley.conversation.log import Entry
-from parley.errors import Fenced, OwnedElsewhere, StoreFailed
+from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space
 from parley.stores.batch import Batch
@@ -36,6 +36,9 @@ __all__ = ["Freed", "SqliteStore"]
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
 """Who has just taken a lease has not written down yet who it is, and who gives one back has still its lock."""
+
+ROWS: Final = 1000
+"""Conversations whose rows need not be looked up again."""
 
 T = TypeVar("T")
 
@@ -55,6 +58,8 @@ class SqliteStore:
         """`home` is a path, or finds it when it is first needed; what it raises then, the call does."""
         self._writer = Writer(home if callable(home) else lambda: home)
         self._held: dict[ConversationId, _Held] = {}
+        self._rows: dict[ConversationId, int] = {}
+        """Of those that were taken last. A number is never used again."""
         self._left_behind: set[Task[Lease] | Task[None]] = set()
         """What goes on although nobody awaits it any more."""
         self._closed = False
@@ -78,8 +83,17 @@ class SqliteStore:
             raise
 
     async def _acquire(self, conversation_id: ConversationId, address: str) -> Lease:
-        opened = await self._opened()
+        known = self._rows.pop(conversation_id, None)
+        if known is not None:
+            try:
+                return await self._acquire_row(conversation_id, known, address)
+            except UnknownConversation:
+                pass  # it was deleted, and may have been imported again
         row = await self._read(partial(rows.row_of, conversation_id=conversation_id))
+        return await self._acquire_row(conversation_id, row, address)
+
+    async def _acquire_row(self, conversation_id: ConversationId, row: int, address: str) -> Lease:
+        opened = await self._opened()
         await self._take(opened, row)
         owner = Owner(pid=os.getpid(), address=address, since=time.time())
         try:
@@ -90,7 +104,13 @@ class SqliteStore:
             opened.owners.free(row)
             raise
         self._held[conversation_id] = _Held(row, lease.epoch)
+        self._remember(conversation_id, row)
         return lease
+
+    def _remember(self, conversation_id: ConversationId, row: int) -> None:
+        if len(self._rows) >= ROWS:
+            del self._rows[next(iter(self._rows))]
+        self._rows[conversation_id] = row
 
     async def _take(self, opened: Opened, row: int) -> None:
         """Take the lock of a conversation, or say who has it."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
-import socket
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import pytest
 
+from kit.given_away import given_away
 from kit.needs import BUBBLEWRAP
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, ran
+from kit.running import PATH, PYTHON, Ran, marked, open_descriptors, ran
 from parley.errors import CannotConfine, CommandNotStarted
 from parley.ports.commands import MARK
 from parley.tools.commands.executor import Executor
@@ -129,23 +127,11 @@ with socket.socket(socket.AF_UNIX) as out:
     socket.send_fds(out, [b"x"], [3])
     out.recv(1)
 """
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket"))
-        listener.listen()
-        listener.setblocking(False)
-        task = asyncio.create_task(ran(executor, *PYTHON, script, str(tmp_path / "socket"), reports=True))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            connection, _ = await loop.sock_accept(listener)
-    with connection:
-        connection.settimeout(PATIENCE_SECONDS)
-        _, [held], _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, 1)
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            with pytest.raises(CannotConfine):
-                await task
-    finally:
-        os.close(held)
+    async with given_away(
+        tmp_path / "socket", lambda address: ran(executor, *PYTHON, script, address, reports=True)
+    ) as task:
+        with pytest.raises(CannotConfine):
+            await task
 
 
 async def test_a_launcher_keeps_the_mark_that_it_was_given(executor: Executor) -> None:

@@ -14,7 +14,7 @@ from parley.runtime.messages import Accepted
 from parley.wire.items import TextItem
 
 TURN = ["turn_started", "task_started", "user_message"]
-END = ["task_complete", "turn_ended"]
+END = ["model_said", "task_complete", "turn_ended"]
 
 
 async def between(life: Life, store: SlowStore) -> tuple[Conversation, asyncio.Task[None], list[Accepted]]:
@@ -71,7 +71,7 @@ async def test_whoever_cancels_the_first_one_then_is_too_late(tmp_path: Path) ->
         await life.until(conversation, Phase.IDLE)
         kinds = [entry.type for entry in conversation.log.entries]
 
-    assert kinds[-2:] == END
+    assert kinds[-3:] == END
     assert "error" not in kinds
 
 

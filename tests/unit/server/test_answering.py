@@ -6,26 +6,19 @@ import pytest
 
 from kit.questions import approval_id
 from kit.room import Room
-from kit.settled import SETTLED, settlements, taken_back
+from kit.settled import NO, SETTLED, YES, settlements, taken_back
 from kit.stores import SlowStore
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
 
-NO = {"decision": "denied"}
-YES = {"decision": "approved"}
-
 
 @pytest.mark.promises("approvals.once")
 async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
-        await guest.stream(conversation.id)
-        await other.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        await guest.question()
+        conversation = await room.asking(guest, other, questions=2)
         for foreign in (1, 7, "0", -1):
             guest.answer(foreign, YES)
         await room.settle_down()
@@ -49,11 +42,9 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
 @pytest.mark.promises("approvals.once")
 async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest, other = await room.guest(), await room.guest(capabilities={})
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        first = await guest.question()
+        conversation = await room.asking(guest, questions=2)
+        first = guest.asked[0]
         guest.leave()
         await other.value_of(other.call("approvalAnswer", approval_id=approval_id(1), decision="denied"))
         back = await room.guest()
@@ -80,11 +71,8 @@ async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late
 )
 async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, answer: Overlong) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        await room.asking(guest)
 
         guest.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
         guest.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
@@ -111,11 +99,8 @@ async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_i
     home: str, answer: bytes
 ) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        await room.asking(guest)
 
         for line in (b'{"id":0,"method":"ping","params":{"more":NaN}}', b'{"id":0,"method":5}', b'{"id":0'):
             guest.send_frame(line)
@@ -133,11 +118,8 @@ async def test_an_answer_that_cannot_be_written_down_is_tried_again(
 ) -> None:
     store = SlowStore()
     async with Room(home, store=store) as room:
-        conversation = await room.create()
         guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        conversation = await room.asking(guest)
 
         store.slow = True
         guest.answer(0, YES)
@@ -158,12 +140,8 @@ async def test_an_answer_that_cannot_be_written_down_is_tried_again(
 async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None:
     store = SlowStore()
     async with Room(home, store=store) as room:
-        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
-        await guest.stream(conversation.id)
-        await other.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await other.question()
+        conversation = await room.asking(guest, other)
 
         store.slow = True
         guest.answer(0, YES)
@@ -194,8 +172,7 @@ async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: s
         assert room.told == []
         assert guest.taken_back == [taken_back(0, "dropped")]
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
-        settled = next(one["params"]["msg"] for one in guest.messages if one.get("method") == "approval_settled")
-        assert settled == {
+        assert guest.event("approval_settled") == {
             "type": "approval_settled",
             "approval_id": approval_id(1),
             "call_id": "call1",
@@ -219,17 +196,14 @@ async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_
         assert guest.taken_back == []
         assert conversation.questions.open is None
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
-        settled = next(one["params"]["msg"] for one in guest.messages if one.get("method") == "approval_settled")
+        settled = guest.event("approval_settled")
         assert (settled["decision"], settled["by"]) == ("approved", "client")
 
 
 async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest, other = await room.guest(), await room.guest(version=PLAIN_VERSION, capabilities={})
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        await room.asking(guest)
         listed = (await other.value_of(other.call("approvalsList")))["approvals"]
         answer = {"approval_id": listed[0]["approval_id"], "decision": "denied", "reason": "no\x1b[2J"}
 
@@ -245,12 +219,8 @@ async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: st
 
 async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
-        await guest.stream(conversation.id)
-        await other.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        await guest.question()
+        conversation = await room.asking(guest, other, questions=2)
 
         guest.answer(0, {"action": "cancel"})
         await guest.hears("error")
@@ -265,12 +235,8 @@ async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_qu
     home: str,
 ) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
-        await guest.stream(conversation.id)
-        await older.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        await older.question()
+        conversation = await room.asking(guest, older, questions=2)
         guest.answer(0, YES)
         await older.question(2)
 
@@ -285,11 +251,8 @@ async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_qu
 
 async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        await guest.question()
+        await room.asking(guest, questions=2)
         guest.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})
         await guest.question(2)
         guest.send({"jsonrpc": "2.0", "id": 1})

@@ -7,25 +7,19 @@ from typing import Any
 import pytest
 
 from kit.questions import approval_id
-from kit.room import Room
-from kit.settled import SETTLED, settlements, taken_back
+from kit.room import Guest, Room
+from kit.settled import NO, SETTLED, YES, settlements, taken_back
 from kit.stores import SlowStore
+from parley.runtime.conversation import Conversation
 
-NO = {"decision": "denied"}
-YES = {"decision": "approved"}
 SAY_ONE = {"type": "text", "text": "1"}
 
 
 @pytest.mark.promises("approvals.everybody")
 async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guests = [await room.guest() for _ in range(3)]
-        for guest in guests:
-            await guest.stream(conversation.id)
-        await guests[0].say(conversation.id, 1)
-        for guest in guests:
-            await guest.question()
+        conversation = await room.asking(*guests)
 
         guests[1].answer(1, {"decision": "denied", "reason": "not today"})
         guests[0].answer(0, YES)
@@ -42,12 +36,8 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
     home: str,
 ) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         guest, other = await room.guest(), await room.guest()
-        await guest.stream(conversation.id)
-        await other.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        await room.asking(guest, other)
 
         other.answer(1, YES)
         await guest.hears("task_complete")
@@ -59,11 +49,8 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
 @pytest.mark.promises("approvals.event-first")
 async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not_asked_again(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         first, second = await room.guest(), await room.guest()
-        await first.stream(conversation.id)
-        await first.say(conversation.id, 1)
-        await first.question()
+        conversation = await room.asking(first)
 
         await second.stream(conversation.id)
         await second.question()
@@ -83,8 +70,7 @@ async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_c
         guest = await room.guest()
         await guest.say(conversation.id, 1)
         await room.settle_down()
-        room.clock.passes(1_000_000)
-        await room.settle_down()
+        await room.after(1_000_000)
         assert (guest.asked, conversation.state.phase.value) == ([], "asking")
 
         await guest.stream(conversation.id)
@@ -95,14 +81,20 @@ async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_c
         assert room.told == [(1, "approved")]
 
 
+async def paused(room: Room) -> tuple[Guest, Conversation]:
+    """A client that was asked and has paused its stream."""
+    conversation = await room.create()
+    guest = await room.guest()
+    stream = await guest.stream(conversation.id)
+    await guest.say(conversation.id, 1)
+    await guest.question()
+    guest.cancel(stream)
+    return guest, conversation
+
+
 async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
-        guest = await room.guest()
-        stream = await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
-        guest.cancel(stream)
+        guest, conversation = await paused(room)
         await guest.stream(conversation.id)
         await guest.stream(conversation.id)
 
@@ -114,12 +106,7 @@ async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home:
 
 async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
-        guest = await room.guest()
-        stream = await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
-        guest.cancel(stream)
+        guest, _ = await paused(room)
 
         guest.answer(0, YES)
         await room.settle_down()
@@ -130,11 +117,8 @@ async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> No
 @pytest.mark.promises("approvals.held")
 async def test_where_everybody_who_was_asked_is_gone_the_next_who_streams_is_asked(home: str) -> None:
     async with Room(home) as room:
-        conversation = await room.create()
         first, second = await room.guest(), await room.guest()
-        await first.stream(conversation.id)
-        await first.say(conversation.id, 1)
-        await first.question()
+        conversation = await room.asking(first)
         first.leave()
         first.answer(0, YES)
         await room.settle_down()
@@ -155,8 +139,8 @@ async def test_a_call_is_asked_too_and_so_is_a_reply_that_joins_while_the_turn_w
         caller, joiner = await room.guest(), await room.guest()
         call = caller.call("codex", prompt="1", cwd="/project")
         await caller.question()
-        session = next(one["params"]["msg"] for one in caller.messages if one.get("method") == "session_configured")
-        reply = joiner.call("codex-reply", sessionId=session["session_id"], prompt="0")
+        session = caller.event("session_configured")["session_id"]
+        reply = joiner.call("codex-reply", sessionId=session, prompt="0")
         asked = await joiner.question()
         joiner.answer(1, YES)
         await caller.answer_to(call)
@@ -350,11 +334,8 @@ async def test_the_end_of_the_server_leaves_the_question_open_and_the_next_one_a
 
 async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_goes_on(home: str) -> None:
     async with Room(home) as room:
-        conversation, busy = await room.create(), await room.create()
-        guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+        guest, busy = await room.guest(), await room.create()
+        conversation = await room.asking(guest)
         await guest.say(conversation.id, 1)
         await guest.say(busy.id, 0)
         status = await guest.value_of(guest.call("conversationStatus", conversation_id=busy.id))

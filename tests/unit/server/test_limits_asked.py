@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kit.room import Guest, Room
+from kit.settled import YES
 from kit.stores import SlowStore
 from parley.runtime.conversation import Conversation
 from parley.wire.mcp import PLAIN_VERSION
 
-YES = {"decision": "approved"}
 LIMIT = "Limit reached: conversation_tokens"
 
 
@@ -73,8 +73,7 @@ async def test_where_nobody_reads_the_question_is_held_until_an_older_client_com
         sender, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
         await sender.say(conversation.id, 0)
         await room.settle_down()
-        room.clock.passes(1_000_000)
-        await room.settle_down()
+        await room.after(1_000_000)
         assert conversation.state.phase.value == "asking"
 
         await older.stream(conversation.id)
@@ -107,8 +106,7 @@ async def test_who_reads_and_cannot_be_asked_waits_as_long_as_for_any_question(h
         await deaf.stream(conversation.id)
         await deaf.say(conversation.id, 0)
         await room.settle_down()
-        room.clock.passes(29)
-        await room.settle_down()
+        await room.after(29)
         assert errors(deaf) == []
         room.clock.passes(1)
         await deaf.hears("task_complete")

@@ -11,6 +11,8 @@ from kit.room import Guest, Room
 from kit.settled import SETTLED, settlements
 
 PATIENT = {"approvals": {"timeout_seconds": 30}}
+REFUSED = [(1, "denied: nobody could be asked")]
+"""What the model is told when the time is over."""
 
 
 async def unheard(room: Room, **approvals: Any) -> tuple[Guest, Any]:
@@ -28,16 +30,14 @@ async def unheard(room: Room, **approvals: Any) -> tuple[Guest, Any]:
 async def test_after_a_while_nobody_could_be_asked_and_the_model_is_told_so(home: str) -> None:
     async with Room(home) as room:
         guest, conversation = await unheard(room)
-        room.clock.passes(29)
-        await room.settle_down()
+        await room.after(29)
         assert room.told == []
 
         room.clock.passes(1)
         await guest.hears("task_complete")
 
-        assert room.told == [(1, "denied: nobody could be asked")]
-        settled = next(one["params"]["msg"] for one in guest.messages if one.get("method") == "approval_settled")
-        assert settled == {
+        assert room.told == REFUSED
+        assert guest.event("approval_settled") == {
             "type": "approval_settled",
             "approval_id": approval_id(1),
             "call_id": "call1",
@@ -55,7 +55,7 @@ async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
         await guest.hears("error")
 
         assert room.told == []
-        settled = next(one["params"]["msg"] for one in guest.messages if one.get("method") == "approval_settled")
+        settled = guest.event("approval_settled")
         assert (settled["decision"], settled["by"]) == ("abort", "timeout")
 
 
@@ -63,8 +63,7 @@ async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
 async def test_a_question_may_be_held_however_long_it_takes(home: str, approvals: dict[str, Any]) -> None:
     async with Room(home) as room:
         guest, conversation = await unheard(room, **approvals)
-        room.clock.passes(1_000_000)
-        await room.settle_down()
+        await room.after(1_000_000)
 
         assert conversation.state.phase.value == "asking"
         assert len((await guest.value_of(guest.call("approvalsList")))["approvals"]) == 1
@@ -81,19 +80,17 @@ async def test_time_does_not_run_while_somebody_can_be_asked_and_begins_anew_whe
         await able.question()
         able.cancel(stream)  # it may still answer
         await room.settle_down()
-        room.clock.passes(1_000)
-        await room.settle_down()
+        await room.after(1_000)
         assert room.told == []
 
         able.leave()
         await room.settle_down()
-        room.clock.passes(29)
-        await room.settle_down()
+        await room.after(29)
         assert room.told == []
         room.clock.passes(1)
         await guest.hears("task_complete")
 
-        assert room.told == [(1, "denied: nobody could be asked")]
+        assert room.told == REFUSED
 
 
 async def test_whoever_called_and_is_gone_is_not_waited_for(home: str) -> None:
@@ -108,7 +105,7 @@ async def test_whoever_called_and_is_gone_is_not_waited_for(home: str) -> None:
         room.clock.passes(30)
         await guest.hears("task_complete")
 
-        assert room.told == [(1, "denied: nobody could be asked")]
+        assert room.told == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -116,8 +113,7 @@ async def test_time_does_not_run_while_nobody_reads(home: str) -> None:
     async with Room(home) as room:
         guest, conversation = await unheard(room)
         guest.leave()
-        room.clock.passes(1_000_000)
-        await room.settle_down()
+        await room.after(1_000_000)
 
         assert (room.told, conversation.state.phase.value) == ([], "asking")
 
@@ -131,10 +127,9 @@ async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str
             page = await guest.value_of(guest.call("conversationRead", conversation_id=conversation.id))
             assert page["state"] == "asking"
             await room.settle_down()
-            room.clock.passes(30)
-            await room.settle_down()
+            await room.after(30)
 
-        assert room.told == [(1, "denied: nobody could be asked")]
+        assert room.told == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -151,7 +146,7 @@ async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> N
                 room.clock.passes(seconds)
             await room.settle_down()
 
-        assert room.told == [(1, "denied: nobody could be asked")]
+        assert room.told == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -169,7 +164,7 @@ async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: 
             await room.settle_down()
             room.clock.passes(1_000)
 
-        assert room.told == [(1, "denied: nobody could be asked")]
+        assert room.told == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -181,8 +176,7 @@ async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_f
             one.door.writable = False
         slow.call("conversationStream", conversation_id=conversation.id)
         await room.settle_down()
-        room.clock.passes(1_000)
-        await room.settle_down()
+        await room.after(1_000)
         assert room.told == []
 
         slow.leave()
@@ -195,7 +189,7 @@ async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_f
         room.clock.passes(30)
         await guest.hears("task_complete")
 
-        assert room.told == [(1, "denied: nobody could be asked")]
+        assert room.told == REFUSED
 
 
 async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) -> None:
@@ -206,7 +200,6 @@ async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) 
         await guest.value_of(guest.call("conversationRead", conversation_id=conversation.id))
         await room.settle_down()
         for _ in range(10):
-            room.clock.passes(30)
-            await room.settle_down()
+            await room.after(30)
 
         assert (room.told, conversation.state.phase.value) == ([], "asking")

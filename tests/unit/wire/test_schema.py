@@ -43,6 +43,15 @@ ITEMS = [
     an_item("file", file_url=STRING, file_id=STRING, file_data=STRING, filename=STRING),
 ]
 
+CHOICES: dict[str, dict[str, Any]] = {
+    "approval_policy": POLICY,
+    "sandbox": SANDBOX,
+    "config": ANY_OBJECT,
+    "profile": STRING,
+    "base_instructions": STRING,
+}
+"""What a conversation may be created with, and a message sent with."""
+
 SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
     (
         CodexArguments,  # recorded from the original
@@ -73,11 +82,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
             prompt=STRING,
             model=STRING,
             cwd=STRING,
-            approval_policy=POLICY,
-            sandbox=SANDBOX,
-            config=ANY_OBJECT,
-            profile=STRING,
-            base_instructions=STRING,
+            **CHOICES,
         ),
     ),
     (
@@ -90,11 +95,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
             parent_message_id=A_UUID,
             model=STRING,
             cwd=STRING,
-            approval_policy=POLICY,
-            sandbox=SANDBOX,
-            config=ANY_OBJECT,
-            profile=STRING,
-            base_instructions=STRING,
+            **CHOICES,
         ),
     ),
     (

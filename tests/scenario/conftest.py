@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+
+from kit.one_home import Start
+from kit.running import PATIENCE_SECONDS
+from parley.testing import ParleyProcess, ScriptedModel
+
+
+@pytest_asyncio.fixture
+async def start(scripted_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts processes on one home."""
+    async with AsyncExitStack() as stack:
+
+        async def make(**options: Any) -> ParleyProcess:
+            given = {"home": tmp_path / "home", **options}
+            return await stack.enter_async_context(ParleyProcess(scripted_model, **given))
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield make

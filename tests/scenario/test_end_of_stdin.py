@@ -1,0 +1,60 @@
+"""A server whose stdin ends, or which is told to end: what came before takes effect, and a question stays open."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.asked import asking, being_asked, open_approval, settlements, types_of
+from kit.messages import answered
+from parley.testing import ScriptedModel
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
+
+
+@pytest.mark.promises("approvals.dropped")
+@pytest.mark.parametrize("end", ["stdin", "SIGTERM"])
+@pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
+async def test_a_server_that_ends_while_it_asks_ends_in_order(
+    scripted_model: ScriptedModel, end: str, version: str
+) -> None:
+    async with being_asked(scripted_model, version=version) as client:
+        await asking(client, scripted_model)
+        if end == "stdin":
+            client.raw.close_stdin()
+        else:
+            client.raw.terminate()
+        assert types_of([await client.read()]) == ["notifications/stream_disconnected"]
+        assert await client.raw.exit_code() == 0
+
+
+@pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
+async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        await asking(client, scripted_model)
+        approval_id = await open_approval(client)
+        scripted_model.says("Done")
+        with client.at_once():
+            denial = client.call("approvalAnswer", approval_id=approval_id, decision="denied")
+            client.answer(0, {"decision": "approved"})
+        client.raw.close_stdin()
+        messages = await client.until_method("notifications/stream_disconnected")
+
+        assert answered(denial, {"status": "ok"}) in messages
+        assert settlements(messages) == [{"decision": "denied", "by": "tool"}]
+        assert await client.raw.exit_code() == 0
+        assert list(client.work.iterdir()) == []
+
+
+@pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
+async def test_what_was_asked_before_the_end_is_answered_though_nothing_was_open_yet(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        with client.at_once():
+            creating = client.call("conversationCreate", prompt="", model="m", cwd=str(client.work))
+            listing = client.call("conversationsList")
+        client.raw.close_stdin()
+        created, listed = await client.value_behind(creating), await client.value_behind(listing)
+
+        assert await client.raw.exit_code() == 0
+        assert "conversation_id" in created
+        assert len(listed["conversations"]) <= 1

@@ -1,0 +1,190 @@
+"""Several processes on one home, of which one is killed, stops or stands still: what the others see and can do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from uuid import uuid4
+
+import pytest
+
+from kit.one_home import ASKS, Asked, Start, is_, kept, log_of, said, shared, turn_in, until
+from kit.shell import sh
+from parley.client import ToolFailed
+from parley.testing import HOLD, ScriptedModel
+from parley.wire.events import (
+    AgentMessageDelta,
+    ApprovalSettled,
+    ErrorEvent,
+    TaskComplete,
+    TaskStarted,
+    UserMessage,
+)
+
+RESTARTED = ErrorEvent(message="Turn interrupted: the server was restarted")
+STOPPED = ErrorEvent(message="Turn interrupted: the server was stopped")
+
+
+@pytest.mark.promises("keeping.restarted", "keeping.taken-over", "keeping.repeated")
+async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message_works(
+    start: Start, scripted_model: ScriptedModel
+) -> None:
+    one, two, three = await start(), await start(), await start()
+    here = await one.create()
+    others = [process.client.conversation(here.id) for process in (two, three)]
+    message_id = str(uuid4())
+    scripted_model.says("Half a", HOLD, " sentence")
+    async with others[0].stream() as first, others[1].stream() as second:
+        await here.send("go")
+        await scripted_model.holding()
+        replying = two.client.codex_reply(here.id, "and that")
+        await until(first, lambda event: said([event]) == ["and that"])
+        await others[1].send("and this", message_id=message_id)
+        await until(first, lambda event: said([event]) == ["and this"])
+        one.kill()
+        result = await replying
+        await others[0].send("and this", message_id=message_id)
+        await until(first, is_(ErrorEvent))
+        scripted_model.says("Again")
+        await others[1].send("once more")
+        seen = await turn_in(first), await until(second, is_(TaskComplete))
+    log = await log_of(others[0])
+
+    assert result.error == RESTARTED.message
+    assert [event for event in log if isinstance(event, ErrorEvent)] == [RESTARTED]
+    assert [event for event in seen[1] if isinstance(event, ErrorEvent)] == [RESTARTED]
+    assert said(log) == ["go", "and that", "and this", "once more"]
+    assert log[-1] == TaskComplete(last_agent_message="Again")
+    assert seen[0][-1].msg == log[-1]
+
+
+@pytest.mark.promises("keeping.asking", "keeping.taken-over")
+async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_runs_once(
+    start: Start, scripted_model: ScriptedModel
+) -> None:
+    asked = Asked(), Asked()
+    one, two, three = await start(), await start(on_question=asked[0]), await start(on_question=asked[1])
+    here = await one.create(**ASKS)
+    others = [process.client.conversation(here.id) for process in (two, three)]
+    scripted_model.says(sh("c1", "echo ran >>ran"))
+    scripted_model.says("Done")
+    async with others[0].stream() as first, others[1].stream() as second:
+        await here.send("go")
+        replying = two.client.codex_reply(here.id, "and that")
+        await asked[0].asked()
+        await asked[1].asked()
+        one.kill()
+        await one.exit_code()
+        asked[1].answer("approved")
+        seen = await turn_in(first), await turn_in(second)
+        result = await replying
+
+    assert kept(seen[0]) == kept(seen[1])
+    assert [of.msg.decision for of in seen[0] if isinstance(of.msg, ApprovalSettled)] == ["approved"]
+    assert seen[0][-1].msg == TaskComplete(last_agent_message="Done")
+    assert result.structured_content == {"sessionId": here.id, "message": "Done"}
+    assert (one.work / "ran").read_text() == "ran\n"
+    assert len(scripted_model.requests) == 2
+
+
+@pytest.mark.promises("lifecycle.stopped-turn")
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_process_that_stops_in_order_says_so_or_leaves_its_question_to_others(
+    start: Start, scripted_model: ScriptedModel, asks: bool
+) -> None:
+    asked = Asked()
+    one, two = await start(), await start(on_question=asked)
+    here = await one.create(**ASKS)
+    there = two.client.conversation(here.id)
+    scripted_model.says(sh("c1", "touch ran") if asks else HOLD)
+    async with there.stream() as stream:
+        calling = one.client.codex_reply(here.id, "go")
+        await (asked.asked() if asks else scripted_model.holding())
+        one.terminate()
+        result = await calling
+        assert await one.exit_code() == 0
+        if asks:
+            asked.answer("approved")
+        events = await stream.turn()
+
+    assert result.error == STOPPED.message
+    assert [event for event in events if isinstance(event, ErrorEvent)] == ([] if asks else [STOPPED])
+    assert [event.decision for event in events if isinstance(event, ApprovalSettled)] == ["approved"] * asks
+
+
+@pytest.mark.promises("lifecycle.stopped-turn")
+async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
+    start: Start, scripted_model: ScriptedModel
+) -> None:
+    asked = Asked(), Asked()
+    one, two, three = await start(on_question=asked[0]), await start(on_question=asked[1]), await start()
+    here = await one.create(**ASKS)
+    scripted_model.says("Working", HOLD, sh("c1", "touch ran"))
+    scripted_model.says("Done")
+    async with here.stream() as stream:
+        await here.send("go")
+        await scripted_model.holding()
+        await until(await two.client.conversation(here.id).stream(), is_(AgentMessageDelta))
+        await until(await three.client.conversation(here.id).stream(), is_(AgentMessageDelta))
+        replying = two.client.codex_reply(here.id, "and that")
+        await until(stream, lambda event: said([event]) == ["and that"])
+        three.kill()
+        two.terminate()
+        result = await replying
+        assert await two.exit_code() == 0
+        scripted_model.release()
+        await asked[0].asked()
+        asked[0].answer("approved")
+        events = await stream.turn()
+
+    assert result.error == STOPPED.message
+    assert events[-1] == TaskComplete(last_agent_message="Done")
+    assert [event for event in events if isinstance(event, ErrorEvent)] == []
+    assert asked[1].commands == []
+
+
+@pytest.mark.long
+@pytest.mark.promises("keeping.silent")
+async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_later(
+    start: Start, scripted_model: ScriptedModel
+) -> None:
+    one, _, here, there = await shared(start)
+    scripted_model.says("Working", HOLD)
+    await here.send("go")
+    await scripted_model.holding()
+    os.kill(one.pid, signal.SIGSTOP)
+    try:
+        page = await there.read()
+        async with there.stream() as stream:
+            os.kill(one.pid, signal.SIGCONT)
+            scripted_model.release()
+            events = await stream.turn()
+    finally:
+        os.kill(one.pid, signal.SIGCONT)
+
+    assert ([type(event.msg) for event in page.events], page.state) == ([TaskStarted, UserMessage], "running")
+    assert events[-1] == TaskComplete(last_agent_message="Working")
+    assert [event for event in events if isinstance(event, ErrorEvent)] == []
+
+
+@pytest.mark.long
+@pytest.mark.promises("keeping.silent")
+async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_end(
+    start: Start, scripted_model: ScriptedModel
+) -> None:
+    one, _, here, there = await shared(start)
+    scripted_model.says("Working", HOLD)
+    async with there.stream() as stream:
+        await here.send("go")
+        await scripted_model.holding()
+        await until(stream, is_(AgentMessageDelta))
+        os.kill(one.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ToolFailed, match=f"process {one.pid} runs a turn of the conversation and does not"):
+                await there.send("and that")
+        finally:
+            os.kill(one.pid, signal.SIGCONT)
+        scripted_model.release()
+        events = await stream.turn()
+
+    assert isinstance(events[-1], TaskComplete)
