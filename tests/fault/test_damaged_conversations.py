@@ -31,6 +31,11 @@ DAMAGE: Final = {
     "a blob": "UPDATE blobs SET data = x'00' WHERE hash IN (SELECT hash FROM cuts WHERE row = ?)",
     "a lost blob": "DELETE FROM blobs WHERE hash IN (SELECT hash FROM cuts WHERE row = ?)",
     "a hole": "DELETE FROM entries WHERE row = ? AND seq = 3",
+    "letters of a type": "UPDATE entries SET type = CAST(x'ff41' AS TEXT) WHERE row = ? AND type = 'task_started'",
+    "a number": "UPDATE entries SET body = 12 WHERE row = ? AND type = 'agent_message'",
+    "a text": "UPDATE entries SET body = CAST(x'ff41' AS TEXT) WHERE row = ? AND type = 'agent_message'",
+    "a time": "UPDATE entries SET at = 'noon' WHERE row = ? AND type = 'agent_message'",
+    "an end": "UPDATE conversations SET last = 'late' WHERE row = ?",
     "no end": "DELETE FROM entries WHERE row = ? AND seq = (SELECT max(seq) FROM entries)",
 }
 STATES: Final[tuple[StateName, ...]] = ("idle", "running", "asking")
@@ -85,3 +90,38 @@ async def test_they_say_so_and_can_be_deleted_and_lists_do_without_them(
     assert (listed, approvals) == ({*damaged, SOUND}, ())
     assert (left, sound.state) == ([SOUND], "idle")
     assert len(told) == sum(STATES[number % len(STATES)] != "idle" for number in range(1, len(damaged) + 1))
+
+
+SHOWN: Final = {
+    "a title": "UPDATE conversations SET title = CAST(x'ff41' AS TEXT) WHERE id = ?",
+    "no text": "UPDATE conversations SET title = x'ff41' WHERE id = ?",
+    "a directory": "UPDATE conversations SET cwd = CAST(x'ff41' AS TEXT) WHERE id = ?",
+    "a state": "UPDATE conversations SET state = 'dancing' WHERE id = ?",
+}
+
+
+@pytest.mark.promises("keeping.damaged")
+async def test_a_list_shows_what_it_can(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    store = SqliteStore(str(home))
+    names = [named(number) for number, _ in enumerate(SHOWN)]
+    for name in (*names, SOUND):
+        summary = Summary(title="go", cwd="/", model="m", state="idle", updated_at=AT)
+        await store.create(name, log_of(settings_chosen(), user_message("go")).entries, summary)
+    await store.close()
+    with closing(sqlite3.connect(home / "parley.db")) as db, db:
+        for name, damage in zip(names, SHOWN.values(), strict=True):
+            assert db.execute(damage, (name,)).rowcount == 1
+    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(scripted_model, home=home) as parley:
+        listed = (await parley.client.list()).conversations
+        found = (await parley.client.list(text="go")).conversations
+        there = (await parley.client.list(cwd="/")).conversations
+        states = [(await parley.client.conversation(name).status()).state for name in names]
+        for name in names:
+            await parley.client.conversation(name).delete()
+        left = [one.conversation_id for one in (await parley.client.list()).conversations]
+
+    assert {one.conversation_id for one in listed} == {one.conversation_id for one in found} == {*names, SOUND}
+    assert {one.title for one in listed} == {"\ufffdA", "go"}
+    assert {one.conversation_id for one in there} == {*names, SOUND} - {names[2]}
+    assert (states, left) == (["idle"] * len(names), [SOUND])

@@ -14,22 +14,28 @@ import pytest
 
 from kit.calls import speaking
 from kit.hands import NoCommands
+from kit.one_home import is_, until
+from kit.requests import initialize, tool
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http
+from parley.ports.store import Found, Query
 from parley.runtime.conversations import Conversations
 from parley.server.host import Host
 from parley.server.serve import serve
 from parley.stores.memory import MemoryStore
-from parley.testing import HOLD, ScriptedModel
+from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.testing.home import Home
 from parley.tools import AgentTools
+from parley.wire.events import AgentMessageDelta
+from parley.wire.jsonrpc import encode
 
 PATIENCE_SECONDS = 30.0
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 UNREAD = "the client did not read all that was sent"
 UNENDED = "the server ends without waiting any longer for what still runs"
+UNANSWERED = "the server ends without having answered everything that it was asked"
 
 
 class Gone:
@@ -64,10 +70,32 @@ class Unending(Conversations):
         await asyncio.Event().wait()
 
 
-async def test_a_turn_that_does_not_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+class Unanswering(Conversations):
+    """Nobody is told which there are."""
+
+    async def page(self, query: Query) -> Found:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class Asks(Gone):
+    """A client that leaves without having heard the answer."""
+
+    async def read(self, take: Callable[[Any], None]) -> None:
+        take(encode(initialize(1)))
+        take(encode(tool(2, "conversationsList", {})))
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "client", "late"), [(Unending, Gone(), UNENDED), (Unanswering, Asks(), UNANSWERED)]
+)
+async def test_what_does_not_end_is_given_up_and_named(
+    caplog: pytest.LogCaptureFixture, kind: type[Conversations], client: Gone, late: str
+) -> None:
     clock, http = SystemClock(), Http()
     loader = Loader(environ=os.environ, server_dir="/")
-    conversations = Unending(
+    conversations = kind(
         store=MemoryStore(),
         choose=loader.choose,
         clock=clock,
@@ -77,10 +105,10 @@ async def test_a_turn_that_does_not_end_is_given_up(caplog: pytest.LogCaptureFix
         environ={},
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await serve(Gone(), Host(conversations=conversations, loader=loader))
+        await serve(client, Host(conversations=conversations, loader=loader))
         await http.close()
 
-    assert caplog.messages == [UNENDED]
+    assert caplog.messages == [late]
 
 
 async def test_a_client_that_does_not_read_is_given_up(scripted_model: ScriptedModel) -> None:
@@ -126,3 +154,40 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
 
         assert UNENDED in wire.raw.stderr_text()
         assert "though another process keeps it from writing" in wire.raw.stderr_text()
+
+
+async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.says("Working", HOLD)
+    home = tmp_path / "home"
+    async with (
+        speaking(scripted_model, home=home) as wire,
+        ParleyProcess(scripted_model, home=home) as other,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        wire.codex(1, "go")
+        await scripted_model.holding()
+        (listed,) = (await other.client.list()).conversations
+        conversation = other.client.conversation(listed.conversation_id)
+        async with conversation.stream() as stream:
+            await until(stream, is_(AgentMessageDelta))
+            with (home / "write.lock").open("r+b") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                sending = asyncio.create_task(conversation.send("and that"))
+                while not somebody_wants_to_write(home):  # noqa: ASYNC110  # nothing tells of it
+                    await asyncio.sleep(0.01)
+                wire.raw.close_stdin()
+                exit_code = await wire.raw.exit_code()
+            await sending
+
+    assert exit_code == 0
+
+
+def somebody_wants_to_write(home: Path) -> bool:
+    with (home / "gate.lock").open("r+b") as gate:
+        try:
+            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

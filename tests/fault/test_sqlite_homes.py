@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from kit.kept import FIRST, OTHER, answers, everything_in, said, summary
 from kit.mounts import MOUNTS, UNSHARED
 from kit.store_program import StoreProcess
+from parley.client import ToolFailed
 from parley.errors import BadHome, StoreFailed
 from parley.stores.sqlite import SqliteStore
+from parley.testing import ParleyProcess, ScriptedModel
 
 BIG = 400_000
 """Bytes: more than there is room for, once there is little."""
@@ -47,6 +50,43 @@ async def test_a_home_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
     assert said == "the conversations here were written by a newer version of Parley (format 99; this one knows 1)"
     assert (tmp_path / "parley.db").read_bytes() == before
+
+
+async def test_a_server_writes_nothing_more_once_a_newer_version_has_changed_the_format(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    async with ParleyProcess(scripted_model, home=home) as parley:
+        conversation = await parley.create()
+        with closing(sqlite3.connect(home / "parley.db")) as db:
+            db.execute("PRAGMA user_version = 99")
+        with pytest.raises(ToolFailed, match="were written by a newer version of Parley"):
+            await conversation.send("more")
+        with pytest.raises(ToolFailed, match="were written by a newer version of Parley"):
+            await parley.create()
+    with closing(sqlite3.connect(home / "parley.db")) as db:
+        written = db.execute("SELECT count(*), max(last) FROM conversations").fetchone()
+
+    assert written == (1, 1)
+
+
+def test_what_was_deleted_is_gone_though_there_is_no_room_to_tidy_up(tmp_path: Path) -> None:
+    with StoreProcess(tmp_path) as process:
+        process.ask("create", FIRST)
+        process.ask("acquire", FIRST)
+        process.ask("append", FIRST, 1000, 2000)
+        process.ask("limit_files", (tmp_path / "parley.db-wal").stat().st_size + 64 * 1024)
+        deleted = process.ask("delete", FIRST)
+        owner = process.ask("owner", FIRST)
+        process.ask("limit_files", None)
+        process.ask("create", OTHER)
+        process.ask("acquire", OTHER)
+        process.ask("delete", OTHER)
+    with closing(sqlite3.connect(tmp_path / "parley.db")) as db:
+        left = db.execute("SELECT count(*) FROM entries").fetchone()
+
+    assert (deleted, owner) == (None, {"error": "UnknownConversation"})
+    assert left == (0,)
 
 
 async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:

@@ -83,13 +83,13 @@ async def test_the_epoch_stops_one_who_still_believes_to_be_the_owner(tmp_path: 
         await zombie.append(old, [said(1, "of the zombie")], summary("of the zombie"))
     with pytest.raises(Fenced):
         await zombie.delete(old)
-    await heir.append(new, [said(1, "of the heir")], summary())
+    await heir.append(new, [said(1, "of the heir")], summary(state="running"))
     with pytest.raises(Fenced):
         await zombie.append(old, [said(2, "of the zombie")], summary("of the zombie"))
     await zombie.close()
 
     assert await everything_in(heir) == [said(1, "of the heir")]
-    assert (await heir.head(FIRST)).summary == summary()
+    assert (await heir.head(FIRST)).summary == summary(state="running")
     assert (await heir.head(FIRST)).owner is not None
     await heir.close()
 

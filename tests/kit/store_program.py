@@ -95,11 +95,14 @@ class _Program:
     async def release(self, name: str) -> None:
         await self._store.release(self._leases.pop(name))
 
+    async def delete(self, name: str) -> None:
+        await self._store.delete(self._leases.pop(name))
+
     async def append(self, name: str, number: int = 1, size: int = 0) -> int:
         first = self._last[name] + 1
         # No run of letters here is so long that it is kept apart and compressed.
         entries = [said(seq, f"{seq} " + os.urandom(size // 2).hex(" ")) for seq in range(first, first + number)]
-        await self._store.append(self._leases[name], entries, summary(updated_at=float(first)))
+        await self._store.append(self._leases[name], entries, summary(state="running", updated_at=float(first)))
         self._last[name] += number
         return self._last[name]
 

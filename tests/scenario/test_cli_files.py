@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import sqlite3
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -21,6 +22,7 @@ import pytest
 
 from kit.events import agent_message, task_complete, task_started, user_message
 from kit.logs import AT
+from kit.questions import approval_id, command_question
 from kit.records import (
     call,
     call_output,
@@ -398,6 +400,42 @@ async def test_another_conversation_of_that_id_is_left_alone(home: Home, elsewhe
     assert "Not seen." in (await elsewhere.parley("export", ID)).stdout
 
 
+async def test_a_longer_version_of_a_conversation_does_not_take_its_place(home: Home, elsewhere: Home) -> None:
+    await elsewhere.keep(ID, *TALK)
+    mine = (await elsewhere.parley("export", ID)).stdout
+    (home.work / "mine.jsonl").write_text(mine)
+    await home.parley("import", "mine.jsonl")
+    last = len(TALK)
+    one_more = entries_in(mine)[0].replace('"seq":1,', f'"seq":{last + 1},', 1)
+    longer = mine.replace(f'"last":{last},', f'"last":{last + 1},', 1) + one_more
+    (home.work / "longer.jsonl").write_text(longer)
+
+    imported = await home.parley("import", "longer.jsonl")
+    again = await home.parley("import", "longer.jsonl")
+
+    copy = imported.stdout.split("imported as ")[1][:36]
+    assert f", since {ID} is another conversation here" in imported.stdout
+    assert again.stdout == f"longer.jsonl: already here as {copy}\n"
+    assert entries_in((await home.parley("export", ID)).stdout) == entries_in(mine)
+
+
+async def test_a_question_of_another_conversation_is_not_asked_under_its_id(home: Home) -> None:
+    await home.keep(ID, *TALK[:6], model_said(call("call1")), *command_question(1, "make"), state="asking")
+    mine = (await home.parley("export", ID)).stdout
+    (home.work / "other.jsonl").write_text(mine.replace(ID, OTHER))
+
+    imported = await home.parley("import", "other.jsonl")
+    again = await home.parley("import", "other.jsonl")
+
+    theirs = (await home.parley("export", OTHER)).stdout
+    assert imported.stdout == f"other.jsonl: imported as {OTHER}, 9 entries\n"
+    assert again.stdout == f"other.jsonl: already here as {OTHER}\n"
+    assert (approval_id(1) in mine, approval_id(1) in theirs) == (True, False)
+    assert [json.loads(one)["type"] for one in entries_in(theirs)] == [
+        json.loads(one)["type"] for one in entries_in(mine)
+    ]
+
+
 # --- a whole home ------------------------------------------------------------------------------
 
 
@@ -451,17 +489,19 @@ async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None
     done = await full.parley("gc")
     then = await full.parley("gc")
 
-    first, second = would.stdout.splitlines()
+    first, second, third = would.stdout.splitlines()
     assert (would.stderr, would.exit_code) == ("", 0)
     assert first.startswith("archived conversations, last active more than 30 days ago: 1, ")
     assert second.startswith("images and outputs of no conversation: 1, 30,")
+    assert third.startswith("room that deleted conversations have left: ")
     removed = done.stdout.splitlines()
-    assert removed[:2] == [first, second]
-    assert removed[2] == "removed conversations: 1"
-    assert removed[3].startswith("removed images and outputs: 3, ")
+    assert removed[:3] == [first, second, third]
+    assert removed[3] == "removed conversations: 1"
+    assert removed[4].startswith("removed images and outputs: 3, ")
     assert then.stdout.splitlines() == [
         "archived conversations, last active more than 30 days ago: 0, 0 bytes",
         "images and outputs of no conversation: 0, 0 bytes",
+        "room that deleted conversations have left: 0 bytes",
     ]
     assert await conversations_in(full) == [ARCHIVED, ACTIVE]
 
@@ -470,8 +510,8 @@ async def test_without_the_setting_every_conversation_is_kept(full: Home) -> Non
     done = await full.parley("gc", "--yes")
 
     assert done.stdout.splitlines()[0] == "archived conversations: all are kept, since [store] keep_days is not set"
-    assert done.stdout.splitlines()[2] == "removed conversations: 0"
-    assert done.stdout.splitlines()[3].startswith("removed images and outputs: 1, ")
+    assert done.stdout.splitlines()[3] == "removed conversations: 0"
+    assert done.stdout.splitlines()[4].startswith("removed images and outputs: 1, ")
     assert await conversations_in(full) == [OLD, ARCHIVED, ACTIVE]
 
 
@@ -481,8 +521,58 @@ async def test_what_somebody_works_on_is_kept(full: Home) -> None:
         done = await full.parley("gc", "-c", "store.keep_days=30")
 
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[2] == "removed conversations: 0"
+    assert done.stdout.splitlines()[3] == "removed conversations: 0"
     assert OLD in await conversations_in(full)
+
+
+async def test_a_damaged_conversation_goes_with_the_others(full: Home) -> None:
+    with closing(sqlite3.connect(full.path / "parley.db")) as db, db:
+        (row,) = db.execute("SELECT row FROM conversations WHERE id = ?", (OLD,)).fetchone()
+        db.execute("DELETE FROM entries WHERE seq = 3 AND row = ?", (row,))
+
+    done = await full.parley("gc", "-c", "store.keep_days=30")
+
+    assert (done.stderr, done.exit_code) == ("", 0)
+    assert await conversations_in(full) == [ARCHIVED, ACTIVE]
+
+
+async def test_the_room_of_deleted_conversations_is_given_back(home: Home) -> None:
+    text = "All work and no play. " * 1000
+    await home.keep(ID, settings_chosen(), *(agent_message(text) for _ in range(50)))
+    await home.keep(OTHER, *TALK[:3])
+    async with home.store() as store:
+        await store.delete(await store.acquire(ID, address=""))
+    before = (home.path / "parley.db").stat().st_size
+
+    done = await home.parley("gc", "--yes")
+
+    assert (before > 1_000_000, (home.path / "parley.db").stat().st_size < 200_000) == (True, True)
+    assert done.stdout.splitlines()[2].startswith("room that deleted conversations have left: 1,")
+    assert await conversations_in(home) == [OTHER]
+
+
+async def test_a_deletion_that_was_broken_off_is_finished(home: Home) -> None:
+    await home.keep(ID, *TALK)
+    with closing(sqlite3.connect(home.path / "parley.db")) as db, db:
+        db.execute("INSERT INTO removed SELECT row, last FROM conversations")
+        db.execute("DELETE FROM conversations")
+
+    await home.parley("gc", "--yes")
+
+    with closing(sqlite3.connect(home.path / "parley.db")) as db:
+        tables = ("entries", "cuts", "removed", "blobs")
+        left = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+    assert left == [0, 0, 0, 0]
+
+
+async def test_gc_ends_where_somebody_has_made_the_database_keep_its_room(full: Home) -> None:
+    with closing(sqlite3.connect(full.path / "parley.db", isolation_level=None)) as db:
+        for change in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
+            db.execute(change)
+
+    done = await full.parley("gc", "--yes")
+
+    assert (done.stderr, done.exit_code) == ("", 0)
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"n\n", 3), (b"yes\n", 2)])

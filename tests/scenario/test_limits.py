@@ -113,6 +113,30 @@ async def test_tokens_are_counted_by_the_provider_or_else_estimated(
 
 
 @pytest.mark.promises("limits.counted")
+@pytest.mark.parametrize("how", ["interrupted", "broken off"])
+async def test_a_response_that_did_not_end_is_counted_too(scripted_model: ScriptedModel, how: str) -> None:
+    config = limits(conversation_tokens=50)
+    async with being_asked(scripted_model, version=FULL_VERSION, config=config) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        if how == "interrupted":
+            scripted_model.says("One", HOLD)
+        else:
+            scripted_model.cuts("One")
+        await client.say(conversation, "long " * 100)
+        await client.until_method("agent_message_delta")
+        if how == "interrupted":
+            await client.interrupt(conversation)
+        else:
+            await client.until_method("task_complete")
+
+        await client.say(conversation, "more")
+        (limit,) = of_limits(await client.until_asked())
+        assert (limit["limit"], limit["allowed"], len(scripted_model.requests)) == ("conversation_tokens", 50, 1)
+        assert limit["used"] > 100
+
+
+@pytest.mark.promises("limits.counted")
 async def test_time_is_looked_at_between_steps(scripted_model: ScriptedModel) -> None:
     async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
         scripted_model.says(sh("c1", "sleep 1"), plan("c2"))

@@ -116,6 +116,25 @@ async def test_a_message_from_another_process_joins_the_turn_and_a_rename_is_kno
     assert [one["content"] for one in scripted_model.requests[1].body["messages"][-2:]] == ["First", "and that"]
 
 
+@pytest.mark.promises("keeping.shared")
+async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_order(
+    start: Start, scripted_model: ScriptedModel
+) -> None:
+    _, _, here, there = await shared(start)
+    scripted_model.says("First", HOLD)
+    scripted_model.says("Second")
+    numbers = [str(number) for number in range(10)]
+    async with here.stream() as first, there.stream() as second:
+        await here.send("go")
+        await scripted_model.holding()
+        await until(second, is_(AgentMessageDelta))
+        await asyncio.gather(*map(there.send, numbers))
+        await asyncio.gather(there.interrupt(), there.send("last"))
+        seen = await until(first, is_(ErrorEvent)), await until(first, is_(TaskComplete))
+
+    assert [said(events) for events in seen] == [["go", *numbers], ["last"]]
+
+
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 async def test_a_turn_is_interrupted_from_another_process(
     start: Start, scripted_model: ScriptedModel, how: str

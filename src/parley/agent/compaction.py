@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, assert_never
 
-from parley.agent.limits import estimated_cost
+from parley.agent.limits import counted_if_cut, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently
 from parley.agent.prompt import request_for
 from parley.agent.tokens import context_window, estimate
@@ -161,7 +161,8 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
 
     async def listen() -> None:
         pieces.clear()
-        async with aclosing(model.stream(request)) as batches:
+        counted = counted_if_cut(request, lambda: [MessageItem(text="".join(pieces))], transcript, limits)
+        async with counted, aclosing(model.stream(request)) as batches:
             async for batch in batches:
                 for chunk in batch:
                     if isinstance(chunk, TextDelta):

@@ -6,7 +6,9 @@ short. Does not know who is asked nor how.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from parley.agent.tokens import estimate
@@ -14,12 +16,13 @@ from parley.config.types import Limits
 from parley.conversation.history import ABORTED
 from parley.conversation.records import CallOutput, ModelItem, TokensEstimated, TurnEnded
 from parley.conversation.spending import Spending
+from parley.errors import StoreError, StreamDisconnected
 from parley.ports.clock import Clock
 from parley.ports.model import ModelRequest
 from parley.ports.transcript import Transcript
 from parley.wire.events import ErrorEvent, LimitReached, TaskComplete
 
-__all__ = ["AskToGoOn", "Gate", "end_at", "estimated_cost"]
+__all__ = ["AskToGoOn", "Gate", "counted_if_cut", "end_at", "estimated_cost"]
 
 
 class AskToGoOn(Protocol):
@@ -89,3 +92,16 @@ def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Lim
         return ()
     reply = ModelRequest(instructions="", context=(), history=said)
     return (TokensEstimated(tokens=estimate(request) + estimate(reply)),)
+
+
+@asynccontextmanager
+async def counted_if_cut(
+    request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, limits: Limits
+) -> AsyncIterator[None]:
+    """Write down what a response cost that is interrupted or breaks off in this block: its provider counts it."""
+    try:
+        yield
+    except (StreamDisconnected, asyncio.CancelledError):
+        with suppress(StoreError):  # how the turn ends matters more
+            await transcript.append(*estimated_cost(request, said(), limits))
+        raise

@@ -17,7 +17,7 @@ from parley.config.types import Settings
 from parley.ports.commands import Bounds, Root
 from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
 
-__all__ = ["Ask", "Decision", "decide"]
+__all__ = ["AFTER_FAILURE", "Ask", "Decision", "decide"]
 
 RETRY: Final = "command failed; retry without sandbox?"
 """What clients know the second question about one action by, be it a command or a patch."""
@@ -34,6 +34,9 @@ class Ask(Struct, frozen=True, kw_only=True):
     """After a yes it runs without the sandbox that the settings have; where they have none, it leaves none."""
 
 
+AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
+"""What was done within its bounds and failed there may be done once more, without any."""
+
 Decision = Granted | Refused | Ask
 
 
@@ -47,7 +50,7 @@ def decide(
     None: it can.
     """
     if action.has_failed:
-        return Ask(reason=RETRY, leaves_sandbox=True)
+        return AFTER_FAILURE
     if isinstance(action, RunCommand):
         return _decide_command(action, settings, bounds, unconfined, safe=safe)
     return _decide_patch(action, settings, bounds, unconfined)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from parley.agent.compaction import Meter, make_room
-from parley.agent.limits import AskToGoOn, Gate, end_at, estimated_cost
+from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, end_at, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
@@ -186,7 +186,8 @@ async def _listen(
     """Pass on what the model says while it says it, and gather what it adds up to."""
     response.items.clear()  # a repetition begins anew
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
-    async with aclosing(model.stream(request)) as batches:
+    counted = counted_if_cut(request, lambda: _said_so_far(response, transcript), transcript, settings.limits)
+    async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
             for chunk in batch:
                 if type(chunk) is TextDelta:  # nearly all of them
@@ -226,6 +227,10 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
         case _:
             assert_never(chunk)
     return []
+
+
+def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]:
+    return [*response.items, *(MessageItem(text=transcript.unfinished(kind)) for kind in ItemKind)]
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[Happened]:

@@ -19,8 +19,9 @@ USAGE: Final = """\
 usage: parley backup FILE
 
 Write all conversations of the home into one file, as they are at one moment,
-while servers go on using them. The file is a home's parley.db: put into an
-empty home under that name, it is that home. Settings and keys are not in it.
+while servers go on using them. The file is a home's parley.db: put into a home
+under that name, with no parley.db-wal of another beside it, it is that home.
+Settings and keys are not in it.
 
 options:
   -h, --help   this text
@@ -42,10 +43,10 @@ def run_backup(arguments: Sequence[str]) -> int:
         print(f"parley backup: {error}", file=sys.stderr)
         return 2
     (path,) = given.operands
-    if os.path.lexists(path):
-        print(f"parley backup: {shown(path)} is there already, and nothing is written over it", file=sys.stderr)
-        return 1
     try:
+        if os.path.lexists(path):
+            raise FileExistsError
+
         from parley.app.files.homes import why_not_over
 
         home = loader_here().home
@@ -56,6 +57,8 @@ def run_backup(arguments: Sequence[str]) -> int:
         if code == 0:
             print(f"{shown(path)}: {os.path.getsize(path):,} bytes")
         return code
+    except FileExistsError:
+        print(f"parley backup: {shown(path)} is there already, and nothing is written over it", file=sys.stderr)
     except StoreFailed as error:
         print(f"parley backup: it cannot be written: {error.detail}", file=sys.stderr)
     except ParleyError as error:

@@ -30,7 +30,8 @@ options:
   -o, --output FILE   write to a file, which is there once it is whole; to stdout
                       without it
   --force             write the file also where there is one of that name; a link,
-                      a device or a file that the home needs is never replaced
+                      a device or what lies in the home and is no export is never
+                      replaced
   -h, --help          this text
 
 exit code: 0 when it was written, 2 for a wrong command line, else 1.
@@ -53,11 +54,10 @@ def run_export(arguments: Sequence[str]) -> int:
     except BadLine as error:
         print(f"parley export: {error}", file=sys.stderr)
         return 2
-    path = given.last("--output")
-    if path is not None and os.path.lexists(path) and "--force" not in given.flags:
-        print(f"parley export: {shown(path)} is there already; --force writes it anew", file=sys.stderr)
-        return 1
+    path, over = given.last("--output"), "--force" in given.flags
     try:
+        if path is not None and os.path.lexists(path) and not over:
+            raise FileExistsError
         home = loader_here().home
         if path is None:
             return _to_stdout(home, given.operands[0])
@@ -67,7 +67,9 @@ def run_export(arguments: Sequence[str]) -> int:
         if (why_not := why_not_over(home, path)) is not None:
             print(f"parley export: {shown(path)} {why_not}", file=sys.stderr)
             return 1
-        return run_unless_ended(_to_file(home, given.operands[0], path))
+        return run_unless_ended(_to_file(home, given.operands[0], path, over=over))
+    except FileExistsError:
+        print(f"parley export: {shown(path or '')} is there already; --force writes it anew", file=sys.stderr)
     except UnknownConversation as error:
         print(f"parley export: there is no conversation {shown(error.conversation)} here", file=sys.stderr)
     except ParleyError as error:
@@ -86,10 +88,10 @@ def _to_stdout(home: str, conversation_id: str) -> int:
     return 0
 
 
-async def _to_file(home: str, conversation_id: str, path: str) -> int:
+async def _to_file(home: str, conversation_id: str, path: str, *, over: bool) -> int:
     from parley.app.files.exporting import written_whole
 
-    with written_whole(path) as file:
+    with written_whole(path, over=over) as file:
         await _export(home, conversation_id, file.write)
     return 0
 

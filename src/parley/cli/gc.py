@@ -24,8 +24,8 @@ usage: parley gc [OPTIONS]
 
 Remove what the home need not keep any longer: archived conversations in which
 nothing has happened for `[store] keep_days` days (without that setting, none),
-and images and output that belong to no conversation. Says first what that is,
-and asks on a terminal.
+images and output that belong to no conversation, and the room in the database
+that deleted ones have left. Says first what that is, and asks on a terminal.
 
 options:
   --dry-run                only say what would be removed
@@ -84,12 +84,13 @@ async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
     else:
         print("archived conversations: all are kept, since [store] keep_days is not set")
     blobs = unneeded.blobs
-    print(f"images and outputs of no conversation: {blobs.blobs}, {blobs.bytes:,} bytes", flush=True)
+    print(f"images and outputs of no conversation: {blobs.blobs}, {blobs.bytes:,} bytes")
+    print(f"room that deleted conversations have left: {unneeded.left_empty:,} bytes", flush=True)
     return 0
 
 
 def _is_anything_in(unneeded: Unneeded) -> bool:
-    return bool(unneeded.conversations or unneeded.blobs.blobs)
+    return bool(unneeded.conversations or unneeded.blobs.blobs or unneeded.left_empty)
 
 
 def _is_wanted() -> bool:

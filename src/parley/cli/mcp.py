@@ -26,8 +26,8 @@ stdin is closed, on SIGTERM, when its terminal is closed (unless started with
 nohup), or on Ctrl-C while no turn runs. Logs go to stderr; PARLEY_LOG sets how
 much (debug, info, warning, error).
 
-Conversations are kept in the home (PARLEY_HOME, else ~/.parley), which any number
-of servers share.
+Conversations are kept in the home (PARLEY_HOME, else CODEX_HOME, else ~/.parley),
+which any number of servers share.
 
 options:
   --ephemeral              keep conversations in memory alone: they end with this

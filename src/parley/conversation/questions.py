@@ -5,12 +5,13 @@ Fed every entry as it is appended. Does not know who is asked nor who waits for 
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from parley.conversation.log import Happened
 from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached, Settlement
-from parley.wire.ids import ApprovalId, EventId
+from parley.wire.ids import ApprovalId, CallId, EventId
 
 __all__ = ["Ledger", "Question", "Shown"]
 
@@ -48,8 +49,8 @@ class Ledger:
         """Take in one entry.
 
         Raises:
-            ValueError: it asks what was not shown or was asked before, or settles what is not open; the log
-                would contradict itself.
+            ValueError: it asks what was shown otherwise or not at all, or was asked before, or settles what is not
+                open; the log would contradict itself.
         """
         match happened:
             case TurnStarted(event_id=event_id):
@@ -59,6 +60,8 @@ class Ledger:
             case QuestionAsked(approval_id=approval_id):
                 if self._shown is None or self.open is not None or approval_id in self.settled:
                     raise ValueError(f"the question {approval_id} cannot be asked here")
+                if happened != _as_shown(self._shown, happened):
+                    raise ValueError(f"the question {approval_id} is not the one that was shown")
                 self.open = Question(asked=happened, shown=self._shown, event_id=self._event_id, at=at)
                 self._shown = None
             case QuestionSettled(approval_id=approval_id, decision=decision):
@@ -68,3 +71,31 @@ class Ledger:
                 self.settled[approval_id] = decision
             case _:
                 pass
+
+
+def _as_shown(shown: Shown, asked: QuestionAsked) -> QuestionAsked:
+    """The record as it has to be: a yes is given to what was shown, and what was asked is what it allows."""
+    match shown:
+        case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):
+            return replace(
+                asked,
+                kind="exec",
+                call_id=call_id,
+                reason=None if reason is UNSET else reason,
+                command=command,
+                cwd=cwd,
+                changes={},
+            )
+        case ApplyPatchApprovalRequest(call_id=call_id, changes=changes, reason=reason):
+            return replace(
+                asked,
+                kind="patch",
+                call_id=call_id,
+                reason=None if reason is UNSET else reason,
+                command=(),
+                cwd="",
+                changes=changes,
+                escalated=False,
+            )
+        case LimitReached():
+            return QuestionAsked(approval_id=asked.approval_id, kind="limit", call_id=CallId(""))

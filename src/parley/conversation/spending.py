@@ -64,18 +64,29 @@ class Spending:
                 self.untold = usage
             case TokenCount(total_tokens=tokens) | TokensEstimated(tokens=tokens):
                 self.untold = None
-                self.turn_tokens += tokens
-                self.conversation_tokens += tokens
+                self.turn_tokens += max(0, tokens)
+                self.conversation_tokens += max(0, tokens)
             case CallOutput():
                 self.turn_calls += 1
             case LimitReached():
                 self._reached = happened
-            case QuestionAsked():
+            case QuestionAsked(kind=kind):
                 self._asked_at = at
+                if kind != "limit":
+                    self._reached = None
             case QuestionSettled(decision=decision):
                 self._waited_seconds += max(0.0, at - self._asked_at)
                 if self._reached is not None and decision in ("approved", "approved_for_session"):
-                    self.agreed[self._reached.limit] = self._reached.used
+                    self._agree(self._reached)
                 self._reached = None
             case _:
                 pass
+
+    def _agree(self, reached: LimitReached) -> None:
+        """No further than what was used: a log that came from elsewhere may say anything."""
+        counted = {
+            "turn_tokens": self.turn_tokens,
+            "turn_calls": self.turn_calls,
+            "conversation_tokens": self.conversation_tokens,
+        }
+        self.agreed[reached.limit] = min(reached.used, counted.get(reached.limit, reached.used))

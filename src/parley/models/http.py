@@ -56,6 +56,8 @@ class Http:
     def __init__(self) -> None:
         self._library: Future[None] | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._proxies: dict[tuple[str, str | None], str | None] = {}
+        """By scheme and host."""
 
     def warm_up(self) -> None:
         """Begin to load the HTTP library in a thread; the first request waits for the rest, if any."""
@@ -80,7 +82,7 @@ class Http:
                     data=io.BytesIO(body),  # a large body leaves in pieces
                     headers=headers,
                     allow_redirects=False,  # keys do not follow one
-                    proxy=_proxy(url),
+                    proxy=self._proxy(url),
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
         except aiohttp.ConnectionTimeoutError:
@@ -97,6 +99,14 @@ class Http:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+    def _proxy(self, url: str) -> str | None:
+        """Looked up once where only the environment says so: it is the same until the process ends, and long."""
+        parts = urlsplit(url)
+        place = parts.scheme, parts.hostname
+        if place not in self._proxies or sys.platform != "linux":
+            self._proxies[place] = _proxy(*place)
+        return self._proxies[place]
 
     def _load(self) -> Future[None]:
         if self._library is None:
@@ -199,18 +209,17 @@ def _import_library(library: Future[None]) -> None:
         sys.setswitchinterval(before)
 
 
-def _proxy(url: str) -> str | None:
-    """The proxy that the environment names for this address.
+def _proxy(scheme: str, host: str | None) -> str | None:
+    """The proxy that the environment names for this host.
 
     The library could look it up itself, but would then also look for passwords in `~/.netrc` and
     refuse requests that have a key already.
     """
     from urllib.request import getproxies, proxy_bypass  # loaded with the HTTP library
 
-    parts = urlsplit(url)
-    if parts.hostname is None or proxy_bypass(parts.hostname):
+    if host is None or proxy_bypass(host):
         return None
-    return getproxies().get(parts.scheme)
+    return getproxies().get(scheme)
 
 
 def _shown(url: str) -> str:

@@ -111,7 +111,7 @@ class HomePeers:
                 while self._served:
                     await asyncio.wait(self._served.values())
         except TimeoutError:
-            log.warning("another process did not read all that it was told")
+            log.warning("other processes are not waited for any longer")
         finally:
             for link in tuple(self._links):
                 link.close()

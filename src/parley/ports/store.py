@@ -8,8 +8,8 @@ over meanwhile cannot write any more, whatever it believes.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Collection, Sequence
+from typing import Final, Literal, Protocol, get_args
 
 from msgspec import Struct
 
@@ -17,9 +17,24 @@ from parley.conversation.log import Entry
 from parley.conversation.state import State
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
-__all__ = ["PAGE", "Found", "Head", "Lease", "Listed", "Owner", "Place", "Query", "StateName", "Store", "Summary"]
+__all__ = [
+    "PAGE",
+    "STATES",
+    "Draft",
+    "Found",
+    "Head",
+    "Lease",
+    "Listed",
+    "Owner",
+    "Place",
+    "Query",
+    "StateName",
+    "Store",
+    "Summary",
+]
 
 StateName = Literal["idle", "running", "asking"]
+STATES: Final[tuple[str, ...]] = get_args(StateName)
 PAGE = 2000
 """Entries that are written or read in one go, at most: nobody else can write meanwhile."""
 
@@ -71,7 +86,7 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """Who holds the lease now, and is alive."""
+    """Who holds the lease now, and is alive. One that is idle need not name whoever is about to give it back."""
     summary: Summary
     archived: bool
 
@@ -117,6 +132,26 @@ class Found(Struct, frozen=True, kw_only=True):
     """Whether there are others behind the last one."""
 
 
+class Draft(Protocol):
+    """A new log that nobody sees, finds or takes before it is whole. What is left of one whose process has ended
+    is removed by whoever comes next."""
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        """Write entries behind the last one, the first of all having position 1. At most `PAGE` of them."""
+        ...
+
+    async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
+        """From now on it is a conversation, and nobody has its lease.
+
+        Raises `StoreFailed` where there is one of that id.
+        """
+        ...
+
+    async def drop(self) -> None:
+        """Remove it, at once or later. Nothing happens where it is finished or dropped."""
+        ...
+
+
 class Store(Protocol):
     """All logs of one home.
 
@@ -132,6 +167,10 @@ class Store(Protocol):
 
         Raises `StoreFailed` where there is one of that id.
         """
+        ...
+
+    async def draft(self) -> Draft:
+        """Begin a log that is too long for `create`."""
         ...
 
     async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
@@ -169,12 +208,16 @@ class Store(Protocol):
 
     async def find(self, query: Query) -> Found: ...
 
+    async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
+        """Whether one of these questions was asked in any conversation."""
+        ...
+
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         """Take it out of lists, or put it back."""
         ...
 
     async def delete(self, lease: Lease) -> None:
-        """Remove the log, and give back its lease with it.
+        """Remove the log, and give back its lease with it. The room it took may be free later.
 
         Raises:
             Fenced: the lease is not held any more.

@@ -35,6 +35,7 @@ from parley.runtime.messages import Accepted, Messages
 from parley.runtime.permits import Permits, Trust
 from parley.runtime.questions import Questions
 from parley.runtime.readers import Reader
+from parley.runtime.rounds import Rounds
 from parley.runtime.sharing import Sharing, TheirTurn
 from parley.runtime.tool_servers import ToolServers
 from parley.runtime.turns import OurTurn, Turn, Turns
@@ -90,6 +91,8 @@ class Conversation:
         self._turns.on_over = self._turn_is_over
         self._under_way: set[asyncio.Task[None]] = set()
         """What nobody waits for."""
+        self.rounds = Rounds()
+        """In which it is looked what other processes have done, for whoever asks for it."""
         self.is_gone = False
         """Whether somebody has deleted it."""
         self.when_gone: dict[object, Callable[[], None]] = {}
@@ -242,7 +245,12 @@ class Conversation:
         wish = AnswerQuestion(
             conversation_id=self.id, approval_id=approval_id, decision=decision, by=by, reason=reason
         )
-        await self.sharing.here_or_there(lambda: self.here.answer(wish), wish)
+        await self.rounds.pass_by()  # what was wished for before may stand there
+        await self.sharing.here_or_there(
+            lambda: self.here.answer(wish),
+            wish,
+            is_done=lambda: self.book.folds.ledger.settled.get(approval_id) == decision,
+        )
 
     # --- turns -------------------------------------------------------------------------
 
@@ -294,6 +302,7 @@ class Conversation:
         self.sharing.follow_no_more()
         await self._turns.pick_up()
         self.sharing.let_go_of_their_turn()
+        self.sharing.line.move()  # there may be a turn here now
 
     async def _rest(self) -> None:
         """Let others write, unless a turn runs."""
@@ -314,12 +323,14 @@ class Conversation:
             TurnIsRunning: not while one runs.
             StoreError: it cannot be.
         """
-        async with self._writing.line:
-            await self.sharing.open_between_turns()
-            if self.state.phase is not Phase.IDLE:
-                await self._rest()
-                raise TurnIsRunning
-            await self.book.delete()
+        with self.sharing.line.place() as place:
+            await place.begin()
+            async with self._writing.line:
+                await self.sharing.open_between_turns()
+                if self.state.phase is not Phase.IDLE:
+                    await self._rest()
+                    raise TurnIsRunning
+                await self.book.delete()
         self._neighbours.tell(self.id)
         self.go()
 
@@ -337,9 +348,9 @@ class Conversation:
         One that waits for an answer stays open, for whoever comes.
         """
         self._turns.stop()
-        self.sharing.stop()
         self.book.wake()
         self.tool_servers.stop_waiting()
+        await self.sharing.stop()
         async with self._writing.line:
             self._turns.stop()  # a message that was being taken has begun its turn by now
         await self.tool_servers.begun()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -124,18 +125,22 @@ class Conversations:
         conversation = self._alive.get(conversation_id)
         if conversation is None or conversation.is_gone:
             conversation = self._made(conversation_id)
+        if not conversation.book.is_ours or conversation.rounds.is_waited_for:
+            await conversation.rounds.join(partial(self._look, conversation))
+        self._keep(conversation)
+        return conversation
+
+    async def _look(self, conversation: Conversation) -> None:
         if conversation.sharing.is_elsewhere:
             await self._hear_of(conversation)
         elif not conversation.book.is_ours:
             await self._read_on(conversation)
-        self._keep(conversation)
-        return conversation
 
     async def _read_on(self, conversation: Conversation) -> None:
         try:
             await conversation.book.load()
         except UnknownConversation:
-            self._forget(conversation.id)
+            self._forget(conversation.id, is_gone=True)
             conversation.go()
             raise
         await conversation.sharing.look_after()
@@ -146,6 +151,8 @@ class Conversations:
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
                 while conversation.sharing.is_elsewhere and conversation.log.durable < head.last:
+                    if self.closing:
+                        return
                     await conversation.book.wait_beyond(conversation.log.durable)
         except TimeoutError:
             conversation.sharing.follow_no_more()
@@ -249,20 +256,26 @@ class Conversations:
             self._means.neighbours.tell(conversation_id)
             if (as_far_as_read := self._alive.get(conversation_id)) is not None:
                 as_far_as_read.go()
-        self._forget(conversation_id)
+        self._forget(conversation_id, is_gone=True)
 
     async def fork(self, conversation_id: ConversationId, *, at: MessageId | None) -> ConversationId:
         """A new conversation with all that happened in another one, or up to the end of a turn, and with its title.
 
         Raises:
-            UnknownConversation, UnknownMessage, TurnIsRunning, StoreError: nothing was changed.
+            UnknownConversation, UnknownMessage, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
         """
         conversation = await self.find(conversation_id)
         log = conversation.log
         taken, summary = await asyncio.to_thread(_taken_up_to, log.entries[: log.durable], at)
         forked = ConversationId(str(uuid4()))
-        await write_whole(self._store, forked, taken, summary)
+        await write_whole(self._store, forked, self._unless_closing(taken), summary)
         return forked
+
+    def _unless_closing(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            if self.closing:
+                raise ShuttingDown
+            yield entry
 
     # --- those in memory ---------------------------------------------------------------
 
@@ -290,8 +303,9 @@ class Conversations:
 
     async def close(self) -> None:
         """Let go of the home, when everything has stopped and nobody asks any more."""
-        await self._means.neighbours.close()
-        await self._store.close()
+        async with asyncio.TaskGroup() as closing:  # what others wish for may wait for the store to give up
+            closing.create_task(self._means.neighbours.close())
+            closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
         self._kept.pop(conversation.id, None)
@@ -305,8 +319,9 @@ class Conversations:
         if self._watching is None and self._is_shared:
             self._watching = asyncio.create_task(self._watch_others())
 
-    def _forget(self, conversation_id: ConversationId) -> None:
-        if (trust := self._trust.get(conversation_id)) is not None and not trust.is_needed:
+    def _forget(self, conversation_id: ConversationId, *, is_gone: bool) -> None:
+        trust = self._trust.get(conversation_id)
+        if trust is not None and (is_gone or not trust.is_needed):
             del self._trust[conversation_id]
         self._kept.pop(conversation_id, None)
         self._used.pop(conversation_id, None)
@@ -315,7 +330,8 @@ class Conversations:
         """While somebody reads here what others may write, look now and then: what they tell may be lost."""
         while True:
             await self._means.clock.sleep(WATCH_SECONDS)
-            watched = [one for one in self if one.is_watched]
+            # Whoever wishes for something may be about to read what comes of it.
+            watched = [one for one in self if one.is_watched or not one.sharing.line.is_empty]
             for one in watched:
                 if one.book.is_ours or one.sharing.is_elsewhere:
                     continue
@@ -352,12 +368,12 @@ class Conversations:
         now = self._means.clock.now()
         idle = [one for one in self._kept.values() if one.is_idle and one.state.phase is not Phase.RUNNING]
         gone = [
-            one.id
+            one
             for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle))
             if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds
         ]
-        for conversation_id in gone:
-            self._forget(conversation_id)
+        for one in gone:
+            self._forget(one.id, is_gone=one.is_gone)
         return len(gone)
 
 

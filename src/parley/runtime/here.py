@@ -49,9 +49,15 @@ class Here:
             UnknownQuestion, QuestionIsSettled, ConfigError, StoreFailed: nothing was changed.
         """
         self._questions.find(answer.approval_id)
+        if self._turns.running is not None:  # it must not wait for messages that take long
+            await self._settle(answer)
+            return
         async with self._writing:
-            settled = self._turns.answer(answer.approval_id, answer.decision, by=answer.by, reason=answer.reason)
-            await outlast(settled)
+            await self._settle(answer)
+
+    async def _settle(self, answer: AnswerQuestion) -> None:
+        settled = self._turns.answer(answer.approval_id, answer.decision, by=answer.by, reason=answer.reason)
+        await outlast(settled)
 
     async def interrupt(self, wish: InterruptTurn) -> None:
         """Cut a turn short, also one that no process has any more; if one is named, only that.

@@ -1,6 +1,6 @@
 """Who may do what in one conversation: the settings decide, or somebody is asked.
 
-Knows what was allowed for as long as the conversation is loaded. Does not know who is asked nor how:
+Knows what was allowed for the session, which lasts until the process ends. Does not know who is asked nor how:
 `questions.py` does.
 """
 
@@ -11,10 +11,11 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.agent.limits import AskToGoOn
-from parley.agent.policy import Ask, decide
+from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import QuestionAsked
 from parley.ports.commands import Bounds, Commands
@@ -58,14 +59,6 @@ class Resumed(NamedTuple):
     asked: QuestionAsked
     answered: Answered
 
-    def is_about(self, action: Action) -> bool:
-        """Whether somebody who saw the question has decided on this."""
-        if self.asked.kind == "limit" or action.call_id != self.asked.call_id:
-            return False
-        if isinstance(action, RunCommand):
-            return (tuple(map(sayable, action.argv)), sayable(action.cwd)) == (self.asked.command, self.asked.cwd)
-        return action.changes == self.asked.changes
-
 
 class Permits:
     """What one conversation may do."""
@@ -79,10 +72,9 @@ class Permits:
 
         async def permit(action: Action) -> Verdict:
             nonlocal resumed
-            if resumed is not None and resumed.is_about(action):
-                answered, resumed = resumed.answered, None
-                return self._verdict(action, settings, answered)
-            return await self._permit(action, settings, bounds)
+            # The turn goes on with the call that was asked about; what comes later was asked about by nobody.
+            before, resumed = resumed, None
+            return await self._permit(action, settings, bounds, before)
 
         return permit
 
@@ -95,19 +87,31 @@ class Permits:
 
         return ask
 
-    async def _permit(self, action: Action, settings: Settings, bounds: Bounds | None) -> Verdict:
+    async def _permit(
+        self, action: Action, settings: Settings, bounds: Bounds | None, before: Resumed | None
+    ) -> Verdict:
+        if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
+            return self._verdict(action, settings, before.answered)
         if isinstance(action, RunCommand) and _allowed(action, settings) in self._trust.allowed:
             return Granted(by_person=True)
+        verdict = await self._decide(action, settings, bounds)
+        if before is not None and _is_about(before.asked, action, verdict):
+            return self._verdict(action, settings, before.answered)
+        if not isinstance(verdict, Ask):
+            return verdict
+        answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
+        return self._verdict(action, settings, answered)
+
+    async def _decide(self, action: Action, settings: Settings, bounds: Bounds | None) -> Decision:
+        """What the settings say to it now."""
         safe = isinstance(action, RunCommand) and _needs_nobody(action, settings, bounds)
         within = read_only(settings) if safe else bounds
         unconfined = None if within is None else await self._commands.why_unconfined(within)
-        verdict = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe)
-        if not isinstance(verdict, Ask):
-            return verdict
-        if isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
+        decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe)
+        asks = isinstance(decision, Ask)
+        if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
             return Refused(why="it holds a NUL character")  # nobody could see what they allow
-        answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
-        return self._verdict(action, settings, answered)
+        return decision
 
     def _verdict(self, action: Action, settings: Settings, answered: Answered) -> Verdict:
         if (
@@ -119,6 +123,20 @@ class Permits:
         if answered.is_yes:
             return Granted(by_person=True)
         return Denied(reason=answered.reason)
+
+
+def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
+    """Whether a question that was asked before is, word for word, the one that is asked of this action now.
+
+    What the log says of it may have been written by anybody, and the settings may have changed.
+    """
+    if asked.has_failed and isinstance(decision, Granted) and decision.ask_again:
+        action = replace(action, has_failed=True)
+        decision = AFTER_FAILURE
+    if not isinstance(decision, Ask):
+        return False
+    _, anew = _question(action, decision)
+    return replace(anew, approval_id=asked.approval_id) == asked
 
 
 def _paths(bounds: Bounds) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Raw
@@ -19,6 +20,7 @@ from parley.errors import (
     OwnedElsewhere,
     OwnerSilent,
     ParleyError,
+    PeerError,
     ShuttingDown,
     TurnIsRunning,
     UnknownConversation,
@@ -26,6 +28,7 @@ from parley.errors import (
 from parley.runtime.book import Book
 from parley.runtime.deadline import Deadline
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Elsewhere, Neighbours
+from parley.runtime.line import HERE, Line
 from parley.runtime.questions import Questions
 from parley.runtime.turns import Turn, Turns
 from parley.runtime.writing import Writing
@@ -41,6 +44,8 @@ BETWEEN_LOOKS_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 30.0
 """How long whoever has it may take to do what it is asked. One that lives does so at once, if its disk does not
 hang."""
+LAST_ANSWERS_SECONDS: Final = 1.0
+"""How long an ending server waits for what others were asked: as much as leaves it the time to pass that on."""
 
 ToPeer = AnswerQuestion | InterruptTurn | RenameConversation | Submit
 """What can be asked of whoever has the turn."""
@@ -73,6 +78,8 @@ class Sharing:
         self._closing, self._gone = closing, gone
         self._elsewhere: Elsewhere | None = None
         """Where its turn runs, if that is another process."""
+        self.line = Line(self._where)
+        """What clients of this process wish for."""
         self._joining = asyncio.Lock()
         self._catching_up: asyncio.Task[None] | None = None
         self._look_again = False
@@ -96,6 +103,9 @@ class Sharing:
     @property
     def _phase(self) -> Phase:
         return self._book.folds.state.phase
+
+    def _where(self) -> object | None:
+        return self._elsewhere or (None if self._turns.running is None else HERE)
 
     # --- finding out -------------------------------------------------------------------
 
@@ -145,6 +155,8 @@ class Sharing:
         Raises:
             OwnerSilent: there is no patience left.
         """
+        if patience.is_past:
+            raise OwnerSilent(pid=owner.pid)
         try:
             async with asyncio.timeout_at(patience.at), self._joining:
                 if self._elsewhere is None:
@@ -162,6 +174,7 @@ class Sharing:
             return
         if not elsewhere.is_over:
             self._elsewhere = elsewhere
+            self.line.move()
             self._audience_changed()
 
     # --- having it done ----------------------------------------------------------------
@@ -172,34 +185,47 @@ class Sharing:
         wish: ToPeer,
         *,
         answered: Callable[[Raw], None] = lambda result: None,
+        is_done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Do it where the turn runs; repeat it where that is not known, or has changed meanwhile.
+        """When it is its turn in the line, do it where the turn runs; repeat it where that is not known, or has
+        changed meanwhile. `is_done` tells whether what another process was asked for in vain has come about there.
 
         Raises:
             OwnerSilent: another process has the turn and does not answer. It may do it all the same.
             ShuttingDown: the server ends.
         """
-        patience = Deadline(PATIENCE_SECONDS)
-        while True:
-            there = self._elsewhere
-            try:
-                if there is None:
-                    await here()
-                else:
-                    async with asyncio.timeout_at(patience.at):
-                        await there.ask(wish.METHOD, wish, answered=answered)
-                return
-            except TimeoutError:
-                raise OwnerSilent(pid=0 if there is None else there.pid) from None
-            except NotOwned:
-                if patience.is_past:
+        patience, was_asked = Deadline(PATIENCE_SECONDS), False
+        if self._closing.is_set():
+            raise ShuttingDown
+        with self.line.place() as place:
+            while True:
+                await place.begin()
+                there = self._elsewhere
+                try:
+                    if there is None:
+                        await here()
+                    else:
+                        async with asyncio.timeout_at(patience.at):
+                            await there.ask(wish.METHOD, wish, answered=answered)
+                    return
+                except TimeoutError:
                     raise OwnerSilent(pid=0 if there is None else there.pid) from None
-                if there is self._elsewhere:
-                    await asyncio.sleep(BETWEEN_LOOKS_SECONDS)  # it is about to end there, and we shall hear so
-            except OwnedElsewhere as owner:
-                await self._join(owner, patience)
-            if self._closing.is_set():
-                raise ShuttingDown
+                except NotOwned:
+                    was_asked = True
+                    gave_up = there is not None and there.is_over and self._closing.is_set()
+                    if patience.is_past or gave_up:
+                        raise OwnerSilent(pid=0 if there is None else there.pid) from None
+                    if there is self._elsewhere:
+                        self.follow_no_more()  # whatever was passed on behind it is refused as well
+                except OwnedElsewhere as owner:
+                    place.at = None  # until we know where it is, nobody behind it goes on
+                    await self._join(owner, patience)
+                except PeerError:
+                    if was_asked and is_done():
+                        return
+                    raise
+                if self._closing.is_set():
+                    raise ShuttingDown
 
     async def open_between_turns(self) -> None:
         """Take the right to write, if no turn runs anywhere.
@@ -226,9 +252,12 @@ class Sharing:
         """The turn there that took a message from here; it began in `first`, or joined there."""
         if self._theirs is None or self._theirs.event_id != event_id or self._theirs.work.done():
             self._theirs = TheirTurn(event_id, first)
-        if self._elsewhere is None:
+        theirs = self._theirs
+        if self._closing.is_set():
+            self._leave_their_turn()
+        elif self._elsewhere is None:
             self.catch_up()  # the turn that was followed is over, and the message began the next
-        return self._theirs
+        return theirs
 
     def let_go_of_their_turn(self) -> None:
         """If it is over; the log says so."""
@@ -243,11 +272,19 @@ class Sharing:
         if self._elsewhere is not None:
             self._elsewhere.lost()
 
-    def stop(self) -> None:
-        """The server ends; what runs elsewhere goes on there."""
+    async def stop(self) -> None:
+        """The server ends; what runs elsewhere goes on there. Whoever wished for something there hears what came of
+        it, unless that takes long."""
         if self._catching_up is not None:
             self._catching_up.cancel()
+        self._leave_their_turn()
+        if self._elsewhere is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                    await self.line.cleared()
         self.follow_no_more()
+
+    def _leave_their_turn(self) -> None:
         if self._theirs is not None:
             self._theirs.is_left = True
             self._theirs.work.cancel()

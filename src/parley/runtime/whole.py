@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from msgspec.structs import replace
-
 from parley.conversation.log import Entry
-from parley.errors import StoreError
-from parley.ports.store import PAGE, Lease, Store, Summary
+from parley.ports.store import PAGE, Store, Summary
 from parley.wire.ids import ConversationId
 
 __all__ = ["write_whole"]
@@ -26,37 +23,25 @@ async def write_whole(
     *,
     archived: bool = False,
 ) -> None:
-    """All of it, or nothing. Until the last page it counts as idle: nobody shall see to a turn of which only the
-    beginning is there.
+    """All of it, or nothing: also where the entries raise, the caller is cancelled or the process is killed.
 
     Raises:
-        StoreError: the system refuses; it says so where what was begun could not be removed either.
+        StoreError: the system refuses, or there is one of that id.
     """
     pages = _pages(entries)
     page, following = next(pages), next(pages, None)
-    unfinished = replace(summary, state="idle")
-    await store.create(conversation_id, page, unfinished if following else summary, archived=archived)
     if following is None:
+        await store.create(conversation_id, page, summary, archived=archived)
         return
-    lease: Lease | None = None
+    draft = await store.draft()
     try:
-        lease = await store.acquire(conversation_id, address="")
+        await draft.add(page)
         while following is not None:
-            page, following = following, next(pages, None)
-            await store.append(lease, page, unfinished if following else summary)
-    except BaseException as error:
-        if (lease is None or not await _is_deleted(store, lease)) and isinstance(error, Exception):
-            raise StoreError(f"{error}; the unfinished conversation {conversation_id} is left behind") from error
-        raise
-    await store.release(lease)
-
-
-async def _is_deleted(store: Store, lease: Lease) -> bool:
-    try:
-        await store.delete(lease)
-    except StoreError:
-        return False
-    return True
+            await draft.add(following)
+            following = next(pages, None)
+        await draft.finish(conversation_id, summary, archived=archived)
+    finally:
+        await draft.drop()
 
 
 def _pages(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

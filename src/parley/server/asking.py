@@ -99,10 +99,15 @@ class Asking:
     def _see_to(self, questions: Questions, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
         """If it could not be settled it stays open, and the client can be asked it again."""
         if not settled.cancelled() and (error := settled.exception()) is not None:
-            known = isinstance(error, ParleyError)
-            log.warning("an answer was not taken: %s", error, exc_info=None if known else error)
+            known, is_open = isinstance(error, ParleyError), self._is_open(questions, approval_id)
+            level = logging.WARNING if is_open or not known else logging.DEBUG  # somebody else was faster
+            log.log(level, "an answer was not taken: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
             questions.forgotten_by(self)
+
+    @staticmethod
+    def _is_open(questions: Questions, approval_id: ApprovalId) -> bool:
+        return questions.open is not None and questions.open.approval_id == approval_id
 
     # --- what becomes of it ------------------------------------------------------------
 

@@ -37,9 +37,10 @@ INSTRUCTIONS: Final = (
     "Parley runs coding agents. `codex` runs one request to its end and answers with the agent's last words; "
     "`codex-reply` continues the same conversation. To watch and steer, use `conversationCreate`, "
     "`conversationStream` (or `conversationRead` when you cannot take notifications) and "
-    "`conversationSendMessage`; a message sent while the agent works joins its turn. Conversations go on when "
-    "you disconnect: stream or read them again and nothing is missing. Where the agent needs a yes and you cannot "
-    "be asked, `approvalsList` has its questions and `approvalAnswer` answers them."
+    "`conversationSendMessage`; a message sent while the agent works joins its turn. Conversations stay when you "
+    "disconnect, though over stdio a turn that runs is cut short then: stream or read them again and nothing is "
+    "missing. Where the agent needs a yes and you cannot be asked, `approvalsList` has its questions and "
+    "`approvalAnswer` answers them."
 )
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)

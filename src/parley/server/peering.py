@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -15,6 +15,7 @@ from parley.conversation.output import OutputDelta
 from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
+from parley.runtime.here import Here
 from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.server.dispatch import Call, Dispatch, Handler, Notice
@@ -47,6 +48,8 @@ __all__ = ["PeerVoice", "serve_peer"]
 log = logging.getLogger(__name__)
 
 Params = TypeVar("Params", bound=Struct)
+
+_NOT_OURS: Final = (OwnedElsewhere, NotOwned, Fenced, ShuttingDown)
 
 
 async def serve_peer(transport: Transport, host: Host) -> None:
@@ -90,7 +93,10 @@ class _Peering:
 
     async def _follow(self, call: Call) -> None:
         wish = _params(Follow, call.params)
-        conversation = self._ours(wish.conversation_id)
+        try:
+            conversation = self._ours(wish.conversation_id)
+        except NotOwned as error:
+            raise RequestRefused(NOT_MINE, str(error)) from None
         self._stop(wish.conversation_id)
         call.answer(encode(Followed(last=conversation.log.durable)))
         voice = PeerVoice(wish.conversation_id)
@@ -106,25 +112,21 @@ class _Peering:
             event_id = None if taken.turn is None else taken.turn.event_id
             call.answer(encode(Submitted(event_id=event_id, first=taken.first)))
 
-        conversation = self._ours(message.conversation_id)
-        await self._refusing(conversation.here.submit(message, accepted=accepted))
+        await self._do(message.conversation_id, lambda here: here.submit(message, accepted=accepted))
 
     async def _answer(self, call: Call) -> None:
         answer = _params(AnswerQuestion, call.params)
-        conversation = self._ours(answer.conversation_id)
-        await self._refusing(conversation.here.answer(answer))
+        await self._do(answer.conversation_id, lambda here: here.answer(answer))
         call.answer(b"{}")
 
     async def _interrupt(self, call: Call) -> None:
         wish = _params(InterruptTurn, call.params)
-        conversation = self._ours(wish.conversation_id)
-        await self._refusing(conversation.here.interrupt(wish))
+        await self._do(wish.conversation_id, lambda here: here.interrupt(wish))
         call.answer(b"{}")
 
     async def _rename(self, call: Call) -> None:
         wish = _params(RenameConversation, call.params)
-        conversation = self._ours(wish.conversation_id)
-        await self._refusing(conversation.here.rename(wish))
+        await self._do(wish.conversation_id, lambda here: here.rename(wish))
         call.answer(b"{}")
 
     def _unfollow(self, params: Raw) -> None:
@@ -148,21 +150,27 @@ class _Peering:
             conversation, reader = followed
             conversation.detach(reader)
 
-    async def _refusing(self, work: Awaitable[None]) -> None:
-        """What is refused here is refused there, in the same words. Where we end, another process has to do it."""
+    async def _do(self, conversation_id: ConversationId, wish: Callable[[Here], Awaitable[None]]) -> None:
+        """What is refused here is refused there, in the same words. Where we end, another process has to do it.
+
+        Whoever is told that it is not ours has to follow it anew: what he wished for behind that must not be done
+        before it.
+        """
         try:
-            await work
-        except (OwnedElsewhere, NotOwned, Fenced, ShuttingDown) as error:
-            raise RequestRefused(NOT_MINE, str(error)) from None
+            if conversation_id not in self._followed:
+                raise NotOwned
+            await wish(self._ours(conversation_id).here)
         except ParleyError as error:
-            code = NOT_MINE if self._host.conversations.closing else REFUSED
-            raise RequestRefused(code, str(error)) from None
+            if not self._host.conversations.closing and not isinstance(error, _NOT_OURS):
+                raise RequestRefused(REFUSED, str(error)) from None
+            self._stop(conversation_id)
+            raise RequestRefused(NOT_MINE, str(error)) from None
 
     def _ours(self, conversation_id: ConversationId) -> Conversation:
-        """One whose turn runs here."""
+        """One whose turn runs here. Raises NotOwned."""
         conversation = self._host.conversations.loaded(conversation_id)
         if conversation is None or conversation.turn is None:
-            raise RequestRefused(NOT_MINE, str(NotOwned()))
+            raise NotOwned
         return conversation
 
 

@@ -51,20 +51,18 @@ async def serve(transport: Transport, host: Host) -> None:
     async with asyncio.TaskGroup() as tasks:
         dispatch = Dispatch(out, methods(session, host), own=session.requests, tasks=tasks)
         await transport.read(dispatch.take)
-        has_stopped = False
+        late = "the server ends without waiting any longer for what still runs"
         try:
             async with asyncio.timeout(ENDING_SECONDS):
                 await host.conversations.stop()
-                has_stopped = True
+                late = "the server ends without having answered everything that it was asked"
                 await dispatch.all_answered()
+                late = "the client did not read all that was sent"
                 await out.flush()  # readers that were behind send on while it is read
                 session.close()
                 await out.flush()
         except TimeoutError:
-            if has_stopped:
-                log.warning("the client did not read all that was sent")
-            else:
-                log.warning("the server ends without waiting any longer for what still runs")
+            log.warning(late)
         session.gone()
         out.close()
         try:

@@ -57,7 +57,7 @@ def listed(question: Question, conversation: ConversationId) -> tools.Question:
 def _message(question: Question, *, full: bool) -> str:
     shown = question.shown
     if isinstance(shown, LimitReached):
-        return f"{shown.limit} reached ({shown.used} of {shown.allowed}). Go on?"
+        return f"{one_line(shown.limit)} reached ({shown.used} of {shown.allowed}). Go on?"
     outside = ", outside the sandbox" if full and question.asked.leaves_sandbox else ""
     reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
     return f"{reason}Allow Codex to {_what(shown)}{outside}?"

@@ -9,6 +9,7 @@ from typing import Final
 
 from parley.errors import StoreFailed
 from parley.stores.home import sync_directory
+from parley.stores.unfinished import folder_of, give_name, remove_unfinished, unfinished_beside
 
 __all__ = ["copy_to"]
 
@@ -32,7 +33,7 @@ def copy_to(db: sqlite3.Connection, path: str, given_up: Event) -> bool:
     if os.path.lexists(path):
         return False
     db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on the moment is this one
-    unfinished = f"{path}.{os.getpid()}.part"
+    unfinished = unfinished_beside(path)
     os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     try:
         copy = sqlite3.connect(unfinished, isolation_level=None)
@@ -48,11 +49,12 @@ def copy_to(db: sqlite3.Connection, path: str, given_up: Event) -> bool:
         finally:
             os.close(fd)
         refuse_in_vain()
-        os.rename(unfinished, path)
+        give_name(unfinished, path, over=False)
+    except FileExistsError:  # of another copy, which was faster
+        remove_unfinished(unfinished)
+        return False
     except BaseException:
-        for leftover in (unfinished, f"{unfinished}-journal", f"{unfinished}-wal", f"{unfinished}-shm"):
-            if os.path.exists(leftover):
-                os.unlink(leftover)
+        remove_unfinished(unfinished)
         raise
-    sync_directory(os.path.dirname(os.path.abspath(path)))
+    sync_directory(folder_of(path))
     return True

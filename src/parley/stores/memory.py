@@ -10,13 +10,14 @@ import itertools
 import os
 import time
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
-from parley.ports.store import PAGE, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.ports.store import PAGE, Draft, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores.asking import question_in
 from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED, said
 from parley.wire.ids import ApprovalId, ConversationId, Seq
@@ -37,6 +38,24 @@ class _Kept:
         self.owner: Owner | None = None
 
 
+class _Draft:
+    """The port `Draft`: entries that are no conversation yet."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._entries: list[Entry] = []
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        self._store._refuse_when_closed()
+        self._entries += entries
+
+    async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
+        await self._store.create(conversation_id, self._entries, summary, archived=archived)
+
+    async def drop(self) -> None:
+        self._entries = []
+
+
 class MemoryStore:
     """The port `Store`; what is appended is there at once."""
 
@@ -52,6 +71,9 @@ class MemoryStore:
         if conversation_id in self._kept:
             raise StoreFailed(f"conversation {conversation_id} is there already")
         self._kept[conversation_id] = _Kept(entries, summary, archived=archived)
+
+    async def draft(self) -> Draft:
+        return _Draft(self)
 
     async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
         kept = self._named(conversation_id)
@@ -121,6 +143,15 @@ class MemoryStore:
         found.sort(key=lambda listed: listed.place, reverse=True)
         behind = [listed for listed in found if query.behind is None or listed.place < query.behind]
         return Found(page=tuple(behind[: query.limit]), more=len(behind) > query.limit)
+
+    async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
+        self._refuse_when_closed()
+        return any(
+            question_in(entry.body) in questions
+            for kept in self._kept.values()
+            for entry in kept.entries
+            if entry.type == _ASKED and not entry.is_event
+        )
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         self._named(conversation_id).archived = archived

@@ -19,6 +19,7 @@ from parley.stores.home import prepare_home, sync_directory
 from parley.stores.locks import Owners, WriteLock, owners_of
 from parley.stores.paths import plain_path
 from parley.stores.refusals import refused, refused_at_opening
+from parley.stores.rows import as_text
 from parley.stores.schema import MIGRATIONS
 from parley.stores.wording import said
 
@@ -34,6 +35,9 @@ BUSY_SECONDS: Final = 2.0
 
 WAL_BYTES: Final = 64 * 1024 * 1024
 """What a file of the log may keep when it begins anew, after a reader had kept it from doing so."""
+
+LOOKS: Final = 10
+"""How often a look is taken at a database that others change meanwhile; then there is somebody who can use it."""
 
 T = TypeVar("T")
 
@@ -81,6 +85,14 @@ class Opened:
         if not in_place:
             raise StoreFailed(f"{self._path} was removed or replaced while it was open; start Parley anew")
 
+    def refuse_newer(self) -> None:
+        """Called in the transaction in which something is written.
+
+        Raises:
+            BadHome: a newer version of Parley has changed the format since it was opened.
+        """
+        _version(self.home, self.writer)
+
     def close(self) -> None:
         """Wait for those that read, then let go of the database. The locks of conversations are left."""
         self.pool.shutdown()
@@ -122,25 +134,57 @@ def open_home(home: str) -> Opened:
 
 
 def look_at_database(home: str) -> None:
-    """See whether the database of a home, if there is one, can be opened; nothing is changed, locked or waited for.
+    """See whether the database of a home, if there is one, can be opened, whoever uses it meanwhile.
+
+    Nothing is changed or waited for. What only somebody who opens it could tell is not held against it.
 
     Raises:
         BadHome: it cannot, with the reason.
         StoreFailed: the system refuses for the moment.
     """
+    path = os.path.join(home, DATABASE)
+    for _ in range(LOOKS):
+        if not os.path.lexists(path):
+            return
+        before = _traces(path)
+        try:
+            _look(home, path)
+        except Exception as error:
+            if not isinstance(error, sqlite3.Error) or _traces(path) == before:
+                raise refused_at_opening(home, error) from error
+        else:
+            return
+
+
+def _look(home: str, path: str) -> None:
     from urllib.parse import quote  # only for whoever looks
 
-    path = os.path.join(home, DATABASE)
-    if not os.path.lexists(path):
-        return
+    is_shared = os.path.exists(f"{path}-shm") and os.path.exists(f"{path}-wal")
+    if not is_shared and os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+        return  # the log counts, and SQLite reads none without making a file beside it
+    # Where nobody has it, all of it is in the file. Where somebody does, what they share is read and not written.
+    how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
+    db = sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, timeout=0)
     try:
-        db = sqlite3.connect(f"file:{quote(path)}?mode=rw&immutable=1", uri=True)
+        _version(home, db)
+    except sqlite3.OperationalError:
+        if not is_shared:  # otherwise somebody opens or closes it just now
+            raise
+    finally:
+        db.close()
+
+
+def _traces(path: str) -> list[tuple[int, int] | None]:
+    """What is different when somebody has written to a database."""
+    found: list[tuple[int, int] | None] = []
+    for file in (path, f"{path}-wal", f"{path}-shm"):
         try:
-            _version(home, db)
-        finally:
-            db.close()
-    except Exception as error:
-        raise refused_at_opening(home, error) from error
+            status = os.stat(file)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_size, status.st_mtime_ns))
+    return found
 
 
 def _open_all(home: str, connections: list[Connection]) -> None:
@@ -152,9 +196,13 @@ def _open_all(home: str, connections: list[Connection]) -> None:
         reader = _connect(path, connections)
         reader.execute("PRAGMA query_only = ON")
         reader.execute("SELECT count(*) FROM removed").fetchone()
-        reader.create_function("plain_path", 1, plain_path, deterministic=True)
+        reader.create_function("plain_path", 1, lambda path: plain_path(as_text(path)), deterministic=True)
         reader.create_function("said", 2, said, deterministic=True)
-        reader.create_function("holds", 2, lambda text, title: text in title.casefold(), deterministic=True)
+        reader.create_function("holds", 2, _holds, deterministic=True)
+
+
+def _holds(text: str, title: bytes) -> bool:
+    return text in as_text(title).casefold()
 
 
 def _make(path: str) -> None:

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import Fenced, StoreFailed, UnknownConversation, Unreadable
-from parley.ports.store import PAGE, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.ports.store import PAGE, STATES, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores.asking import question_in
 from parley.stores.batch import Batch
 from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED
-from parley.wire.ids import ConversationId, Seq
+from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 __all__ = [
+    "add_to_draft",
     "append",
+    "as_text",
+    "asks_any",
     "clear_owner",
     "create",
     "delete",
     "entries_behind",
     "expired",
     "find",
+    "finish_draft",
     "head",
     "owner_in",
     "raise_epoch",
     "remove_some",
+    "reserve",
     "row_of",
     "set_archived",
 ]
@@ -37,6 +43,8 @@ PAGE_BYTES: Final = 16 * 1024 * 1024
 """What one page of entries holds in memory, about: a conversation may have many large images."""
 
 _SUMMARY: Final = "title, cwd, model, state, updated_at"
+_SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state, updated_at"
+"""Texts as bytes, for one that is damaged must not fail the whole list."""
 
 
 # --- writing -----------------------------------------------------------------------------
@@ -45,14 +53,18 @@ _SUMMARY: Final = "title, cwd, model, state, updated_at"
 def create(
     db: Connection, conversation_id: ConversationId, batch: Batch, summary: Summary, *, archived: bool
 ) -> None:
-    if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone():
-        raise StoreFailed(f"conversation {conversation_id} is there already")
+    _refuse_taken(db, conversation_id)
     made = db.execute(
         f"INSERT INTO conversations (id, last, archived, {_SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (conversation_id, batch.rows, archived, *_columns(summary)),
     )
     assert made.lastrowid is not None
     batch.write(db, made.lastrowid)
+
+
+def _refuse_taken(db: Connection, conversation_id: ConversationId) -> None:
+    if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone():
+        raise StoreFailed(f"conversation {conversation_id} is there already")
 
 
 def raise_epoch(db: Connection, row: int, conversation_id: ConversationId, owner: Owner) -> Lease:
@@ -76,19 +88,22 @@ def clear_owner(db: Connection, row: int, epoch: int) -> None:
     )
 
 
-def append(db: Connection, row: int, epoch: int, batch: Batch, summary: Summary) -> None:
+def append(db: Connection, row: int, epoch: int, batch: Batch, summary: Summary, owner: Owner) -> None:
+    """Where nothing goes on behind it, it names no owner: giving the lease back then needs no write."""
     first = batch.first
+    named = (None, None, None) if summary.state == "idle" else (owner.pid, owner.address, owner.since)
     if first is None:
         changed = db.execute(
-            "UPDATE conversations SET title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
-            " WHERE row = ? AND epoch = ?",
-            (*_columns(summary), row, epoch),
+            "UPDATE conversations SET owner_pid = ?, owner_address = ?, owner_since = ?,"
+            " title = ?, cwd = ?, model = ?, state = ?, updated_at = ? WHERE row = ? AND epoch = ?",
+            (*named, *_columns(summary), row, epoch),
         )
     else:
         changed = db.execute(
-            "UPDATE conversations SET last = ?, title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
+            "UPDATE conversations SET owner_pid = ?, owner_address = ?, owner_since = ?,"
+            " last = ?, title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
             " WHERE row = ? AND epoch = ? AND last = ?",
-            (first - 1 + batch.rows, *_columns(summary), row, epoch, first - 1),
+            (*named, first - 1 + batch.rows, *_columns(summary), row, epoch, first - 1),
         )
     if not changed.rowcount:
         raise _why_not(db, row, epoch, first)
@@ -110,16 +125,51 @@ def set_archived(db: Connection, conversation_id: ConversationId, *, archived: b
 
 def delete(db: Connection, row: int, epoch: int) -> None:
     """It is gone at once; its entries are removed afterwards (`remove_some`)."""
-    found = db.execute("SELECT last FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).fetchone()
-    if found is None:
+    if not db.execute("DELETE FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).rowcount:
         raise Fenced
-    db.execute("DELETE FROM conversations WHERE row = ?", (row,))
-    db.execute("INSERT INTO removed VALUES (?, ?)", (row, found[0]))
+    last = "SELECT seq FROM entries WHERE row = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
+    db.execute(f"INSERT INTO removed VALUES (?, coalesce(({last}), 0))", (row, row))
 
 
-def remove_some(db: Connection) -> bool:
+# A draft counts as deleted until it is whole. Whoever writes it holds its lock, and until then nobody removes it.
+
+
+def reserve(db: Connection) -> int:
+    """The number of a row that nobody else will ever have."""
+    if not db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'conversations'").rowcount:
+        db.execute("INSERT INTO sqlite_sequence VALUES ('conversations', 1)")
+    row: int = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'conversations'").fetchone()[0]
+    return row
+
+
+def add_to_draft(db: Connection, row: int, batch: Batch) -> None:
+    first = batch.first or 1
+    if first == 1:
+        db.execute("INSERT INTO removed VALUES (?, ?)", (row, batch.rows))
+    else:
+        last = first - 1 + batch.rows
+        changed = db.execute("UPDATE removed SET last = ? WHERE row = ? AND last = ?", (last, row, first - 1))
+        if not changed.rowcount:
+            raise StoreFailed("what comes before it was not written")
+    batch.write(db, row)
+
+
+def finish_draft(
+    db: Connection, row: int, last: Seq, conversation_id: ConversationId, summary: Summary, *, archived: bool
+) -> None:
+    _refuse_taken(db, conversation_id)
+    if not db.execute("DELETE FROM removed WHERE row = ? AND last = ?", (row, last)).rowcount:
+        raise StoreFailed("what comes before it was not written")
+    db.execute(
+        f"INSERT INTO conversations (row, id, last, archived, {_SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (row, conversation_id, last, archived, *_columns(summary)),
+    )
+
+
+def remove_some(db: Connection, taken: Callable[[int], bool]) -> bool:
     """Remove a page of entries of a conversation that is gone, the last first; whether there may be more."""
-    found = db.execute("SELECT row, last FROM removed LIMIT 1").fetchone()
+    deleted = db.execute("SELECT row, last FROM removed").fetchall()
+    found = next((one for one in deleted if not taken(one[0])), None)
     if found is None:
         return False
     row, last = found
@@ -159,6 +209,8 @@ def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) 
     if kept is None:
         raise UnknownConversation(conversation_id)
     row, last = kept
+    if type(last) is not int:
+        raise Unreadable(conversation_id, "where it ends is damaged")
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     for seq, offset, digest in db.execute(
         "SELECT seq, offset, hash FROM cuts WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset",
@@ -175,15 +227,18 @@ def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) 
     found: list[Entry] = []
     size, due = 0, after + 1
     for seq, at, kind, is_event, body in db.execute(
-        "SELECT seq, at, type, is_event, body FROM entries WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?",
+        "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries"
+        " WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?",
         (row, after, PAGE),
     ):
         if seq != due:
             break
         try:
+            if type(at) is not float or body is None:
+                raise ValueError("not what was written")
             if seq in cuts:
                 body = mended(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
-            found.append(Entry.kept(seq, at, kind, is_event=bool(is_event), body=body))
+            found.append(Entry.kept(seq, at, kind.decode(), is_event=bool(is_event), body=body))
         except ValueError as error:
             raise Unreadable(conversation_id, f"entry {seq} is damaged ({error})") from error
         due += 1
@@ -197,7 +252,7 @@ def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) 
 
 def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int], bool]) -> Head:
     found = db.execute(
-        f"SELECT row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY}"
+        f"SELECT row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY_READ}"
         " FROM conversations WHERE id = ?",
         (conversation_id,),
     ).fetchone()
@@ -215,7 +270,7 @@ def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int],
 
 
 def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
-    where = ["TRUE"]
+    where = ["typeof(updated_at) = 'real'"]  # what is damaged there has no place in the list
     values: list[Any] = []
     if query.archived is not None:
         where.append("archived = ?")
@@ -224,7 +279,7 @@ def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
         where.append(_ASKS)
         values.append(query.asked.encode())
     if query.cwd is not None:
-        where.append("plain_path(cwd) = ?")
+        where.append("plain_path(CAST(cwd AS BLOB)) = ?")
         values.append(plain_path(query.cwd))
     if query.state is not None:
         where.append("state = ?")
@@ -243,9 +298,9 @@ _ASKS: Final = f"""EXISTS (
     SELECT 1 FROM entries
     WHERE entries.row = conversations.row AND type = '{record_type(QuestionAsked)}' AND instr(body, ?)
 )"""
-_MENTIONS: Final = f"""(holds(?, title) OR EXISTS (
+_MENTIONS: Final = f"""(holds(?, CAST(title AS BLOB)) OR EXISTS (
     SELECT 1 FROM entries
-    WHERE entries.row = conversations.row AND type IN {SEARCHED} AND is_event AND said(?, body)
+    WHERE entries.row = conversations.row AND type IN {SEARCHED} AND is_event AND said(?, CAST(body AS BLOB))
 ))"""
 
 
@@ -253,10 +308,18 @@ def expired(db: Connection, archived_before: float, taken: Callable[[int], bool]
     return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], taken)
 
 
+def asks_any(db: Connection, questions: Collection[ApprovalId]) -> bool:
+    asked = db.execute(
+        "SELECT CAST(body AS BLOB) FROM entries JOIN conversations USING (row)"
+        f" WHERE type = '{record_type(QuestionAsked)}' AND NOT is_event"
+    )
+    return any(question_in(body) in questions for (body,) in asked)
+
+
 def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int], bool]) -> list[Listed]:
     """Latest activity first; the last of the values says how many, -1: all."""
     rows = db.execute(
-        f"SELECT row, id, archived, {_SUMMARY} FROM conversations WHERE {where}"
+        f"SELECT row, id, archived, {_SUMMARY_READ} FROM conversations WHERE {where}"
         " ORDER BY updated_at DESC, id DESC LIMIT ?",
         values,
     )
@@ -278,8 +341,19 @@ def _columns(summary: Summary) -> tuple[str, str, str, str, float]:
     return summary.title, summary.cwd, summary.model, summary.state, summary.updated_at
 
 
-def _summary(title: str, cwd: str, model: str, state: Any, updated_at: float) -> Summary:
-    return Summary(title=title, cwd=cwd, model=model, state=state, updated_at=updated_at)
+def _summary(title: bytes, cwd: bytes, model: bytes, state: Any, updated_at: Any) -> Summary:
+    """Of a row that is damaged, what can be shown."""
+    return Summary(
+        title=as_text(title),
+        cwd=as_text(cwd),
+        model=as_text(model),
+        state=state if state in STATES else "idle",
+        updated_at=updated_at if type(updated_at) is float else 0.0,
+    )
+
+
+def as_text(kept: bytes) -> str:
+    return kept.decode(errors="replace")
 
 
 def _owner(pid: int | None, address: str | None, since: float | None) -> Owner | None:

@@ -12,19 +12,20 @@ import errno
 import os
 import time
 from asyncio import Future, Task
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from parley.conversation.log import Entry
-from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
+from parley.errors import Fenced, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space
 from parley.stores.batch import Batch
+from parley.stores.drafts import SqliteDraft
 from parley.stores.space import Freed
 from parley.stores.writer import Writer
-from parley.wire.ids import ConversationId, Seq
+from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -43,9 +44,22 @@ ROWS: Final = 1000
 T = TypeVar("T")
 
 
-class _Held(NamedTuple):
-    row: int
-    epoch: int
+class _Held:
+    """A lease that we have."""
+
+    __slots__ = ("epoch", "is_named", "owner", "row", "written")
+
+    def __init__(self, row: int, epoch: int, owner: Owner) -> None:
+        self.row, self.epoch, self.owner = row, epoch, owner
+        self.is_named = True
+        """Whether the database may say that we have it."""
+        self.written: Future[None] | None = None
+        """What was appended last."""
+
+    def rests(self, written: Future[None]) -> None:
+        """Something was appended behind which nothing goes on."""
+        if written is self.written and not written.cancelled() and written.exception() is None:
+            self.is_named = False
 
 
 class SqliteStore:
@@ -72,6 +86,12 @@ class SqliteStore:
             partial(rows.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived),
             batch,
         )
+
+    async def draft(self) -> SqliteDraft:
+        row = await self._write(rows.reserve)
+        opened = await self._opened()
+        opened.owners.take(row)
+        return SqliteDraft(row, opened.owners, self._write, self._remove_the_deleted_if_possible)
 
     async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
         taking = asyncio.ensure_future(self._acquire(conversation_id, address))
@@ -103,7 +123,7 @@ class SqliteStore:
         except BaseException:
             opened.owners.free(row)
             raise
-        self._held[conversation_id] = _Held(row, lease.epoch)
+        self._held[conversation_id] = _Held(row, lease.epoch, owner)
         self._remember(conversation_id, row)
         return lease
 
@@ -137,6 +157,9 @@ class SqliteStore:
         if opened is None or held is None or held.epoch != lease.epoch or self._closed:
             return
         del self._held[lease.conversation_id]
+        if not held.is_named:
+            opened.owners.free(held.row)
+            return
         cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch))
         cleared.add_done_callback(lambda _: opened.owners.free(held.row))
         try:
@@ -151,10 +174,14 @@ class SqliteStore:
             refused.set_exception(StoreFailed("the store is closed") if self._closed else Fenced())
             return refused
         batch = Batch(entries)
-        return self._writer.submit(
-            lambda db: rows.append(db, held.row, held.epoch, batch, summary),
+        held.is_named = True
+        held.written = written = self._writer.submit(
+            lambda db: rows.append(db, held.row, held.epoch, batch, summary, held.owner),
             batch,
         )
+        if summary.state == "idle":
+            written.add_done_callback(held.rests)
+        return written
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
         return await self._read(partial(rows.entries_behind, conversation_id=conversation_id, after=after))
@@ -166,6 +193,9 @@ class SqliteStore:
     async def find(self, query: Query) -> Found:
         opened = await self._opened()
         return await self._read(partial(rows.find, query=query, taken=opened.owners.taken))
+
+    async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
+        return await self._read(partial(rows.asks_any, questions=frozenset(questions)))
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         await self._write(partial(rows.set_archived, conversation_id=conversation_id, archived=archived))
@@ -183,7 +213,7 @@ class SqliteStore:
         deleted = self._writer.submit(partial(rows.delete, row=held.row, epoch=held.epoch))
         deleted.add_done_callback(gone)
         await asyncio.shield(deleted)
-        await self._remove_the_deleted()
+        await self._remove_the_deleted_if_possible()
 
     async def expired(self, *, archived_before: float) -> list[Listed]:
         """Archived conversations that were last active before a moment."""
@@ -194,8 +224,14 @@ class SqliteStore:
         """What `tidy` would remove."""
         return await self._read(space.unused)
 
+    async def left_empty(self) -> int:
+        """By how many bytes `tidy` would make the database smaller, about, besides those blobs."""
+        opened = await self._opened()
+        return await self._read(partial(space.left_empty, taken=opened.owners.taken))
+
     async def tidy(self) -> Freed:
-        """Remove blobs that nothing refers to, and make the database smaller; others write between the steps."""
+        """Remove what deleted conversations have left and blobs that nothing refers to, and make the database
+        smaller; others write between the steps."""
         await self._remove_the_deleted()
         count = size = 0
         while (step := await self._write(space.remove_unused)).blobs:
@@ -247,8 +283,15 @@ class SqliteStore:
             self._writer.opened.owners.close()
 
     async def _remove_the_deleted(self) -> None:
-        while await self._write(rows.remove_some):
+        opened = await self._opened()
+        while await self._write(partial(rows.remove_some, taken=opened.owners.taken)):
             pass
+
+    async def _remove_the_deleted_if_possible(self) -> None:
+        try:
+            await self._remove_the_deleted()
+        except StoreError:
+            pass  # they are gone all the same; whoever deletes or tidies next removes what is left
 
     async def _write(self, work: Callable[[Connection], T], batch: Batch | None = None) -> T:
         """Done or not done, also where the caller is cancelled."""

@@ -198,6 +198,8 @@ class Writer:
         outcomes: list[_Outcome] = []
         self._grown += COMMIT_BYTES
         db.execute("BEGIN IMMEDIATE")
+        assert self.opened is not None
+        self.opened.refuse_newer()
         for job in jobs:
             before = db.total_changes
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from asyncio import Future
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ from parley.conversation.log import Entry, Happened, Log
 from parley.conversation.records import SettingsChosen
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed, UnknownConversation
-from parley.ports.store import PAGE, Lease, Query, Summary
+from parley.ports.store import PAGE, Draft, Query, Summary
 from parley.stores.memory import MemoryStore
+from parley.stores.sqlite import SqliteStore
 from parley.wire.events import ApprovalSettled
 from parley.wire.ids import START, CallId, ConversationId, Seq
 from parley.wire.jsonrpc import encode
@@ -38,29 +38,33 @@ ASKED = re.compile(rb'"approval_id":"([^"]*)"')
 
 
 class Filling(MemoryStore):
-    """Takes one append and then has no room, or hangs."""
+    """Takes one page and then has no room, or hangs."""
 
-    def __init__(self, *, hangs: bool = False, can_delete: bool = True) -> None:
+    def __init__(self, *, hangs: bool = False) -> None:
         super().__init__()
-        self._hangs, self._can_delete = hangs, can_delete
-        self._appended = 0
+        self.hangs = hangs
         self.waiting = asyncio.Event()
 
-    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
-        self._appended += 1
-        if self._appended == 1:
-            return super().append(lease, entries, summary)
-        pending: Future[None] = asyncio.get_running_loop().create_future()
-        if self._hangs:
-            self.waiting.set()
-        else:
-            pending.set_exception(StoreFailed("No space left on device"))
-        return pending
+    async def draft(self) -> Draft:
+        return FillingDraft(await super().draft(), self)
 
-    async def delete(self, lease: Lease) -> None:
-        if not self._can_delete:
+
+class FillingDraft:
+    def __init__(self, draft: Draft, store: Filling) -> None:
+        self._store = store
+        self.finish, self.drop = draft.finish, draft.drop
+        self._add = draft.add
+        self._pages = 0
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        self._pages += 1
+        if self._pages == 1:
+            await self._add(entries)
+        elif self._store.hangs:
+            self._store.waiting.set()
+            await asyncio.Event().wait()
+        else:
             raise StoreFailed("No space left on device")
-        await super().delete(lease)
 
 
 @pytest.fixture
@@ -122,28 +126,6 @@ async def test_what_was_begun_is_removed_when_somebody_has_enough(long_file: str
     assert (await store.find(Query())).page == ()
 
 
-async def test_it_says_what_it_could_not_remove(long_file: str, settings: Settings) -> None:
-    store = Filling(can_delete=False)
-
-    imported = await import_file(store, long_file, settings)
-
-    assert imported.outcome is Outcome.FAILED
-    assert imported.text.endswith(f"No space left on device; the unfinished conversation {ID} is left behind")
-
-
-async def test_until_it_is_whole_it_counts_as_idle(long_file: str, settings: Settings) -> None:
-    store = Filling(hangs=True)
-    importing = asyncio.ensure_future(import_file(store, long_file, settings))
-    async with asyncio.timeout(20):
-        await store.waiting.wait()
-
-    begun = await store.head(ID)
-    importing.cancel()
-    await asyncio.wait({importing})
-
-    assert (begun.last > PAGE, begun.summary.state) == (True, "idle")
-
-
 async def test_what_has_gone_on_here_is_here_already(long_file: str, settings: Settings) -> None:
     store = MemoryStore()
     await import_file(store, long_file, settings)
@@ -157,31 +139,36 @@ async def test_what_has_gone_on_here_is_here_already(long_file: str, settings: S
     assert again == Imported(Outcome.ALREADY_HERE, f"already here as {ID}")
 
 
-async def test_what_a_killed_import_has_left_is_finished_by_the_next(long_file: str, settings: Settings) -> None:
-    killed = Filling(can_delete=False)
-    await import_file(killed, long_file, settings)
-    home = MemoryStore()
-    await home.create(ID, await killed.read(ID, after=START), (await killed.head(ID)).summary)
-
-    imported = await import_file(home, long_file, settings)
-
-    assert imported == Imported(Outcome.IMPORTED, f"imported as {ID}, {2 * PAGE + 3} entries")
-    assert [one.conversation_id for one in (await home.find(Query())).page] == [ID]
-    assert ((await home.head(ID)).last, (await home.head(ID)).owner) == (2 * PAGE + 3, None)
-
-
-async def test_what_somebody_writes_at_this_moment_is_not_taken_from_them(
-    long_file: str, settings: Settings
+@pytest.mark.parametrize("texts", [1, 2 * PAGE])
+async def test_of_many_imports_of_one_file_at_once_one_imports_it_and_the_others_find_it(
+    tmp_path: Path, settings: Settings, texts: int
 ) -> None:
+    file = write_export(tmp_path / "talk.jsonl", settings_chosen(), texts=texts)
+    stores = [SqliteStore(str(tmp_path / "home")) for _ in range(3)]
+
+    imported = await asyncio.gather(*(import_file(store, file, settings) for store in stores))
+    for store in stores:
+        await store.close()
+
+    assert sorted(one.text for one in imported) == [
+        f"already here as {ID}",
+        f"already here as {ID}",
+        f"imported as {ID}, {texts + 3} entries",
+    ]
+
+
+async def test_what_another_import_has_begun_is_not_touched(long_file: str, settings: Settings) -> None:
     store = Filling(hangs=True)
     first = asyncio.ensure_future(import_file(store, long_file, settings))
     async with asyncio.timeout(20):
         await store.waiting.wait()
-        second = await import_file(store, long_file, settings)
+    store.hangs = False
+    second = await import_file(store, long_file, settings)
+    is_first_at_it = not first.done()
     first.cancel()
     await asyncio.wait({first})
 
-    assert second.outcome is Outcome.FAILED
+    assert (second.outcome, is_first_at_it) == (Outcome.FAILED, True)
     assert (await store.find(Query())).page == ()
 
 

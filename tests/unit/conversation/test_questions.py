@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from kit.events import agent_message, task_started
-from kit.questions import approval_id, command_question, patch_question, question_settled
+from kit.questions import approval_id, command_question, limit_question, patch_question, question_settled
 from kit.records import turn_started
 from parley.conversation.log import Happened
-from parley.conversation.questions import Ledger, Question
+from parley.conversation.questions import Ledger, Question, Shown
+from parley.conversation.records import QuestionAsked
 from parley.wire.ids import EventId
 
 
@@ -49,7 +53,7 @@ def test_what_is_settled_is_remembered_by_how() -> None:
 
 def test_the_same_call_asked_again_is_another_question() -> None:
     shown, asked = command_question(1, "ls")
-    _, again = command_question(2, "ls")
+    again = replace(asked, approval_id=approval_id(2))
     ledger = ledger_of(turn_started(), shown, asked, question_settled(1), shown, again)
 
     assert ledger.open == Question(asked=again, shown=shown, event_id=EventId("1"), at=5.0)
@@ -71,3 +75,34 @@ def test_the_same_call_asked_again_is_another_question() -> None:
 def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[Happened, ...]) -> None:
     with pytest.raises(ValueError, match="the question 00000000-"):
         ledger_of(turn_started(), *contradiction)
+
+
+COMMAND, PATCH, LIMIT = command_question(1, "ls", reason="to look"), patch_question(1), limit_question(1)
+
+
+@pytest.mark.parametrize(
+    ("question", "forged"),
+    [
+        (COMMAND, {"kind": "limit"}),
+        (COMMAND, {"call_id": "call2"}),
+        (COMMAND, {"command": ("ls", "-a")}),
+        (COMMAND, {"cwd": "/"}),
+        (COMMAND, {"reason": None}),
+        (COMMAND, {"changes": PATCH[1].changes}),
+        (PATCH, {"kind": "exec"}),
+        (PATCH, {"changes": {}}),
+        (PATCH, {"reason": "to look"}),
+        (PATCH, {"command": ("ls",)}),
+        (PATCH, {"escalated": True}),
+        (LIMIT, {"kind": "exec"}),
+        (LIMIT, {"call_id": "call1"}),
+        (LIMIT, {"command": ("ls",)}),
+        (LIMIT, {"leaves_sandbox": True}),
+    ],
+)
+def test_what_is_asked_is_what_was_shown(question: tuple[Shown, QuestionAsked], forged: dict[str, Any]) -> None:
+    shown, asked = question
+    ledger_of(turn_started(), shown, asked)
+
+    with pytest.raises(ValueError, match="is not the one that was shown"):
+        ledger_of(turn_started(), shown, replace(asked, **forged))

@@ -55,6 +55,9 @@ def test_what_was_agreed_to_holds_for_the_turn_and_for_tokens_of_the_conversatio
 ) -> None:
     agreed = (
         turn_started(),
+        tokens_estimated(35),
+        call_output("c1", "ok"),
+        call_output("c2", "ok"),
         *limit_question(1, "turn_calls", used=2),
         question_settled(1, decision),
         *limit_question(2, "conversation_tokens", used=35),
@@ -77,6 +80,29 @@ def test_a_yes_to_a_command_is_none_to_a_limit() -> None:
         question_settled(1, "denied"),
         *command_question(2, "ls"),
         question_settled(2, "approved"),
+    )
+
+    assert spending.agreed == {}
+
+
+def test_a_log_cannot_say_that_more_was_agreed_to_than_was_used_nor_that_less_than_nothing_was() -> None:
+    spending = spending_of(
+        turn_started(),
+        tokens_estimated(-1_000),
+        tokens_estimated(7),
+        *limit_question(1, "conversation_tokens", used=10**9),
+        question_settled(1),
+    )
+
+    assert (spending.conversation_tokens, spending.agreed) == (7, {"conversation_tokens": 7})
+
+
+def test_a_limit_that_nobody_was_asked_about_is_not_agreed_to_with_a_command() -> None:
+    spending = spending_of(
+        turn_started(),
+        limit_question(1)[0],
+        *command_question(2, "ls"),
+        question_settled(2),
     )
 
     assert spending.agreed == {}

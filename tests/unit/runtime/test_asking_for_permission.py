@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kit.hands import NoCommands
 from kit.questions import command_question
@@ -16,9 +17,11 @@ from kit.room import StandingClock
 from kit.stores import SlowStore
 from kit.trees import not_a_link
 from kit.turns import new_trust, questions_in
+from parley.agent.policy import RETRY
 from parley.config.load import Loader
-from parley.config.types import Approvals, Settings, Wanted
+from parley.config.types import ApprovalPolicy, Approvals, Settings, Wanted
 from parley.conversation.records import QuestionAsked
+from parley.ports.commands import Bounds
 from parley.ports.tools import Action, ApplyPatch, Denied, Granted, RunCommand
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
@@ -134,6 +137,37 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
     assert questions.open is not None
     questions.settle(questions.open.approval_id, "denied", by="tool")
     assert await verdict == Denied()
+
+
+class Confining(NoCommands):
+    """Whatever would be run could be confined."""
+
+    async def why_unconfined(self, bounds: Bounds) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "holds"),
+    [("on-failure", RETRY, True), ("on-failure", "it is harmless", False), ("untrusted", RETRY, False)],
+    ids=["the same", "another reason", "other settings"],
+)
+async def test_a_yes_to_a_retry_is_for_what_the_settings_would_ask_about_once_it_has_failed(
+    tmp_path: Path, policy: ApprovalPolicy, reason: str, holds: bool
+) -> None:
+    questions = await questions_in(MemoryStore(), StandingClock())
+    _, asked = command_question(1, "touch", "a", reason=reason, leaves_sandbox=True)
+    resumed = Resumed(replace(asked, has_failed=True), Answered(decision="approved"))
+    settings = replace(settings_in(tmp_path), approval_policy=policy, sandbox_mode="workspace-write")
+    permit = Permits(questions, Confining(), new_trust()).for_turn(settings, resumed)
+
+    permitting = asyncio.create_task(permit(run("touch", "a")))
+    await until(lambda: permitting.done() or questions.open is not None)
+    if policy == "untrusted":
+        assert questions.open is not None
+        questions.settle(questions.open.approval_id, "denied", by="tool")
+    verdict = await permitting
+
+    assert (verdict == Granted(by_person=True)) is holds
 
 
 def run(*argv: str, cwd: str = "/project", call_id: str = "call1") -> RunCommand:

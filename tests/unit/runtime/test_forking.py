@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,10 +13,23 @@ from kit.logs import log_of
 from kit.records import renamed, settings_chosen
 from kit.stores import SlowStore
 from parley.conversation.state import Phase
-from parley.ports.store import Query
+from parley.errors import ShuttingDown
+from parley.ports.store import Draft, Query
 from parley.wire.ids import MessageId
 
 ENTRIES = 20_000
+
+
+class Meanwhile(SlowStore):
+    """Something happens while the first page of a draft is written."""
+
+    def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    async def draft(self) -> Draft:
+        await self._happens()
+        return await super().draft()
 
 
 @pytest.mark.promises("fork.result")
@@ -50,3 +64,14 @@ async def test_others_are_served_while_a_long_conversation_is_forked(home: str) 
 
     assert (forked.log.last, forked.state.title) == (ENTRIES + 1, f"{ENTRIES - 1}")
     assert served > 10
+
+
+async def test_a_server_that_ends_gives_up_a_fork_and_keeps_nothing_of_it(home: str) -> None:
+    store = Meanwhile(lambda: life.conversations.stop())
+    titles = (renamed(f"{number}") for number in range(ENTRIES))
+    await store.create(FIRST, log_of(settings_chosen(), *titles).entries, summary())
+    async with Life(home, store) as life:
+        with pytest.raises(ShuttingDown):
+            await life.conversations.fork(FIRST, at=None)
+
+        assert [one.conversation_id for one in (await store.find(Query())).page] == [FIRST]

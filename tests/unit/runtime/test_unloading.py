@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from kit.leaving import leave_asking, leave_running, pass_time, settle
@@ -80,3 +83,17 @@ async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_wi
         await second.send(found, "run a")
         await second.until(found, Phase.ASKING)
         assert second.ran == []
+
+
+async def test_what_was_allowed_in_a_conversation_goes_with_it(home: str) -> None:
+    async with Life(home, SlowStore()) as life:
+        conversation = await leave_asking(life)
+        await settle(conversation, "approved_for_session")
+        await life.until(conversation, Phase.IDLE)
+        await life.until_at_rest(conversation)
+        allowed = weakref.ref(conversation.trust)
+        await life.conversations.delete(conversation.id)
+        del conversation
+        gc.collect()
+
+        assert allowed() is None

@@ -348,3 +348,24 @@ async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_goes_on
 
         assert room.told == [(1, "approved"), (2, "denied")]
         assert guest.number_of("task_started") == 1
+
+
+async def test_an_answer_that_comes_a_moment_too_late_is_nothing_to_warn_of(
+    home: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SlowStore()
+    async with Room(home, store=store) as room:
+        guests = [await room.guest() for _ in range(2)]
+        await room.asking(*guests)
+        store.slow = True
+        guests[0].answer(0, YES)
+        guests[1].answer(1, NO)
+        await room.settle_down()
+        store.slow = False
+        while store.waiting:
+            await store.write()
+        for guest in guests:
+            await guest.hears("task_complete")
+
+    assert room.told == [(1, "approved")]
+    assert caplog.messages == []

@@ -167,3 +167,9 @@ def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> No
         "asked_at": "1970-01-01T00:00:01.500Z",
         "changes": {"/project/new.txt": {"add": {"content": "hello\n"}}},
     }
+
+
+def test_the_name_of_a_limit_cannot_pass_for_more_than_that() -> None:
+    shown, asked = limit_question(1, "turn_calls\nAllow Codex to run `ls`?\n")
+
+    assert "\n" not in listed(question(shown, asked), CONVERSATION).message

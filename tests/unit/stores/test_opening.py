@@ -87,8 +87,41 @@ def test_a_look_at_a_database_changes_nothing_and_says_what_opening_would(tmp_pa
         assert str(looked.value) == str(opened.value)
 
 
+def files_in(home: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in home.iterdir()}
+
+
 def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Opened, tmp_path: Path) -> None:
     files = sorted(tmp_path.iterdir())
     look_at_database(str(tmp_path))
 
     assert sorted(tmp_path.iterdir()) == files
+
+
+@pytest.mark.parametrize("left", ["all", "no shared memory"])
+def test_a_look_counts_what_is_in_the_log_and_not_yet_in_the_file(
+    opened: Opened, tmp_path: Path, left: str
+) -> None:
+    """A checkpoint was cut short behind the first page, which tells of pages that only the log has."""
+    database, killed = tmp_path / "parley.db", tmp_path / "killed"
+    opened.writer.execute("CREATE TABLE more AS SELECT zeroblob(100000)")
+    killed.mkdir()
+    for name in ("parley.db-wal", "parley.db-shm")[: 1 if left == "no shared memory" else 2]:
+        (killed / name).write_bytes((tmp_path / name).read_bytes())
+    rest = database.read_bytes()[4096:]
+    opened.writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    (killed / "parley.db").write_bytes(database.read_bytes()[:4096] + rest)
+    before = files_in(killed)
+
+    look_at_database(str(killed))
+
+    assert files_in(killed) == before
+    with closing(sqlite3.connect(killed / "parley.db")) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_look_finds_the_newer_version_that_is_only_in_the_log(opened: Opened, tmp_path: Path) -> None:
+    opened.writer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+
+    with pytest.raises(BadHome, match="a newer version of Parley"):
+        look_at_database(str(tmp_path))

@@ -19,7 +19,7 @@ from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
 from kit.running import PATIENCE_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import StoreFailed, UnknownConversation
-from parley.ports.store import PAGE, Query
+from parley.ports.store import PAGE, Query, StateName
 from parley.stores.copying import copy_to
 from parley.stores.locks import owners_of
 from parley.stores.sqlite import Freed, SqliteStore
@@ -172,6 +172,26 @@ async def test_only_archived_conversations_that_were_long_left_expire(store: Sql
 
     assert await store.expired(archived_before=10.0) == []
     assert await store.expired(archived_before=10.5) == list((await store.find(Query(archived=True))).page)
+
+
+async def test_whoever_writes_that_a_turn_is_over_has_nothing_to_write_when_giving_the_lease_back(
+    store: SqliteStore, home: Path
+) -> None:
+    await store.create(FIRST, [], summary())
+    lease = await store.acquire(FIRST, address="here")
+    states: tuple[StateName, ...] = ("running", "idle", "asking", "idle")
+    named: list[bool] = []
+    for seq, state in enumerate(states, start=1):
+        await store.append(lease, [said(seq, state)], summary(state=state))
+        named.append((await store.head(FIRST)).owner is not None)
+    with closing(sqlite3.connect(home / "parley.db")) as other:
+        before = other.execute("PRAGMA data_version").fetchone()
+        await store.release(lease)
+        after = other.execute("PRAGMA data_version").fetchone()
+    await store.acquire(FIRST, address="there")
+
+    assert named == [True, False, True, False]
+    assert before == after
 
 
 async def test_a_copy_holds_what_was_there_when_it_was_made(store: SqliteStore, tmp_path: Path) -> None:

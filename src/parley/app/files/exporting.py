@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -11,6 +10,8 @@ from typing import BinaryIO
 from parley.app.files.homes import entries_until
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.ports.store import Store
+from parley.stores.home import sync_directory
+from parley.stores.unfinished import folder_of, give_name, remove_unfinished, unfinished_beside
 from parley.wire.ids import ConversationId
 
 __all__ = ["export_conversation", "written_whole"]
@@ -44,20 +45,24 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 
 @contextmanager
-def written_whole(path: str) -> Iterator[BinaryIO]:
+def written_whole(path: str, *, over: bool) -> Iterator[BinaryIO]:
     """A file that is there, whole and on disk, when the block ends well, and not there at all otherwise.
 
+    It takes the place of another only where it is to be written `over` it.
+
     Raises:
+        FileExistsError: there is one, and it stays as it is.
         OSError: it cannot be written.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    descriptor, unfinished = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    unfinished = unfinished_beside(path)
+    descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        give_name(unfinished, path, over=over)
     except BaseException:
-        os.unlink(unfinished)
+        remove_unfinished(unfinished)
         raise
+    sync_directory(folder_of(path))

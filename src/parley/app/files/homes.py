@@ -6,15 +6,25 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import PurePath
+from typing import Final
 
+from parley.conversation.exported import read_head
 from parley.conversation.log import Entry
-from parley.errors import BadHome, UnknownConversation
+from parley.errors import BadFile, BadHome, UnknownConversation
 from parley.ports.store import Store
 from parley.stores.opening import DATABASE
 from parley.stores.sqlite import SqliteStore
+from parley.stores.unfinished import folder_of
 from parley.wire.ids import START, ConversationId, Seq
 
 __all__ = ["entries_until", "open_home", "why_not_over"]
+
+NEEDED: Final = "is a file that the home itself needs"
+ALLOWED: Final = (".jsonl", ".db")
+"""How files end that have a place in a home beside its own."""
+HEAD_BYTES: Final = 1024**2
+"""More than the first line of an export has."""
 
 
 @asynccontextmanager
@@ -40,13 +50,32 @@ def _refuse_empty(home: str) -> None:
 
 def why_not_over(home: str, path: str) -> str | None:
     """Why nothing may be written to a path, whoever wants it; None: it may, in place of the file that is there."""
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+    is_there = os.path.lexists(path)
+    if os.path.basename(path) in ("", os.curdir, os.pardir):
+        return "names no file"
+    if is_there and not stat.S_ISREG(os.lstat(path).st_mode):
         return "is no regular file, and nothing else is replaced"
-    folder, name = os.path.split(os.path.abspath(path))
-    inside = os.path.join(os.path.realpath(folder), name).removeprefix(os.path.join(os.path.realpath(home), ""))
-    if inside.startswith((DATABASE, "run/")) or (inside.endswith(".lock") and not inside.startswith("/")):
-        return "is a file that the home itself needs"
+    place = PurePath(os.path.realpath(folder_of(path)), os.path.basename(path))
+    database = PurePath(os.path.realpath(os.path.join(home, DATABASE)))
+    if place.parent == database.parent and place.name.startswith(database.name):
+        return NEEDED
+    if not place.is_relative_to(os.path.realpath(home)):
+        return None
+    inside = place.relative_to(os.path.realpath(home))
+    if inside.name.startswith(DATABASE) or inside.suffix == ".lock" or inside.parts[0] == "run":
+        return NEEDED
+    if inside.suffix not in ALLOWED or (is_there and not _is_export(path)):
+        return "lies in the home, where only new *.jsonl and *.db are written, and only exports written over"
     return None
+
+
+def _is_export(path: str) -> bool:
+    with open(path, "rb") as file:
+        try:
+            read_head(file.readline(HEAD_BYTES))
+        except BadFile:
+            return False
+    return True
 
 
 async def entries_until(store: Store, conversation_id: ConversationId, *, until: Seq) -> AsyncIterator[Entry]:

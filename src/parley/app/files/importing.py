@@ -1,27 +1,26 @@
 """Files as conversations: each is read to its end before anything is written, and written whole or not at all.
 
-Where an import was killed in the middle of that, the next one of the same file takes the place of what is there.
+Nothing that is here is ever changed or removed by an import.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from msgspec.structs import replace
-
 from parley.app.files.homes import entries_until
-from parley.app.files.source import SourceFile
+from parley.app.files.source import SourceFile, with_own_questions
 from parley.config.types import Settings
 from parley.conversation.exported import entry_line
 from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
-from parley.errors import BadFile, BadHome, StoreError, UnknownConversation, os_detail
-from parley.ports.store import Store, Summary
+from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable, os_detail
+from parley.ports.store import Store
 from parley.runtime.whole import write_whole
-from parley.wire.ids import START, ConversationId, Seq
+from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Imported", "Outcome", "files_below", "import_file"]
 
@@ -72,71 +71,79 @@ async def import_file(
         summary = await file.check()
         if file.is_empty:
             return Imported(Outcome.SKIPPED, "nobody says anything in it")
-        told = ""
-        if new_id:
-            conversation_id = ConversationId(str(uuid4()))
-        else:
-            conversation_id, there = await _place_for(store, file, summary)
-            if there is _There.WHOLE:
-                return Imported(Outcome.ALREADY_HERE, f"already here as {conversation_id}")
-            if conversation_id != file.conversation_id:
-                told = f", since {file.conversation_id} is another conversation here"
-        await write_whole(store, conversation_id, file.entries(conversation_id), summary, archived=file.archived)
+        while True:
+            place = ConversationId(str(uuid4())) if new_id else await _place_for(store, file)
+            if isinstance(place, _Here):
+                return Imported(Outcome.ALREADY_HERE, f"already here as {place.conversation_id}")
+            try:
+                await write_whole(store, place, await _entries(store, file, place), summary, archived=file.archived)
+                break
+            except StoreFailed:
+                if not await _is_there(store, place):
+                    raise  # or else somebody has imported the same at the same time
     except BadHome:
         raise
     except (BadFile, StoreError) as error:
         return Imported(Outcome.FAILED, str(error))
     except OSError as error:
         return Imported(Outcome.FAILED, os_detail(error))
+    is_another = not new_id and place != file.conversation_id
+    told = f", since {file.conversation_id} is another conversation here" if is_another else ""
     lost = f"; left out, since they have no place in it: {file.left_out}" if file.left_out else ""
-    return Imported(Outcome.IMPORTED, f"imported as {conversation_id}{told}, {file.count} entries{lost}")
+    return Imported(Outcome.IMPORTED, f"imported as {place}{told}, {file.count} entries{lost}")
 
 
-class _There(Enum):
-    """What there is of a file in the conversation of some id."""
+class _Here(NamedTuple):
+    """A conversation in which all of the file is, and which may have gone on."""
 
-    NOTHING = "no such conversation"
-    BEGUN = "what an import had written when it was killed"
-    WHOLE = "all of it, and it may have gone on"
-    ANOTHER = "something else"
+    conversation_id: ConversationId
 
 
-async def _place_for(store: Store, file: SourceFile, summary: Summary) -> tuple[ConversationId, _There]:
-    """Where the file is, or else the place where it is to be, which is free then."""
-    ids = file.ids()
-    while True:
-        conversation_id = next(ids)
-        there, last = await _what_is_there(store, conversation_id, file, summary)
-        if there is _There.BEGUN:
-            lease = await store.acquire(conversation_id, address="")
-            if lease.last != last:
-                await store.release(lease)
-                continue
-            await store.delete(lease)
-        if there is not _There.ANOTHER:
-            return conversation_id, there
+async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Here:
+    """Where the file is, or else the id that it is to have, which is free. What is there is never changed."""
+    for conversation_id in file.ids():
+        try:
+            if await _is_all_in(store, conversation_id, file):
+                return _Here(conversation_id)
+        except Unreadable:
+            continue
+        except UnknownConversation:
+            return conversation_id
+    raise AssertionError("there are always more ids")
 
 
-async def _what_is_there(
-    store: Store, conversation_id: ConversationId, file: SourceFile, summary: Summary
-) -> tuple[_There, Seq]:
-    """Also the last position. What a killed import has left behind shows the whole file's summary in the list."""
+async def _is_there(store: Store, conversation_id: ConversationId) -> bool:
     try:
-        head = await store.head(conversation_id)
-        is_shorter = head.last < file.count
-        if is_shorter and head.summary != replace(summary, state="idle"):
-            return _There.ANOTHER, head.last
-        theirs = file.entries(conversation_id)
-        async for entry in entries_until(store, conversation_id, until=Seq(min(head.last, file.count))):
-            if not _is_same(entry, next(theirs, None)):
-                return _There.ANOTHER, head.last
+        await store.head(conversation_id)
     except UnknownConversation:
-        return _There.NOTHING, START
-    return _There.BEGUN if is_shorter else _There.WHOLE, head.last
-
-
-def _is_same(one: Entry, other: Entry | None) -> bool:
-    """Settings do not count: what a rollout file is given is not its own."""
-    if other is None:
         return False
-    return one.type == other.type == _SETTINGS_CHOSEN or entry_line(one) == entry_line(other)
+    return True
+
+
+async def _is_all_in(store: Store, conversation_id: ConversationId, file: SourceFile) -> bool:
+    """Whether all of the file is in a conversation, at its beginning. Raises UnknownConversation."""
+    if (await store.head(conversation_id)).last < file.count:
+        return False
+    told = file.entries()
+    async for entry in entries_until(store, conversation_id, until=Seq(file.count)):
+        if not _is_same(entry, next(told, None), conversation_id):
+            return False
+    return True
+
+
+async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
+    """As they are to be in the conversation of that id. An answer names a question by its id alone: where such a
+    question was asked in another conversation, this one gets its own."""
+    is_copy = conversation_id != file.conversation_id or (file.questions and await store.asks_any(file.questions))
+    if not is_copy:
+        return file.entries()
+    return (with_own_questions(entry, conversation_id) for entry in file.entries())
+
+
+def _is_same(kept: Entry, told: Entry | None, conversation_id: ConversationId) -> bool:
+    """Settings do not count: a rollout file was given them. It may have been given its own questions."""
+    if told is None:
+        return False
+    if kept.type == told.type == _SETTINGS_CHOSEN or entry_line(kept) == entry_line(told):
+        return True
+    return entry_line(kept) == entry_line(with_own_questions(told, conversation_id))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from parley.errors import OwnedElsewhere, UnknownConversation
+from parley.errors import OwnedElsewhere, UnknownConversation, Unreadable
 from parley.ports.store import Listed
 from parley.stores.sqlite import Freed, SqliteStore
 from parley.wire.ids import START
@@ -22,6 +22,8 @@ class Unneeded(NamedTuple):
     conversations: Sequence[Listed]
     conversation_bytes: int
     blobs: Freed
+    left_empty: int
+    """Bytes of the database that hold nothing any more."""
 
 
 class Removed(NamedTuple):
@@ -30,15 +32,17 @@ class Removed(NamedTuple):
 
 
 async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Unneeded:
-    """Archived conversations in which nothing happened for so many days (0: none), and blobs of no conversation."""
+    """Archived conversations in which nothing happened for so many days (0: none), blobs of no conversation,
+    and what those that were deleted have left."""
     expired = await store.expired(archived_before=now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
         at = START
-        while page := await store.read(listed.conversation_id, after=at):
-            at = page[-1].seq
-            size += sum(len(entry.body) for entry in page)
-    return Unneeded(expired, size, await store.unused_blobs())
+        with suppress(Unreadable, UnknownConversation):  # what is damaged goes too, whatever its size is
+            while page := await store.read(listed.conversation_id, after=at):
+                at = page[-1].seq
+                size += sum(len(entry.body) for entry in page)
+    return Unneeded(expired, size, await store.unused_blobs(), await store.left_empty())
 
 
 async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:

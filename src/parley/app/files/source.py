@@ -31,7 +31,7 @@ from parley.wire.events import ApprovalSettled, event_type
 from parley.wire.ids import ApprovalId, ConversationId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["SourceFile"]
+__all__ = ["SourceFile", "with_own_questions"]
 
 LINE_BYTES: Final = 256 * 1024**2
 """No line that Parley writes is as long; whatever is, is not read into memory."""
@@ -49,7 +49,8 @@ class SourceFile:
         self.archived = False
         self.count = 0
         self.left_out = 0
-
+        self.questions: set[ApprovalId] = set()
+        """Those that are asked in it."""
         self._is_rollout = False
 
     @property
@@ -92,16 +93,15 @@ class SourceFile:
         folds = Folds()
         for entry in self._read(folds):
             self.count = entry.seq
+            if not entry.is_event and entry.type == _QUESTION_ASKED:
+                self.questions.add(msgspec.json.decode(entry.encoded, type=QuestionAsked).approval_id)
             if entry.seq % CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return Summary.of(folds.state)
 
-    def entries(self, conversation_id: ConversationId) -> Iterator[Entry]:
-        """As they are in the conversation of that id. Raises BadFile, OSError."""
-        entries = self._read(Folds())
-        if conversation_id == self.conversation_id:
-            return entries
-        return (_of_copy(entry, conversation_id) for entry in entries)
+    def entries(self) -> Iterator[Entry]:
+        """As they are in the file. Raises BadFile, OSError."""
+        return self._read(Folds())
 
     def _read(self, folds: Folds) -> Iterator[Entry]:
         with open(self._path, "rb") as file:
@@ -147,6 +147,7 @@ def _lines(file: BinaryIO) -> Iterator[Line]:
 
 
 _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
+_QUESTION_ASKED: Final = record_type(QuestionAsked)
 
 
 def _with_usual_settings(entry: Entry) -> Entry:
@@ -165,13 +166,13 @@ def _with_usual_settings(entry: Entry) -> Entry:
 
 
 _OF_QUESTIONS: Final[Mapping[tuple[bool, str], type[QuestionAsked | QuestionSettled | ApprovalSettled]]] = {
-    (False, record_type(QuestionAsked)): QuestionAsked,
+    (False, _QUESTION_ASKED): QuestionAsked,
     (False, record_type(QuestionSettled)): QuestionSettled,
     (True, event_type(ApprovalSettled)): ApprovalSettled,
 }
 
 
-def _of_copy(entry: Entry, conversation_id: ConversationId) -> Entry:
+def with_own_questions(entry: Entry, conversation_id: ConversationId) -> Entry:
     """An answer names a question by its id alone: those of a copy are not those of the original."""
     kind = _OF_QUESTIONS.get((entry.is_event, entry.type))
     if kind is None:

@@ -1,0 +1,111 @@
+"""Forks and imports that are cut in the middle: whole or not at all, and what they had written goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kit.events import agent_message
+from kit.kept import FIRST, summary
+from kit.logs import AT, log_of
+from kit.records import settings_chosen
+from kit.running import PATIENCE_SECONDS
+from kit.speaking import speaking
+from parley.conversation.exported import ExportHead, entry_line, head_line
+from parley.runtime.whole import write_whole
+from parley.stores.sqlite import SqliteStore
+from parley.testing import ParleyProcess, ScriptedModel
+from parley.wire.ids import Seq
+
+LONG: Final = log_of(settings_chosen(), *(agent_message(f"{number}") for number in range(40_000))).entries
+
+
+def entries_in(home: Path) -> int:
+    with closing(sqlite3.connect(home / "parley.db")) as db:
+        try:
+            count: int = db.execute("SELECT count(*) FROM entries").fetchone()[0]
+        except sqlite3.OperationalError:
+            return 0  # it has no tables yet
+        return count
+
+
+async def until_begun(home: Path, *, before: int) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (home / "parley.db").exists() or entries_in(home) == before:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.005)
+
+
+async def parley(home: Path, *arguments: str) -> str:
+    process = await start(home, *arguments)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def start(home: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", *arguments),
+        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},
+        stdin=DEVNULL,
+        stdout=PIPE,
+    )
+
+
+@pytest.mark.parametrize("how", ["kill", "end of input"])
+async def test_a_fork_that_is_cut_is_whole_or_not_there(
+    scripted_model: ScriptedModel, tmp_path: Path, how: str
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    store = SqliteStore(str(home))
+    await write_whole(store, FIRST, LONG, summary())
+    await store.close()
+    async with speaking(scripted_model, home=home) as client:
+        client.call("conversationFork", conversation_id=FIRST)
+        await until_begun(home, before=len(LONG))
+        if how == "kill":
+            client.raw.kill()
+        else:
+            client.raw.close_stdin()
+        await client.raw.exit_code()
+
+    async with ParleyProcess(scripted_model, home=home) as server:
+        listed = [one.conversation_id for one in (await server.client.list()).conversations]
+        lengths = [(await server.client.conversation(one).status()).seq for one in listed]
+    await parley(home, "gc", "--yes")
+
+    assert lengths == [len(LONG)] * len(listed)
+    assert entries_in(home) == len(LONG) * len(listed)
+
+
+async def test_an_import_that_is_killed_leaves_nothing_and_can_be_done_again(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home, file = tmp_path / "home", tmp_path / "long.jsonl"
+    home.mkdir()
+    head = ExportHead(
+        conversation_id=FIRST, last=Seq(len(LONG)), exported_at=AT, archived=False, title="", cwd="", model=""
+    )
+    file.write_bytes(b"".join((head_line(head), *map(entry_line, LONG))))
+    importing = await start(home, "import", str(file))
+    await until_begun(home, before=0)
+    importing.kill()
+    await importing.communicate()
+
+    async with ParleyProcess(scripted_model, home=home) as server:
+        listed = (await server.client.list()).conversations
+    again = await parley(home, "import", str(file))
+    await parley(home, "gc", "--yes")
+
+    assert listed == ()
+    assert again == f"{file}: imported as {FIRST}, {len(LONG)} entries\n"
+    assert entries_in(home) == len(LONG)

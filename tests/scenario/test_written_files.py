@@ -1,0 +1,137 @@
+"""Where `parley export` and `parley backup` write: never over what the home has, nor over each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kit.events import task_complete, task_started, user_message
+from kit.logs import AT, log_of
+from kit.records import settings_chosen, turn_ended, turn_started
+from parley.ports.store import Summary
+from parley.stores.locks import WriteLock
+from parley.stores.sqlite import SqliteStore
+from parley.wire.ids import ConversationId
+
+PATIENCE_SECONDS = 20
+ID = ConversationId(str(UUID(int=7)))
+HAS = {"config.toml": "", "auth.json": "{}", "AGENTS.md": "Be kind.", "sub/notes.jsonl": "mine\n"}
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> Path:
+    """A home with a conversation and what its owner has put there; beside it a directory to work in."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    (home / "sub").mkdir(parents=True)
+    work.mkdir()
+    (work / "link").symlink_to(home / "sub")
+    for name, text in HAS.items():
+        (home / name).write_text(text)
+    happened = settings_chosen(), turn_started(), task_started(), user_message("go"), task_complete(), turn_ended()
+    store = SqliteStore(str(home))
+    summary = Summary(title="go", cwd="/project", model="mock-model", state="idle", updated_at=AT)
+    await store.create(ID, log_of(*happened).entries, summary)
+    await store.close()
+    return home
+
+
+async def start(home: Path, *arguments: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", *arguments),
+        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},
+        cwd=home.parent / "work",
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def ended(process: Process) -> tuple[int | None, str]:
+    """The exit code, and what was complained about."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        _, told = await process.communicate()
+    return process.returncode, told.decode()
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+NEEDED = "is a file that the home itself needs"
+NO_PLACE = "lies in the home, where only new *.jsonl and *.db are written, and only exports written over"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("link/../parley.db", NEEDED),
+        ("link/../config.toml", NO_PLACE),
+        ("../home/auth.json", NO_PLACE),
+        ("../home/AGENTS.md", NO_PLACE),
+        ("link/notes.jsonl", NO_PLACE),
+        ("link/AGENTS.md", NO_PLACE),
+        ("link/", "names no file"),
+    ],
+)
+async def test_what_lies_in_the_home_and_is_no_export_is_not_written_over(home: Path, path: str, why: str) -> None:
+    before = files_in(home)
+
+    refused = await ended(await start(home, "export", "--force", ID, "-o", path))
+
+    assert refused == (1, f"parley export: {path} {why}\n")
+    assert files_in(home) == before
+
+
+async def test_an_export_may_lie_in_the_home_and_be_written_over(home: Path) -> None:
+    for _ in range(2):
+        assert await ended(await start(home, "export", "--force", ID, "-o", "link/../talk.jsonl")) == (0, "")
+
+    assert len((home / "talk.jsonl").read_text().splitlines()) == 7
+
+
+def begun(folder: Path) -> Iterator[str]:
+    return (name for name in os.listdir(folder) if name.endswith(".part"))
+
+
+async def test_of_two_exports_to_one_name_one_is_told_that_it_is_there(home: Path) -> None:
+    lock = WriteLock(str(home))
+    with closing(lock), lock:  # what opens the home waits for whoever has this
+        both = [await start(home, "export", ID, "-o", "talk.jsonl") for _ in range(2)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(list(begun(home.parent / "work"))) < 2:  # noqa: ASYNC110 - nobody tells us of a file
+                await asyncio.sleep(0.01)
+
+    told = sorted([await ended(process) for process in both])
+    assert told == [(0, ""), (1, "parley export: talk.jsonl is there already; --force writes it anew\n")]
+    assert sorted(os.listdir(home.parent / "work")) == ["link", "talk.jsonl"]
+
+
+async def test_of_two_backups_to_one_name_one_is_told_that_it_is_there(home: Path) -> None:
+    both = [await start(home, "backup", "copy.db") for _ in range(2)]
+
+    told = sorted([await ended(process) for process in both])
+    assert told == [(0, ""), (1, "parley backup: copy.db is there already, and nothing is written over it\n")]
+    assert sorted(os.listdir(home.parent / "work")) == ["copy.db", "link"]
+
+
+@pytest.mark.parametrize("line", [("backup", "new"), ("export", ID, "-o", "new")], ids=["backup", "export"])
+async def test_what_a_killed_process_has_left_is_removed_by_the_next_that_writes_there(
+    home: Path, line: tuple[str, ...]
+) -> None:
+    work = home.parent / "work"
+    gone = await start(home, "--help")
+    await ended(gone)
+    alive = f".new.{os.getpid()}.part"
+    for name in (f".new.{gone.pid}.part", f".new.{gone.pid}.part-journal", alive, ".new.part", ".newer.1.part"):
+        (work / name).touch()
+
+    assert (await ended(await start(home, *line)))[0] == 0
+    assert sorted(os.listdir(work)) == sorted([alive, ".new.part", ".newer.1.part", "link", "new"])

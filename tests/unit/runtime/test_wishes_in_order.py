@@ -1,0 +1,224 @@
+"""What clients wish for is done in the order in which it came, wherever the turn is and whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from kit.leaving import pass_time, settle
+from kit.lives import Life
+from kit.owners import FollowedTurn
+from kit.running import PATIENCE_SECONDS
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.errors import OwnerSilent, QuestionIsSettled
+from parley.ports.store import Head
+from parley.runtime.conversation import Conversation
+from parley.runtime.sharing import LAST_ANSWERS_SECONDS
+from parley.wire.ids import ConversationId
+from parley.wire.items import text_of
+from parley.wire.peers import NOT_MINE, AnswerQuestion
+
+NUMBERS = ("one", "two", "three", "four", "five", "six")
+
+
+class LastFirst(SlowStore):
+    """Of those who look who has a conversation, whoever asked last is told first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looking: list[asyncio.Future[None]] = []
+        self.is_held = False
+
+    async def head(self, conversation_id: ConversationId) -> Head:
+        if self.is_held:
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.looking.append(told)
+            await told
+        return await super().head(conversation_id)
+
+
+def said(conversation: Conversation) -> list[str]:
+    return [text_of(content) for content in conversation.state.messages.values()]
+
+
+async def begun() -> None:
+    """Until every task waits that was made just now."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def all_of(*wishes: Coroutine[Any, Any, Any]) -> list[Any]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await asyncio.gather(*wishes)
+
+
+@pytest.mark.parametrize("first", ["message", "interrupt"])
+async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, first: str) -> None:
+    store = LastFirst()
+
+    async def send(words: str) -> None:
+        await two.second.send(await two.second.find(two.here.id), words)
+
+    async def interrupt() -> None:
+        await (await two.second.find(two.here.id)).interrupt_wherever()
+
+    async with FollowedTurn(home, store) as two:
+        store.is_held = True
+        wishes = [interrupt() if first == "interrupt" else send("say one"), send("say two")]
+        tasks = [asyncio.create_task(wish) for wish in wishes]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(task.done() for task in tasks):
+                if store.looking:
+                    store.looking.pop().set_result(None)
+                elif two.owner.waiting:
+                    two.owner.answers()
+                await asyncio.sleep(0)
+
+    assert two.owner.passed_on == ["interrupt" if first == "interrupt" else "say one", "say two"]
+
+
+async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        wishes = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS))
+        await two.owner.asked(1)
+        two.owner_is_killed()
+        await wishes
+        await two.here.interrupt_wherever()
+
+        assert said(two.here) == ["run slow", *(f"say {number}" for number in NUMBERS)]
+
+
+async def test_one_that_is_not_theirs_any_more_is_not_overtaken(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        wishes = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS[:2]))
+        await two.owner.asked(2)
+        two.owner.refuses(NOT_MINE, "not mine")
+        await two.owner.asked(4)
+        two.owner.refuses(NOT_MINE, "not mine")
+        two.owner.answers()
+        two.owner.answers()
+        await wishes
+
+    assert two.owner.passed_on == ["say one", "say two"] * 2
+
+
+async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        wishes = asyncio.gather(
+            two.second.send(two.here, "say one"),
+            two.here.interrupt_wherever(),
+            two.second.send(two.here, "say two"),
+            two.here.rename("Foxes"),
+        )
+        await two.owner.asked(4)
+        for _ in range(4):
+            two.owner.answers()
+        await wishes
+
+    assert two.owner.passed_on == ["say one", "interrupt", "say two", "title"]
+
+
+async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_takes_long(home: str) -> None:
+    store = SlowStore()
+    async with Life(home, store) as life:
+        conversation = await life.create()
+        await life.send(conversation, "run a")
+        await life.until(conversation, Phase.ASKING)
+        question = conversation.questions.open
+        assert question is not None
+        store.slow = True
+        sending = asyncio.create_task(life.send(conversation, "say two"))
+        await store.until_waiting()
+        behind = asyncio.create_task(life.send(conversation, "say three"))
+        answer = AnswerQuestion(
+            conversation_id=conversation.id, approval_id=question.approval_id, decision="approved", by="client"
+        )
+        answering = asyncio.create_task(conversation.here.answer(answer))
+        await store.until_waiting(2)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await conversation.interrupt_wherever()
+        assert conversation.turn is not None
+        cut_short = conversation.turn.cut_short
+        store.slow = False
+        while store.waiting:
+            await store.write()
+        await all_of(_waited(sending), _waited(behind), _waited(answering))
+
+    assert cut_short == "interrupted"
+    assert said(conversation) == ["run a", "say two", "say three"]
+
+
+async def _waited(task: asyncio.Task[Any]) -> None:
+    await task
+
+
+# --- what came of it ---------------------------------------------------------------------------
+
+
+async def test_an_ending_server_passes_on_what_came_of_a_message(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        stopping = asyncio.create_task(two.second.conversations.stop())
+        await begun()
+        two.owner.answers()
+        await all_of(_waited(sending), _waited(stopping))
+
+    assert sending.result().first == 1
+
+
+async def test_an_ending_server_does_not_wait_for_one_that_does_not_answer(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FollowedTurn(home) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        stopping = asyncio.create_task(two.second.conversations.stop())
+        await begun()
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + LAST_ANSWERS_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stopping
+            with pytest.raises(OwnerSilent):
+                await sending
+
+
+@pytest.mark.parametrize("decision", ["approved", "denied"])
+async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, decision: Any) -> None:
+    async with FollowedTurn(home) as two:
+        answering = two.here.answer(two.question, decision, by="tool")
+        await two.owner.asked(1)
+        await two.there.answer(two.question, "approved", by="tool")
+        await two.first.slow.wait()
+        two.owner_is_killed()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.wait({answering})
+        outcome = answering.exception()
+        two.first.go_on.set()
+
+    assert isinstance(outcome, type(None) if decision == "approved" else QuestionIsSettled)
+
+
+async def test_whoever_reads_what_came_of_a_wish_that_took_long_hears_of_what_others_write(home: str) -> None:
+    async with FollowedTurn(home, does="run a") as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        await pass_time(two.second, 3)
+        two.owner.answers()
+        await sending
+        await settle(two.there, "approved")
+        await two.first.until(two.there, Phase.IDLE)
+        two.owner.gone()
+        await two.second.until(two.here, Phase.IDLE)
+        reading = asyncio.create_task(two.here.wait_beyond(two.here.log.durable))
+        await begun()
+        await two.first.send(two.there, "say two")
+        await pass_time(two.second, 2)
+        await all_of(_waited(reading))
+
+    assert said(two.here) == ["run a", "say two"]

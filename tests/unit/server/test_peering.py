@@ -1,0 +1,81 @@
+"""What another process wishes for is done in the order in which it came, or all of it elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from kit.requests import request
+from kit.room import Room
+from kit.running import PATIENCE_SECONDS
+from parley.conversation.state import Phase
+from parley.server.peering import serve_peer
+from parley.wire.framing import Overlong
+from parley.wire.ids import Seq
+from parley.wire.jsonrpc import encode
+from parley.wire.peers import NOT_MINE, Follow, InterruptTurn, RenameConversation
+
+
+class Peer:
+    """The other process: a transport, and its outbox."""
+
+    writable = True
+
+    def __init__(self) -> None:
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+        self._left = asyncio.Event()
+
+    @property
+    def outbox(self) -> Peer:
+        return self
+
+    async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
+        self._take = take
+        await self._left.wait()
+
+    def send(self, frame: bytes) -> None:
+        for line in frame.split(b"\n"):
+            if "method" not in (message := msgspec.json.decode(line)):
+                self._answers.put_nowait(message)
+
+    def when_writable(self, wake: Callable[[], None]) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def is_told(self, method: str, wish: Struct) -> int | None:
+        """The code with which a wish is refused, if it is."""
+        self._take(encode(request(1, method, wish)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answer = await self._answers.get()
+        return answer["error"]["code"] if "error" in answer else None
+
+
+async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_followed_anew(home: str) -> None:
+    peer = Peer()
+    async with Room(home) as room, asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve_peer(peer, room.host))
+        guest = await room.guest()
+        conversation = await room.asking(guest)
+        follow = Follow(conversation_id=conversation.id, after=Seq(0))
+        interrupt = InterruptTurn(conversation_id=conversation.id)
+        rename = RenameConversation(conversation_id=conversation.id, title="Foxes")
+        told = [await peer.is_told(wish.METHOD, wish) for wish in (follow, interrupt)]
+        await guest.hears("error")
+        told.append(await peer.is_told(rename.METHOD, rename))
+        await guest.say(conversation.id, 1)
+        await guest.question(2)
+        told += [await peer.is_told(wish.METHOD, wish) for wish in (interrupt, follow, rename)]
+        phase = conversation.state.phase
+        peer.leave()
+
+    assert told == [None, None, NOT_MINE, NOT_MINE, None, None]
+    assert phase is Phase.ASKING

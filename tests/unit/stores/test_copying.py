@@ -1,0 +1,33 @@
+"""Copies of a database that others write at the same time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+from parley.stores.copying import copy_to
+
+
+class Faster(Event):
+    """Never set; whoever looks meanwhile finds that another copy of that name is there."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def is_set(self) -> bool:
+        self._path.write_text("theirs")
+        return False
+
+
+def test_a_copy_does_not_take_the_name_of_one_that_was_faster(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with closing(sqlite3.connect(tmp_path / "parley.db")) as db:
+        db.execute("CREATE TABLE t (x)")
+        assert not copy_to(db, str(copy), Faster(copy))
+
+    assert copy.read_text() == "theirs"
+    assert sorted(os.listdir(tmp_path)) == ["copy", "parley.db"]
