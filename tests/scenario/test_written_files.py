@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -127,11 +128,14 @@ async def test_what_a_killed_process_has_left_is_removed_by_the_next_that_writes
     home: Path, line: tuple[str, ...]
 ) -> None:
     work = home.parent / "work"
-    gone = await start(home, "--help")
-    await ended(gone)
-    alive = f".new.{os.getpid()}.part"
-    for name in (f".new.{gone.pid}.part", f".new.{gone.pid}.part-journal", alive, ".new.part", ".newer.1.part"):
+    left, held, other = (f".parley-{number:016x}.part" for number in range(3))
+    for name in (left, f"{left}-journal", held, f"{other}-wal", ".parley-new.part", "new.part"):
         (work / name).touch()
+    holder = os.open(work / held, os.O_RDWR)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert (await ended(await start(home, *line)))[0] == 0
+    finally:
+        os.close(holder)
 
-    assert (await ended(await start(home, *line)))[0] == 0
-    assert sorted(os.listdir(work)) == sorted([alive, ".new.part", ".newer.1.part", "link", "new"])
+    assert sorted(os.listdir(work)) == sorted([held, ".parley-new.part", "new.part", "link", "new"])

@@ -9,7 +9,7 @@ from typing import Final
 
 from parley.errors import StoreFailed
 from parley.stores.home import sync_directory
-from parley.stores.unfinished import folder_of, give_name, remove_unfinished, unfinished_beside
+from parley.stores.unfinished import Unfinished, folder_of
 
 __all__ = ["copy_to"]
 
@@ -33,28 +33,18 @@ def copy_to(db: sqlite3.Connection, path: str, given_up: Event) -> bool:
     if os.path.lexists(path):
         return False
     db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on the moment is this one
-    unfinished = unfinished_beside(path)
-    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    try:
-        copy = sqlite3.connect(unfinished, isolation_level=None)
+    with Unfinished(path) as unfinished:
+        copy = sqlite3.connect(unfinished.name, isolation_level=None)
         try:
             copy.execute("PRAGMA synchronous = OFF")  # the whole file is synced below
             db.backup(copy, pages=STEP_PAGES, progress=refuse_in_vain)
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:
             copy.close()
-        fd = os.open(unfinished, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
         refuse_in_vain()
-        give_name(unfinished, path, over=False)
-    except FileExistsError:  # of another copy, which was faster
-        remove_unfinished(unfinished)
-        return False
-    except BaseException:
-        remove_unfinished(unfinished)
-        raise
+        try:
+            unfinished.give_name(over=False)
+        except FileExistsError:  # of another copy, which was faster
+            return False
     sync_directory(folder_of(path))
     return True

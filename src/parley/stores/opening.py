@@ -150,7 +150,7 @@ def look_at_database(home: str) -> None:
         try:
             _look(home, path)
         except Exception as error:
-            if not isinstance(error, sqlite3.Error) or _traces(path) == before:
+            if not isinstance(error, sqlite3.Error | FileNotFoundError) or _traces(path) == before:
                 raise refused_at_opening(home, error) from error
         else:
             return

@@ -259,6 +259,8 @@ def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int],
     if found is None:
         raise UnknownConversation(conversation_id)
     row, last, epoch, archived, pid, address, since, *summary = found
+    if not isinstance(last, int):
+        raise Unreadable(conversation_id, "its length is damaged")
     owner = _owner(pid, address, since)
     return Head(
         last=Seq(last),

@@ -90,7 +90,8 @@ class SqliteStore:
     async def draft(self) -> SqliteDraft:
         row = await self._write(rows.reserve)
         opened = await self._opened()
-        opened.owners.take(row)
+        if not opened.owners.take(row):
+            raise StoreFailed(f"row {row} is taken")
         return SqliteDraft(row, opened.owners, self._write, self._remove_the_deleted_if_possible)
 
     async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -11,7 +10,7 @@ from parley.app.files.homes import entries_until
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.ports.store import Store
 from parley.stores.home import sync_directory
-from parley.stores.unfinished import folder_of, give_name, remove_unfinished, unfinished_beside
+from parley.stores.unfinished import Unfinished, folder_of
 from parley.wire.ids import ConversationId
 
 __all__ = ["export_conversation", "written_whole"]
@@ -54,15 +53,8 @@ def written_whole(path: str, *, over: bool) -> Iterator[BinaryIO]:
         FileExistsError: there is one, and it stays as it is.
         OSError: it cannot be written.
     """
-    unfinished = unfinished_beside(path)
-    descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with Unfinished(path) as unfinished:
+        with open(unfinished.name, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        give_name(unfinished, path, over=over)
-    except BaseException:
-        remove_unfinished(unfinished)
-        raise
+        unfinished.give_name(over=over)
     sync_directory(folder_of(path))

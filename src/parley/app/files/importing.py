@@ -117,6 +117,8 @@ async def _is_there(store: Store, conversation_id: ConversationId) -> bool:
         await store.head(conversation_id)
     except UnknownConversation:
         return False
+    except Unreadable:
+        pass
     return True
 
 
