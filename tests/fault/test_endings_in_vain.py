@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from kit.calls import speaking
 from kit.hands import NoCommands
 from kit.one_home import is_, until
 from kit.requests import initialize, tool
+from kit.speaking import speaking as talking
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
@@ -181,6 +183,37 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
                 exit_code = await wire.raw.exit_code()
             await sending
 
+    assert exit_code == 0
+
+
+async def test_what_another_process_may_still_do_is_not_said_to_be_refused(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.says("Working", HOLD)
+    home = tmp_path / "home"
+    async with (
+        ParleyProcess(scripted_model, home=home) as other,
+        talking(scripted_model, home=home) as client,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        conversation = await other.create()
+        await conversation.send("go")
+        await scripted_model.holding()
+        await client.open_stream(conversation.id)
+        os.kill(other.pid, signal.SIGSTOP)
+        try:
+            request = client.message(conversation.id, "and that")
+            await client.value_of(
+                client.call("conversationRead", conversation_id=conversation.id)
+            )  # it is behind it
+            client.raw.close_stdin()
+            answer = await client.raw.expect(lambda message: message.get("id") == request)
+            exit_code = await client.raw.exit_code()
+        finally:
+            os.kill(other.pid, signal.SIGCONT)
+
+    (told,) = answer["result"]["content"]
+    assert f"process {other.pid} runs a turn of the conversation and does not answer" in told["text"]
     assert exit_code == 0
 
 

@@ -135,6 +135,7 @@ class Conversation:
             or self.sharing.is_elsewhere
             or self.sharing.is_catching_up
             or self.is_watched
+            or not self.sharing.line.is_empty
             or self._writing.line.locked()
             or self.tool_servers.is_starting
         )
@@ -266,6 +267,7 @@ class Conversation:
             interrupting.add_done_callback(self._under_way.discard)
 
     async def _interrupt_if_possible(self, event_id: EventId) -> None:
+        await self.rounds.pass_by()  # what was wished for before may stand there
         try:
             await self.interrupt_wherever(event_id)
         except ParleyError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Final
 
 __all__ = ["HERE", "Line", "Place"]
@@ -23,8 +24,8 @@ class Line:
         """`where` says where the turn is for certain: `HERE`, or what stands for another process; None: that is to
         be found out, or there is no turn."""
         self._where = where
-        self._places: list[Place] = []
-        self._moved: list[asyncio.Future[None]] = []
+        self._places: dict[Place, None] = {}
+        self._cleared = asyncio.Event()
 
     @property
     def is_empty(self) -> bool:
@@ -34,29 +35,26 @@ class Line:
     def place(self) -> Iterator[Place]:
         """Stand in line."""
         place = Place(self)
-        self._places.append(place)
+        self._places[place] = None
+        self._cleared.clear()
         try:
             yield place
         finally:
-            self._places.remove(place)
+            del self._places[place]
+            if not self._places:
+                self._cleared.set()
             self.move()
 
     async def cleared(self) -> None:
         """Return when nobody stands in line."""
-        while self._places:
-            await self.moves()
-
-    async def moves(self) -> None:
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._moved.append(moved)
-        await moved
+        if self._places:
+            await self._cleared.wait()
 
     def move(self) -> None:
-        """Whoever stands in line looks whether it is his turn."""
-        moved, self._moved = self._moved, []
-        for one in moved:
-            if not one.done():
-                one.set_result(None)
+        """Whoever waits first looks whether it is his turn: before that nobody behind him has one."""
+        first = next((place for place in self._places if place.at is None), None)
+        if first is not None:
+            first.look()
 
     def begin(self, place: Place) -> bool:
         """Whether it is its turn; if so, it is under way.
@@ -64,8 +62,8 @@ class Line:
         That is so when nobody stands before it, or all who do are under way to where the turn is: there they are
         done in the order in which they get there, and an interrupt need not wait for a message that takes long.
         """
-        where, before = self._where(), self._places[: self._places.index(place)]
-        if before and (where is None or any(one.at is not where for one in before)):
+        where, before = self._where(), takewhile(lambda one: one is not place, self._places)
+        if any(where is None or one.at is not where for one in before):
             return False
         place.at = where or HERE
         self.move()
@@ -75,6 +73,7 @@ class Line:
 class Place:
     def __init__(self, line: Line) -> None:
         self._line = line
+        self._looks: asyncio.Future[None] | None = None
         self.at: object | None = None
         """Where it is under way to; None: it waits."""
 
@@ -82,4 +81,10 @@ class Place:
         """Return when it is its turn; also to begin again, where it was done in vain."""
         self.at = None
         while not self._line.begin(self):
-            await self._line.moves()
+            self._looks = asyncio.get_running_loop().create_future()
+            await self._looks
+
+    def look(self) -> None:
+        """It may be its turn now."""
+        if self._looks is not None and not self._looks.done():
+            self._looks.set_result(None)

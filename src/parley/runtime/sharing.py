@@ -204,6 +204,8 @@ class Sharing:
                 try:
                     if there is None:
                         await here()
+                    elif patience.is_past:
+                        raise TimeoutError
                     else:
                         async with asyncio.timeout_at(patience.at):
                             await there.ask(wish.METHOD, wish, answered=answered)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from parley.errors import ParleyError, ShuttingDown, StoreError, UnknownTool
+from parley.errors import OwnerSilent, ParleyError, ShuttingDown, StoreError, UnknownTool
 from parley.server.dispatch import Call, Handler
 from parley.server.faults import RequestRefused, failure
 from parley.server.host import Host
@@ -82,8 +82,11 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         try:
             result = await tool.call(ToolCall(call, params, session, host))
         except ParleyError as error:
-            # Whoever asks while the server ends is told so, and not what does not work any more.
-            ends = isinstance(error, StoreError) and host.conversations.closing
+            # Whoever asks while the server ends is told so, and not what does not work any more; but not where
+            # another process may do it all the same.
+            ends = (
+                isinstance(error, StoreError) and not isinstance(error, OwnerSilent) and host.conversations.closing
+            )
             result = failure(tool.name, tool.faults, ShuttingDown() if ends else error)
         if result is not None:
             call.answer(encode(result))

@@ -94,6 +94,8 @@ class _Peering:
     async def _follow(self, call: Call) -> None:
         wish = _params(Follow, call.params)
         try:
+            if self._host.conversations.closing:
+                raise NotOwned  # soon
             conversation = self._ours(wish.conversation_id)
         except NotOwned as error:
             raise RequestRefused(NOT_MINE, str(error)) from None

@@ -31,8 +31,8 @@ def folder_of(path: str) -> str:
 
 
 class Unfinished:
-    """`with Unfinished(path) as file`: an empty file of the name `file.name`, which is gone when the block ends. Who
-    has written it whole gives it its name before.
+    """`with Unfinished(path) as file`: an empty file of the name `file.name`, gone when the block ends. Who has
+    written it whole gives it its name before.
 
     Raises:
         OSError: nothing can be written there.

@@ -18,9 +18,9 @@ from parley.errors import OwnerSilent, QuestionIsSettled
 from parley.ports.store import Head
 from parley.runtime.conversation import Conversation
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
-from parley.wire.ids import ConversationId
+from parley.wire.ids import ConversationId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import NOT_MINE, AnswerQuestion
+from parley.wire.peers import NOT_MINE, AnswerQuestion, Submitted
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 
@@ -79,6 +79,33 @@ async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, 
                 await asyncio.sleep(0)
 
     assert two.owner.passed_on == ["interrupt" if first == "interrupt" else "say one", "say two"]
+
+
+async def test_whoever_cancels_a_turn_there_does_not_overtake_what_he_said_before(home: str) -> None:
+    store = LastFirst()
+
+    async def send(words: str) -> None:
+        await two.second.send(await two.second.find(two.here.id), words)
+
+    async with FollowedTurn(home, store) as two:
+        zero = asyncio.create_task(two.second.send(two.here, "say zero"))
+        await two.owner.asked(1)
+        event_id = two.here.state.event_id
+        two.owner.answers(Submitted(event_id=event_id, first=Seq(two.here.log.durable + 1)))
+        turn = (await zero).turn
+        store.is_held = True
+        one = asyncio.create_task(send("say one"))
+        await begun()
+        two.here.interrupt(turn)
+        await begun()
+        store.is_held = False
+        store.looking.pop().set_result(None)
+        await two.owner.asked(3)
+        two.owner.answers()
+        two.owner.answers()
+        await one
+
+    assert two.owner.passed_on == ["say zero", "say one", "interrupt"]
 
 
 async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: str) -> None:
