@@ -157,8 +157,8 @@ def _durability(
         what=f"deltas, lost to durability, {who}",
         unit="%",
         values={Parley.name: percent},
-        budget=None if is_short else f"≤ {DURABILITY_PERCENT} %",
-        kept=None if is_short else percent <= DURABILITY_PERCENT,
+        budget=f"≤ {DURABILITY_PERCENT} %",
+        kept=percent <= DURABILITY_PERCENT,
         notes=(
             f"{deltas:,} deltas a turn: {kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; "
             f"best of {2 * repetitions}, taking turns",
