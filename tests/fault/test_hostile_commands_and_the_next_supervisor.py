@@ -26,8 +26,9 @@ def found():
     return [int(pid) for pid in children if waits(pid)]
 supervisor = os.getppid()
 _, fork_server, _ = state_parent_session(supervisor)
-while not found(): time.sleep(0.001)  # it is forked while we begin
-(waiting,) = found()
+# It is forked while we begin, and one that was killed may go late.
+while len(all_that_wait := found()) != 1: time.sleep(0.001)
+(waiting,) = all_that_wait
 """
 """How a program in Python begins that knows the one that waits."""
 

@@ -71,6 +71,9 @@ class StoreProcess:
         """All that is left to hear of one that has ended."""
         return list(iter(self.hear, None))
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
