@@ -37,7 +37,7 @@ __all__ = [
     "running_model",
 ]
 
-DELTA: Final = "abcdefgh"
+DELTA: Final = "abcdefg "
 
 BLOCK_DELTAS: Final = 100
 """How many deltas one write holds. Many replies at once take turns after each: none is sent whole

@@ -85,6 +85,9 @@ class Notebook:
     async def append(self, *happened: Happened) -> None:
         self.write(*happened)
 
+    def note(self, happened: Happened) -> None:
+        self.write(happened)
+
     def extend(self, kind: ItemKind, text: str) -> None:
         self.log.extend(kind, text)
         self.did.append(Said(kind, text))

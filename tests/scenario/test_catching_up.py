@@ -147,16 +147,17 @@ async def test_with_positions_each_delta_says_where_it_begins(
         await released(client)
         rest = await client.until_method("task_complete")
 
-        # The records around them have positions too: settings 1, the turn 2, the question to the model 5.
+        # The records around them have positions too: settings 1, the turn 2. The question to the model has 5, when
+        # something is written down behind it.
         begun = [at(3, TASK_STARTED)]
         if version == FULL_VERSION:
             begun.append(at(4, user_message("speak", MESSAGE)))
         texts = ["".join(SENTENCE[:number]) for number in range(len(SENTENCE) + 1)]
-        assert first == positions(conversation, 5, *begun)
+        assert first == positions(conversation, 4, *begun)
         assert then == [
             placed(conversation, one, offset=len(text)) for text, one in zip(texts, SENTENCE, strict=False)
         ]
-        assert joined == [positions(conversation, 5, *begun, so_far(text)) for text in texts[1:]]
+        assert joined == [positions(conversation, 4, *begun, so_far(text)) for text in texts[1:]]
         message, *end = remains(api, texts[-1])[1:]
         assert rest == [
             numbered(conversation, message, 6),

@@ -109,23 +109,22 @@ async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_be
 
 @pytest.mark.promises("reply.joins")
 async def test_several_replies_join_one_turn_in_their_order(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(HOLD, Call("look", "{}", "c1"))
+    scripted_model.says("So", HOLD, Call("look", "{}", "c1"))
     async with speaking(scripted_model) as wire:
         wire.codex(1, "first")
-        await scripted_model.holding()
-        await wire.until(is_event("task_started"))
+        await wire.until(is_event("agent_message_delta"))
         for request_id in (2, 3, 4):
             wire.reply(request_id, f"joined {request_id}")
-        await wire.silence()
+            await wire.until(is_event("agent_message_delta"))  # what it came into
         scripted_model.release()
         messages = await wire.answer(1, 2, 3, 4)
 
-    turn = (AgentMessageDelta(delta="Done"), agent_message("Done"), task_complete("Done"))
+    turn = (agent_message("So"), AgentMessageDelta(delta="Done"), agent_message("Done"), task_complete("Done"))
     for request_id in (1, 2, 3, 4):
         mine = [one for one in messages if _is_of(one, request_id)]
         assert mine == [*pairs(request_id, "1", *turn), answered(request_id, "Done")]
     contents = [one["content"] for one in scripted_model.requests[-1].body["messages"][2:]]
-    assert contents == ["first", None, "unsupported call: look", "joined 2", "joined 3", "joined 4"]
+    assert contents == ["first", "So", None, "unsupported call: look", "joined 2", "joined 3", "joined 4"]
 
 
 async def test_a_reply_that_joined_a_turn_that_fails_is_answered_with_the_failure(

@@ -216,7 +216,7 @@ async def test_reading_waits_while_there_is_only_open_text(scripted_model: Scrip
         (answer,) = [message for message in await client.until_answer(waiting) if "id" in message]
 
         page = answer["result"]["structuredContent"]
-        assert page["events"][0] == at(seq + 1, agent_message("One two"))
+        assert page["events"][0] == at(seq + 2, agent_message("One two"))  # behind the question to the model
 
 
 @pytest.mark.promises("read.wait")

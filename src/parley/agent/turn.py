@@ -88,7 +88,7 @@ async def run_turn(
         request: ModelRequest | None = None
         try:
             await make_room(transcript, model, hands.specs(), settings, clock, meter)
-            await transcript.append(ModelAsked())
+            transcript.note(ModelAsked())
             request = request_for(settings, transcript.history.items, hands.specs())
             await ask_patiently(
                 partial(_listen, transcript, model, request, response, settings),
@@ -109,7 +109,7 @@ async def run_turn(
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             failed = ErrorEvent(message=told), TaskComplete(last_agent_message=None)
-            await transcript.append(*shown, *refused, *failed, ended)
+            await transcript.append(*response.ended, *shown, *refused, *failed, ended)
             return ended
         last_message = response.last_text or last_message
         cost: tuple[Happened, ...]
@@ -118,7 +118,7 @@ async def run_turn(
             cost = (ResponseUsed(usage=usage) if response.calls else usage,)
         else:
             cost = estimated_cost(request, response.items, settings.limits)
-        said = *(ModelSaid(item=item) for item in response.items), *cost
+        said = *response.ended, *(ModelSaid(item=item) for item in response.items), *cost
         if not response.calls and not transcript.history.waiting:  # a turn does not end while input waits
             ended = TurnEnded(why="done", message=last_message)
             await transcript.append(*said, TaskComplete(last_agent_message=last_message), ended)
@@ -169,6 +169,13 @@ class _Response:
     def __init__(self) -> None:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
+        self.ended: list[Happened] = []
+        """What clients see when the whole response is written down: it ended with it."""
+
+    def clear(self) -> None:
+        """A repetition begins anew."""
+        self.items.clear()
+        self.ended.clear()
 
     @property
     def calls(self) -> list[CallItem]:
@@ -184,11 +191,12 @@ async def _listen(
     transcript: Transcript, model: Model, request: ModelRequest, response: _Response, settings: Settings
 ) -> None:
     """Pass on what the model says while it says it, and gather what it adds up to."""
-    response.items.clear()  # a repetition begins anew
+    response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     counted = counted_if_cut(request, lambda: _said_so_far(response, transcript), transcript, settings.limits)
     async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
+            batch, last = _without_the_end(batch)
             for chunk in batch:
                 if type(chunk) is TextDelta:  # nearly all of them
                     extend(ItemKind.MESSAGE, chunk.text)
@@ -199,13 +207,25 @@ async def _listen(
                         extend(ItemKind.RAW_REASONING, chunk.text)
                 else:
                     await transcript.append(*_take(chunk, response, transcript, show_raw=show_raw))
+            for chunk in last:
+                response.ended += _take(chunk, response, transcript, show_raw=show_raw)
+
+
+def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:
+    """A batch without what ends with the response, and that: whatever comes behind all deltas of the last batch."""
+    if type(batch[-1]) is not ResponseDone:
+        return batch, ()
+    size = len(batch)
+    while size and not isinstance(batch[size - 1], TextDelta | ReasoningDelta | RawReasoningDelta):
+        size -= 1
+    return batch[:size], batch[size:]
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[Happened]:
     """Keep what ended for the history, and return what clients see of it."""
     match chunk:
         case MessageDone(item=item):
-            if text := item.text or transcript.unfinished(ItemKind.MESSAGE):
+            if text := item.text or _unfinished(ItemKind.MESSAGE, response, transcript):
                 response.items.append(MessageItem(text=text, id=item.id, by=item.by))
                 return [AgentMessage(message=text)]
         case ReasoningDone(summaries=summaries, raw=raw, item=opaque):
@@ -230,17 +250,30 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
 
 
 def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]:
-    return [*response.items, *(MessageItem(text=transcript.unfinished(kind)) for kind in ItemKind)]
+    return [*response.items, *(MessageItem(text=_unfinished(kind, response, transcript)) for kind in ItemKind)]
+
+
+def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
+    """What was shown and has not ended, be it that its end is not written down yet."""
+    has_ended = any(isinstance(one, _ENDED_BY[kind]) for one in response.ended)
+    return "" if has_ended else transcript.unfinished(kind)
+
+
+_ENDED_BY: Final[dict[ItemKind, type[AgentMessage | AgentReasoning | AgentReasoningRawContent]]] = {
+    ItemKind.MESSAGE: AgentMessage,
+    ItemKind.REASONING: AgentReasoning,
+    ItemKind.RAW_REASONING: AgentReasoningRawContent,
+}
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[Happened]:
     """What was shown and never declared whole. It was said: from here on it counts as whole."""
     seen: list[Happened] = []
-    if text := transcript.unfinished(ItemKind.REASONING):
+    if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))
-    if text := transcript.unfinished(ItemKind.RAW_REASONING):
+    if text := _unfinished(ItemKind.RAW_REASONING, response, transcript):
         seen.append(AgentReasoningRawContent(text=text))
-    if text := transcript.unfinished(ItemKind.MESSAGE):
+    if text := _unfinished(ItemKind.MESSAGE, response, transcript):
         calls = (place for place, item in enumerate(response.items) if isinstance(item, CallItem))
         response.items.insert(next(calls, len(response.items)), MessageItem(text=text))
         seen.append(AgentMessage(message=text))

@@ -91,22 +91,29 @@ class Endpoint:
     async def stream(self, body: bytes, decoder: Decoder) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask, and yield what the decoder makes of the reply, one batch for each read that held something.
 
+        The end of the response is in one batch with what came with it.
+
         Raises:
             ModelError: there is no reply, or it broke off.
         """
         who = credentials(self._settings, self._environ)
         with closing(await self._accepted(body, who)) as reply:
             afterthought: float | None = None  # until when more is waited for, once it is whole
+            chunks: list[Chunk] = []
             while not decoder.done and (data := await _more(reply, afterthought)):
-                if chunks := decoder.feed(data):
+                chunks = decoder.feed(data)
+                if chunks and not decoder.done:
                     yield chunks
+                    chunks = []
                 if decoder.whole and afterthought is None:
                     afterthought = time.monotonic() + AFTERTHOUGHT_SECONDS
             try:
                 last = decoder.end()
             except StreamDisconnected as broken:
+                if chunks:
+                    yield chunks
                 raise StreamDisconnected(who.hide_in(broken.detail)) from None
-            yield last
+            yield [*chunks, *last]
             await reply.finish()
 
     async def _accepted(self, body: bytes, who: Credentials) -> Reply:

@@ -27,6 +27,13 @@ class Transcript(Protocol):
         """Write these down, all or none, right behind each other; then readers may see them."""
         ...
 
+    def note(self, happened: Happened) -> None:
+        """It has happened from here on, and is written down in front of what is appended next.
+
+        For what says nothing by itself: if nothing is appended any more, it has not happened.
+        """
+        ...
+
     def extend(self, kind: ItemKind, text: str) -> None:
         """Show more of what is being said. Not written down: the event that ends it will be."""
         ...

@@ -48,6 +48,8 @@ class Book:
         self._lease: Lease | None = None
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
+        self._noted: list[Happened] = []
+        """What is true already, and stands in no log yet."""
         self._set_back = 0
         """How often something could not be written."""
         self._reading_on = asyncio.Lock()
@@ -141,6 +143,9 @@ class Book:
     async def close(self) -> None:
         """Give the right to write back."""
         lease, self._lease = self._lease, None
+        if self._noted:
+            self._noted.clear()
+            self._go_back(self.log.last)
         if lease is not None:
             await outlast(asyncio.ensure_future(self._store.release(lease)))
 
@@ -211,13 +216,14 @@ class Book:
         if self._lease is None:
             raise Fenced
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append(happened, at=at)  # this can fail, and then nothing has happened
+        entries = self.log.append((*self._noted, *happened), at=at)  # this can fail, and then nothing has happened
         try:
             for one in happened:
                 self.folds.apply(one, at=at)
         except ValueError:
             self._go_back(before)
             raise
+        self._noted.clear()
         for reader in self._readers:
             reader.appended(entries[0].seq)
         written = self._store.append(self._lease, entries, self._summary())
@@ -233,6 +239,15 @@ class Book:
         else:
             written.add_done_callback(finish)
         return written
+
+    def note(self, happened: Happened) -> None:
+        """It has happened from here on, and is written down in front of what is written next."""
+        self._apply_noted(happened)
+        self._noted.append(happened)
+
+    def _apply_noted(self, happened: Happened) -> None:
+        """When it happened is told by what it is written down with."""
+        self.folds.apply(happened, at=self.folds.state.updated_at)
 
     def _written(
         self,
@@ -257,6 +272,8 @@ class Book:
     def _take_back(self, error: BaseException) -> None:
         log.error("%s: %s", self.id, error)
         self._set_back += 1
+        if isinstance(error, Fenced):
+            self._noted.clear()
         self._go_back(self.log.durable)
         if isinstance(error, Fenced):
             self._lease = None
@@ -269,6 +286,8 @@ class Book:
         self.log.take_back(position)
         self.folds.begin()
         self.folds.replay(self.log.entries)
+        for one in self._noted:
+            self._apply_noted(one)
 
     def extend(self, kind: ItemKind, text: str) -> None:
         """More of what is being said."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from parley.conversation.log import Entry
 from parley.wire.ids import Seq
@@ -13,10 +15,15 @@ if TYPE_CHECKING:
 
     from parley.stores.blobs import Cut
 
-__all__ = ["Batch"]
+__all__ = ["AT_ONCE", "Batch", "pieces", "places", "values", "write_all"]
+
+T = TypeVar("T")
 
 SHORTEST: Final = 4096
 """Bytes; in what is shorter nothing is worth being kept apart."""
+
+AT_ONCE: Final = 32
+"""Rows in one statement: few enough for a statement for each number of them to be remembered."""
 
 _ROW_BYTES: Final = 64
 """What a row takes besides its body, about."""
@@ -25,15 +32,15 @@ _ROW_BYTES: Final = 64
 class Batch:
     """Entries that are written together. Packing them needs no lock, writing them does."""
 
-    __slots__ = ("_cuts", "_entries", "_packed", "first", "rows", "size")
+    __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self.rows = len(entries)
         self.first = entries[0].seq if entries else None
         """The position of the first; None: there are no entries."""
-        self._packed: list[tuple[int, float, str, bool, bytes]] = []
-        self._cuts: list[tuple[int, Cut]] = []
+        self.packed: list[tuple[int, float, str, bool, bytes]] = []
+        self.cuts: list[tuple[int, Cut]] = []
         self.size = 0
         """In bytes, about, once they are packed."""
 
@@ -43,7 +50,7 @@ class Batch:
             body = entry.body
             if len(body) >= SHORTEST:
                 body = self._cut(entry.seq, body)
-            self._packed.append((entry.seq, entry.at, entry.type, entry.is_event, body))
+            self.packed.append((entry.seq, entry.at, entry.type, entry.is_event, body))
             self.size += len(body) + _ROW_BYTES
 
     def _cut(self, seq: Seq, body: bytes) -> bytes:
@@ -51,15 +58,38 @@ class Batch:
 
         rest, cuts = cut(body)
         for one in cuts:
-            self._cuts.append((seq, one))
+            self.cuts.append((seq, one))
             self.size += len(one.blob.data)
         return rest
 
-    def write(self, db: Connection, row: int) -> None:
-        db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", [(row, *packed) for packed in self._packed])
-        if self._cuts:
-            db.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", [one.blob for _, one in self._cuts])
-            db.executemany(
-                "INSERT INTO cuts VALUES (?, ?, ?, ?)",
-                [(row, seq, one.offset, one.blob.hash) for seq, one in self._cuts],
-            )
+
+def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
+    """Write these, each with the row of its conversation."""
+    entries = [(row, *packed) for row, batch in batches for packed in batch.packed]
+    cuts = [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]
+    _insert(db, "INSERT INTO entries", entries)
+    _insert(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
+    _insert(db, "INSERT INTO cuts", [(row, seq, one.offset, one.blob.hash) for row, seq, one in cuts])
+
+
+def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    for some in pieces(rows):
+        db.execute(f"{into} {values(len(some), len(some[0]))}", tuple(chain.from_iterable(some)))
+
+
+def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many at a time as one statement takes."""
+    for begin in range(0, len(items), AT_ONCE):
+        yield items[begin : begin + AT_ONCE]
+
+
+@cache
+def values(rows: int, columns: int) -> str:
+    """Places for so many rows in a statement."""
+    return f"VALUES {', '.join([f'({places(columns)})'] * rows)}"
+
+
+@cache
+def places(number: int) -> str:
+    """Places for so many values in a statement."""
+    return ", ".join("?" * number)

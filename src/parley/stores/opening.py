@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import parley.stores.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
 from parley.errors import BadHome, StoreFailed
+from parley.stores.batch import AT_ONCE
 from parley.stores.home import prepare_home, sync_directory
 from parley.stores.locks import Owners, WriteLock, owners_of
 from parley.stores.paths import plain_path
@@ -33,8 +34,14 @@ READERS: Final = 4
 BUSY_SECONDS: Final = 2.0
 """Nobody else writes while we do. Only a recovery, which whoever comes first may do, is waited for."""
 
+STATEMENTS: Final = 32 + 4 * AT_ONCE
+"""That are remembered. Those that write many rows are others for each number of rows."""
+
 WAL_BYTES: Final = 64 * 1024 * 1024
 """What a file of the log may keep when it begins anew, after a reader had kept it from doing so."""
+
+OLDEST_SQLITE: Final = (3, 33, 0)
+"""The first that can update many rows by one statement."""
 
 LOOKS: Final = 10
 """How often a look is taken at a database that others change meanwhile; then there is somebody who can use it."""
@@ -109,6 +116,7 @@ def open_home(home: str) -> Opened:
         BadHome: it cannot hold conversations, with the reason.
         StoreFailed: the system refuses for the moment.
     """
+    _refuse_old_sqlite(home)
     prepare_home(home)
     connections: list[Connection] = []
     lock: WriteLock | None = None
@@ -142,6 +150,7 @@ def look_at_database(home: str) -> None:
         BadHome: it cannot, with the reason.
         StoreFailed: the system refuses for the moment.
     """
+    _refuse_old_sqlite(home)
     path = os.path.join(home, DATABASE)
     for _ in range(LOOKS):
         if not os.path.lexists(path):
@@ -154,6 +163,12 @@ def look_at_database(home: str) -> None:
                 raise refused_at_opening(home, error) from error
         else:
             return
+
+
+def _refuse_old_sqlite(home: str) -> None:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        needed = ".".join(map(str, OLDEST_SQLITE))
+        raise BadHome(home, f"this Python has SQLite {sqlite3.sqlite_version}, and Parley needs {needed} or newer")
 
 
 def _look(home: str, path: str) -> None:
@@ -219,7 +234,7 @@ def _make(path: str) -> None:
 
 def _connect(path: str, connections: list[Connection]) -> Connection:
     db = sqlite3.connect(
-        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
     )
     connections.append(db)
     db.execute("PRAGMA synchronous = FULL")

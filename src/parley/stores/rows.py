@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import Fenced, StoreFailed, UnknownConversation, Unreadable
-from parley.ports.store import PAGE, STATES, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.ports.store import PAGE, STATES, Found, Head, Listed, Owner, Query, Summary
 from parley.stores.asking import question_in
-from parley.stores.batch import Batch
+from parley.stores.batch import Batch, write_all
 from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED
 from parley.wire.ids import ApprovalId, ConversationId, Seq
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_to_draft",
-    "append",
     "as_text",
     "asks_any",
     "clear_owner",
@@ -32,7 +31,6 @@ __all__ = [
     "finish_draft",
     "head",
     "owner_in",
-    "raise_epoch",
     "remove_some",
     "reserve",
     "row_of",
@@ -59,25 +57,12 @@ def create(
         (conversation_id, batch.rows, archived, *_columns(summary)),
     )
     assert made.lastrowid is not None
-    batch.write(db, made.lastrowid)
+    write_all(db, [(made.lastrowid, batch)])
 
 
 def _refuse_taken(db: Connection, conversation_id: ConversationId) -> None:
     if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone():
         raise StoreFailed(f"conversation {conversation_id} is there already")
-
-
-def raise_epoch(db: Connection, row: int, conversation_id: ConversationId, owner: Owner) -> Lease:
-    changed = db.execute(
-        "UPDATE conversations SET owner_pid = ?, owner_address = ?, owner_since = ?,"
-        " epoch = (SELECT last + 1 FROM epochs) WHERE row = ?",
-        (owner.pid, owner.address, owner.since, row),
-    )
-    if not changed.rowcount:
-        raise UnknownConversation(conversation_id)
-    db.execute("UPDATE epochs SET last = last + 1")
-    epoch, last = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
-    return Lease(conversation_id=conversation_id, epoch=epoch, last=Seq(last))
 
 
 def clear_owner(db: Connection, row: int, epoch: int) -> None:
@@ -86,35 +71,6 @@ def clear_owner(db: Connection, row: int, epoch: int) -> None:
         " WHERE row = ? AND epoch = ?",
         (row, epoch),
     )
-
-
-def append(db: Connection, row: int, epoch: int, batch: Batch, summary: Summary, owner: Owner) -> None:
-    """Where nothing goes on behind it, it names no owner: giving the lease back then needs no write."""
-    first = batch.first
-    named = (None, None, None) if summary.state == "idle" else (owner.pid, owner.address, owner.since)
-    if first is None:
-        changed = db.execute(
-            "UPDATE conversations SET owner_pid = ?, owner_address = ?, owner_since = ?,"
-            " title = ?, cwd = ?, model = ?, state = ?, updated_at = ? WHERE row = ? AND epoch = ?",
-            (*named, *_columns(summary), row, epoch),
-        )
-    else:
-        changed = db.execute(
-            "UPDATE conversations SET owner_pid = ?, owner_address = ?, owner_since = ?,"
-            " last = ?, title = ?, cwd = ?, model = ?, state = ?, updated_at = ?"
-            " WHERE row = ? AND epoch = ? AND last = ?",
-            (*named, first - 1 + batch.rows, *_columns(summary), row, epoch, first - 1),
-        )
-    if not changed.rowcount:
-        raise _why_not(db, row, epoch, first)
-    batch.write(db, row)
-
-
-def _why_not(db: Connection, row: int, epoch: int, first: Seq | None) -> Fenced | StoreFailed:
-    found = db.execute("SELECT last FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).fetchone()
-    if found is None or first is None or first <= found[0]:
-        return Fenced()
-    return StoreFailed("what comes before it was not written")
 
 
 def set_archived(db: Connection, conversation_id: ConversationId, *, archived: bool) -> None:
@@ -151,7 +107,7 @@ def add_to_draft(db: Connection, row: int, batch: Batch) -> None:
         changed = db.execute("UPDATE removed SET last = ? WHERE row = ? AND last = ?", (last, row, first - 1))
         if not changed.rowcount:
             raise StoreFailed("what comes before it was not written")
-    batch.write(db, row)
+    write_all(db, [(row, batch)])
 
 
 def finish_draft(

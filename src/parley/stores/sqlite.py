@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from parley.conversation.log import Entry
 from parley.errors import Fenced, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import Found, Head, Lease, Listed, Owner, Query, Summary
-from parley.stores import rows, space
+from parley.stores import rows, space, together
 from parley.stores.batch import Batch
 from parley.stores.drafts import SqliteDraft
 from parley.stores.space import Freed
@@ -118,9 +118,8 @@ class SqliteStore:
         await self._take(opened, row)
         owner = Owner(pid=os.getpid(), address=address, since=time.time())
         try:
-            lease = await self._write(
-                partial(rows.raise_epoch, row=row, conversation_id=conversation_id, owner=owner)
-            )
+            wanted = together.Taking(row, conversation_id, owner)
+            lease = await asyncio.shield(self._writer.submit_one(together.raise_epochs, wanted))
         except BaseException:
             opened.owners.free(row)
             raise
@@ -176,10 +175,8 @@ class SqliteStore:
             return refused
         batch = Batch(entries)
         held.is_named = True
-        held.written = written = self._writer.submit(
-            lambda db: rows.append(db, held.row, held.epoch, batch, summary, held.owner),
-            batch,
-        )
+        addition = together.Addition(held.row, held.epoch, batch, summary, held.owner)
+        held.written = written = self._writer.submit_one(together.append, addition, batch)
         if summary.state == "idle":
             written.add_done_callback(held.rests)
         return written

@@ -12,6 +12,8 @@ import threading
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -40,16 +42,22 @@ INDEX_BYTES: Final = 4096
 CLOSE_SECONDS: Final = 10.0
 """How long closing waits where another process was stopped while it holds the write lock."""
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
+WriteMany = Callable[["Connection", Sequence[A]], Sequence[T | ParleyError]]
+"""Writes what was asked for one after another, and says of each what came of it. It checks before it changes
+anything, and may be run again if it was undone."""
+
+
 class _Job:
-    """Something to be written. It checks before it changes anything, and may be run again if it was undone."""
+    """Something to be written: one of those that `work` writes together."""
 
-    __slots__ = ("batch", "future", "work")
+    __slots__ = ("batch", "future", "one", "work")
 
-    def __init__(self, future: Future[Any], work: Callable[[Connection], Any], batch: Batch | None) -> None:
-        self.future, self.work, self.batch = future, work, batch
+    def __init__(self, future: Future[Any], work: WriteMany[Any, Any], one: Any, batch: Batch | None) -> None:
+        self.future, self.work, self.one, self.batch = future, work, one, batch
 
 
 _Outcome = tuple["Future[Any]", Any, Exception | None]
@@ -75,7 +83,14 @@ class Writer:
         """Set by the thread, before it answers the first job."""
 
     def submit(self, work: Callable[[Connection], T], batch: Batch | None = None) -> Future[T]:
-        """Have it done in a transaction, behind what was submitted before. What it raises fails the future."""
+        """Have it done in a transaction, behind what was submitted before. What it raises fails the future.
+
+        It checks before it changes anything, and may be run again if it was undone.
+        """
+        return self.submit_one(_alone, work, batch)
+
+    def submit_one(self, work: WriteMany[A, T], one: A, batch: Batch | None = None) -> Future[T]:
+        """As `submit`, for something that can be written together with others of its kind."""
         loop = asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
         if self._closing:
@@ -84,7 +99,7 @@ class Writer:
         if self._loop is None:
             self._loop, self._ended = loop, loop.create_future()
             threading.Thread(target=self._run, name="parley-write", daemon=True).start()
-        self._jobs.append(_Job(future, work, batch))
+        self._jobs.append(_Job(future, work, one, batch))
         if not self._waking:
             self._waking = True
             loop.call_soon(self._wake)
@@ -200,16 +215,13 @@ class Writer:
         db.execute("BEGIN IMMEDIATE")
         assert self.opened is not None
         self.opened.refuse_newer()
-        for job in jobs:
-            before = db.total_changes
-            try:
-                outcomes.append((job.future, job.work(db), None))
-            except ParleyError as error:
-                if db.total_changes != before:
-                    raise
-                outcomes.append((job.future, None, error))
-            if job.batch is not None:
-                self._grown += job.batch.size + INDEX_BYTES
+        for work, some in groupby(jobs, key=_work_of):
+            done = list(some)
+            for job, result in zip(done, work(db, [job.one for job in done]), strict=True):
+                failed = isinstance(result, ParleyError)
+                outcomes.append((job.future, None, result) if failed else (job.future, result, None))
+                if job.batch is not None:
+                    self._grown += job.batch.size + INDEX_BYTES
         db.execute("COMMIT")
         return outcomes
 
@@ -229,6 +241,23 @@ class Writer:
             self._loop.call_soon_threadsafe(call, *about)
         except RuntimeError:
             pass  # the loop is closed: nobody waits
+
+
+_work_of: Final = attrgetter("work")
+
+
+def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
+    """One after another."""
+    results: list[T | ParleyError] = []
+    for work in works:
+        before = db.total_changes
+        try:
+            results.append(work(db))
+        except ParleyError as error:
+            if db.total_changes != before:
+                raise
+            results.append(error)
+    return results
 
 
 def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from kit.events import (
     user_message,
 )
 from kit.model_peer import settings
-from kit.notebook import Notebook
+from kit.notebook import Appended, Notebook
 from kit.records import call, call_output, message, model_asked, model_said, response_used, turn_ended, turn_started
 from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
@@ -44,6 +45,8 @@ from parley.wire.items import InputItem, TextItem
 SETTINGS = settings(project_doc_max_bytes=0)
 
 DONE = ResponseDone(None)
+DONE_TOO = (MessageDone(message("Bye")), DONE)
+"""The end of a text that ends with its response."""
 
 
 Step = Sequence[Chunk] | ModelError | Callable[[], None] | asyncio.Event
@@ -284,3 +287,73 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
         task_complete("Done"),
         turn_ended("done", "Done"),
     ]
+
+
+# --- what is written together ---------------------------------------------------------------
+
+
+async def test_what_ends_with_the_response_is_written_down_with_it_in_one_piece() -> None:
+    notebook = asked_to_go()
+    model = Replies(
+        [[ReasoningDelta("hm")], [ReasoningDone(summaries=("hm",), raw=()), TextDelta("Bye"), *DONE_TOO]]
+    )
+    await turn_of(notebook, model, Pauses())
+
+    assert [entry.happened for entry in notebook.did if isinstance(entry, Appended)] == [
+        (model_asked(),),
+        (agent_reasoning("hm"),),
+        (agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended("done", "Bye")),
+    ]
+
+
+async def test_a_text_is_shown_whole_before_the_response_ends_if_that_takes_longer() -> None:
+    notebook, reached, go_on = asked_to_go(), asyncio.Event(), asyncio.Event()
+    model = Replies([[TextDelta("Bye"), MessageDone(message("Bye"))], reached.set, go_on, [DONE]])
+    turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
+    async with asyncio.timeout(10):
+        await reached.wait()
+        before = notebook.happened
+        go_on.set()
+        await turn
+
+    assert before == [model_asked(), agent_message("Bye")]
+
+
+async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
+    notebook = asked_to_go()
+    ends: list[Chunk] = [MessageDone(message("")), MessageDone(message("Two")), MessageDone(message("")), DONE]
+    await turn_of(notebook, Replies([[TextDelta("One"), *ends]]), Pauses())
+
+    assert notebook.happened == [
+        model_asked(),
+        agent_message("One"),
+        agent_message("Two"),
+        model_said(message("One")),
+        model_said(message("Two")),
+        task_complete("Two"),
+        turn_ended("done", "Two"),
+    ]
+
+
+async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_stands_behind_the_response() -> None:
+    notebook = asked_to_go()
+    joins = partial(notebook.write, user_message("wait", message_id="m2"))
+    model = Replies([[TextDelta("Bye"), *DONE_TOO], joins], says("Well?"))
+    await turn_of(notebook, model, Pauses())
+
+    go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
+    assert model.histories == [(go,), (go, message("Bye"), wait)]
+    assert notebook.happened[1:4] == [
+        user_message("wait", message_id="m2"),
+        agent_message("Bye"),
+        model_said(message("Bye")),
+    ]
+
+
+async def test_a_reply_that_breaks_off_behind_its_end_is_repeated_and_said_once() -> None:
+    notebook = asked_to_go()
+    broken: list[Step] = [[TextDelta("Bye"), *DONE_TOO], StreamDisconnected("gone")]
+    await turn_of(notebook, Replies(broken, says("Bye"), max_retries=1), Pauses())
+
+    assert notebook.happened.count(agent_message("Bye")) == 1
+    assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("Bye")]

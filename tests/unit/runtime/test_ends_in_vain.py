@@ -27,7 +27,7 @@ async def test_a_message_behind_a_turn_whose_end_is_not_written_down_begins_the_
         await store.until_waiting()
         await store.write()
         await first
-        for _ in range(2):  # that the model is asked, and how the turn ends
+        for _ in range(2):  # what the model said, and how the turn ends
             await store.until_waiting()
             await store.fail()
 
@@ -43,7 +43,7 @@ async def test_a_message_behind_a_turn_whose_end_is_not_written_down_begins_the_
         await asyncio.sleep(0)
 
         assert types(conversation, *ENDS) == list(ENDS) * 2
-        assert len(life.requests) == 1
+        assert len(life.requests) == 2
 
 
 @pytest.mark.parametrize("what", ["answer", "message", "rename"])

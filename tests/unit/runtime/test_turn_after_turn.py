@@ -14,10 +14,12 @@ from parley.runtime.messages import Accepted
 from parley.wire.items import TextItem
 
 TURN = ["turn_started", "task_started", "user_message"]
-END = ["model_said", "task_complete", "turn_ended"]
+END = ["model_asked", "agent_message", "model_said", "task_complete", "turn_ended"]
 
 
-async def between(life: Life, store: SlowStore) -> tuple[Conversation, asyncio.Task[None], list[Accepted]]:
+async def between(
+    life: Life, store: SlowStore, *, second_message: str = "run one"
+) -> tuple[Conversation, asyncio.Task[None], list[Accepted]]:
     """A conversation whose first turn has ended and whose second has begun, and neither is written down."""
     conversation = await life.create()
     store.slow = True
@@ -28,7 +30,7 @@ async def between(life: Life, store: SlowStore) -> tuple[Conversation, asyncio.T
             await store.write()
     await first
     taken: list[Accepted] = []
-    second = asyncio.create_task(conversation.submit((TextItem(text="say Two"),), accepted=taken.append))
+    second = asyncio.create_task(conversation.submit((TextItem(text=second_message),), accepted=taken.append))
     await store.until_waiting(2)
     assert store.waiting == [END, TURN]
     return conversation, second, taken
@@ -64,14 +66,14 @@ async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
 async def test_whoever_cancels_the_first_one_then_is_too_late(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
-        conversation, second, _ = await between(life, store)
+        conversation, second, _ = await between(life, store, second_message="say Two")
         conversation.interrupt()
         await catch_up(conversation, store, is_cut=False)
         await second
         await life.until(conversation, Phase.IDLE)
         kinds = [entry.type for entry in conversation.log.entries]
 
-    assert kinds[-3:] == END
+    assert kinds[-5:] == END
     assert "error" not in kinds
 
 

@@ -41,6 +41,19 @@ def test_a_commit_is_on_disk_and_nothing_is_folded_in_without_the_lock(opened: O
     ]
 
 
+@pytest.mark.parametrize("use", [open_home, look_at_database])
+def test_a_sqlite_that_is_too_old_is_named_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[str], object]
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.31.1")
+    home = tmp_path / "home"
+
+    with pytest.raises(BadHome, match=r"this Python has SQLite 3\.31\.1, and Parley needs 3\.33\.0 or newer"):
+        use(str(home))
+    assert not home.exists()
+
+
 def test_a_reader_cannot_write(opened: Opened) -> None:
     with pytest.raises(BadHome):
         opened.read(lambda db: db.execute("DELETE FROM entries"))

@@ -1,0 +1,116 @@
+"""Many conversations that are written to at once: each as if it were alone, in as few statements as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kit.kept import everything_in, said, summary
+from parley.errors import Fenced, ParleyError, StoreFailed, UnknownConversation
+from parley.ports.store import Lease
+from parley.stores.batch import AT_ONCE
+from parley.stores.sqlite import SqliteStore
+from parley.wire.ids import START, ConversationId
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(str(tmp_path))
+    yield store
+    await store.close()
+
+
+async def begun(store: SqliteStore, number: int) -> list[Lease]:
+    """So many conversations, and the right to write to them."""
+    names = [ConversationId(f"{one:04}") for one in range(number)]
+    await asyncio.gather(*(store.create(name, [], summary()) for name in names))
+    return await asyncio.gather(*(store.acquire(name, address="here") for name in names))
+
+
+def traced(store: SqliteStore) -> list[str]:
+    """All statements from here on."""
+    statements: list[str] = []
+    opened = store._writer.opened
+    assert opened is not None
+    opened.writer.set_trace_callback(statements.append)
+    return statements
+
+
+async def test_each_of_many_gets_what_it_wrote(store: SqliteStore) -> None:
+    leases = await begun(store, 3 * AT_ONCE + 1)
+    for first in (1, 3):
+        entries = (said(first, "a"), said(first + 1, "b"))
+        await asyncio.gather(*(store.append(lease, entries, summary(title=f"{lease.epoch}")) for lease in leases))
+    logs = [await store.read(lease.conversation_id, after=START) for lease in leases]
+    heads = [await store.head(lease.conversation_id) for lease in leases]
+
+    assert [[entry.seq for entry in log] for log in logs] == [[1, 2, 3, 4]] * len(leases)
+    assert [(head.last, head.epoch, head.summary.title) for head in heads] == [
+        (4, lease.epoch, f"{lease.epoch}") for lease in leases
+    ]
+    assert len({lease.epoch for lease in leases}) == len(leases)
+
+
+async def test_many_need_no_more_statements_than_one(store: SqliteStore) -> None:
+    leases = await begun(store, AT_ONCE)
+    statements = traced(store)
+    await store.append(leases[0], [said(1, "text")], summary())
+    alone = len(statements)
+    statements.clear()
+    await asyncio.gather(*(store.append(lease, [said(1, "text")], summary()) for lease in leases[1:]))
+
+    assert len(statements) == alone
+
+
+async def test_many_leases_need_no_more_statements_than_one(store: SqliteStore) -> None:
+    leases = await begun(store, AT_ONCE)
+    await asyncio.gather(*map(store.release, leases))
+    statements = traced(store)
+    await store.acquire(leases[0].conversation_id, address="")
+    alone = len(statements)
+    statements.clear()
+    await asyncio.gather(*(store.acquire(lease.conversation_id, address="") for lease in leases[1:]))
+
+    assert len(statements) == alone
+
+
+async def test_what_is_refused_is_refused_alone(store: SqliteStore) -> None:
+    well, fenced, gap, again, gone = await begun(store, 5)
+    with_entries = [
+        store.append(well, [said(1, "text")], summary()),
+        store.append(fenced, [said(1, "text")], summary()),
+        store.append(gap, [said(2, "text")], summary()),
+        store.append(again, [said(1, "text"), said(2, "text")], summary()),
+        store.append(again, [said(2, "text")], summary()),
+        store.append(again, [said(3, "text")], summary()),
+        store.append(gone, [], summary()),
+    ]
+    opened = store._writer.opened
+    assert opened is not None
+    with opened.lock:  # nothing of it is written yet
+        opened.writer.execute(
+            "UPDATE conversations SET epoch = epoch + 100 WHERE id = ?", (fenced.conversation_id,)
+        )
+        opened.writer.execute("DELETE FROM conversations WHERE id = ?", (gone.conversation_id,))
+    done = await asyncio.gather(*with_entries, return_exceptions=True)
+    kept = [await everything_in(store, lease.conversation_id) for lease in (well, fenced, gap, again)]
+
+    assert [type(one) for one in done] == [type(None), Fenced, StoreFailed, type(None), Fenced, type(None), Fenced]
+    assert [[entry.seq for entry in log] for log in kept] == [[1], [], [], [1, 2, 3]]
+
+
+async def test_what_is_not_there_keeps_nobody_else_from_a_lease(store: SqliteStore) -> None:
+    leases = await begun(store, 3)
+    await asyncio.gather(*map(store.release, leases))
+    opened = store._writer.opened
+    assert opened is not None
+    with opened.lock:
+        opened.writer.execute("DELETE FROM conversations WHERE id = ?", (leases[1].conversation_id,))
+    taken: list[Lease | BaseException | ParleyError] = await asyncio.gather(
+        *(store.acquire(lease.conversation_id, address="") for lease in leases), return_exceptions=True
+    )
+
+    assert [type(one) for one in taken] == [Lease, UnknownConversation, Lease]
