@@ -27,10 +27,10 @@ async def killed(directory: Path, moment: Moment, number: int) -> bool:
     ("moment", "number"),
     [
         ("behind a commit", 5),  # a message was taken
-        ("behind a commit", 9),  # a question was written down
-        ("in a write", 12),  # it is asked
+        ("behind a commit", 7),  # a question was written down
+        ("in a write", 11),  # it is asked
         ("in a write", 17),  # the command runs
-        ("before a commit", 12),  # it has ended
+        ("before a commit", 10),  # it has ended
     ],
 )
 async def test_what_was_told_survives_a_kill(tmp_path: Path, moment: Moment, number: int) -> None:
@@ -46,4 +46,4 @@ async def test_what_was_told_survives_a_kill_at_every_write(tmp_path: Path, mome
         if not await killed(tmp_path / str(number), moment, number):
             break
         kills += 1
-    assert kills > 20
+    assert kills >= 15  # so many things happen in the story
