@@ -9,6 +9,7 @@ from typing import Final
 
 from parley.errors import StoreFailed
 from parley.stores.home import sync_directory
+from parley.stores.moment import one_moment
 from parley.stores.unfinished import Unfinished, folder_of
 
 __all__ = ["copy_to"]
@@ -32,8 +33,8 @@ def copy_to(db: sqlite3.Connection, path: str, given_up: Event) -> bool:
 
     if os.path.lexists(path):
         return False
-    db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on the moment is this one
-    with Unfinished(path) as unfinished:
+    with one_moment(db), Unfinished(path) as unfinished:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on the moment is this one
         copy = sqlite3.connect(unfinished.name, isolation_level=None)
         try:
             copy.execute("PRAGMA synchronous = OFF")  # the whole file is synced below

@@ -65,15 +65,10 @@ class Opened:
         self.pool = ThreadPoolExecutor(max_workers=len(readers), thread_name_prefix="parley-read")
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """What it finds, all at one moment; called in a thread of the pool."""
+        """What it finds; called in a thread of the pool."""
         db = self._free.get()
         try:
-            db.execute("BEGIN")
-            try:
-                return ask(db)
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+            return ask(db)
         except Exception as error:
             raise refused(self.home, error) from error
         finally:

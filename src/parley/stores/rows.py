@@ -11,6 +11,7 @@ from parley.errors import Fenced, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import PAGE, STATES, Found, Head, Listed, Owner, Query, Summary
 from parley.stores.asking import question_in
 from parley.stores.batch import Batch, write_all
+from parley.stores.moment import one_moment
 from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED
 from parley.wire.ids import ApprovalId, ConversationId, Seq
@@ -50,7 +51,8 @@ _SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BL
 
 def create(
     db: Connection, conversation_id: ConversationId, batch: Batch, summary: Summary, *, archived: bool
-) -> None:
+) -> int:
+    """The number of its row."""
     _refuse_taken(db, conversation_id)
     made = db.execute(
         f"INSERT INTO conversations (id, last, archived, {_SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -58,6 +60,7 @@ def create(
     )
     assert made.lastrowid is not None
     write_all(db, [(made.lastrowid, batch)])
+    return made.lastrowid
 
 
 def _refuse_taken(db: Connection, conversation_id: ConversationId) -> None:
@@ -159,14 +162,28 @@ def owner_in(db: Connection, row: int) -> Owner | None:
 
 
 def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
-    from parley.stores.blobs import mended, unpacked
+    """A page. Often nothing is there, and then one look is enough."""
+    if _end_of(db, conversation_id)[1] <= after:
+        return []
+    with one_moment(db):
+        return _page_behind(db, conversation_id, after)
 
+
+def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
+    """The row of a conversation, and its last position."""
     kept = db.execute("SELECT row, last FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
     if kept is None:
         raise UnknownConversation(conversation_id)
     row, last = kept
     if type(last) is not int:
         raise Unreadable(conversation_id, "where it ends is damaged")
+    return row, last
+
+
+def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
+    from parley.stores.blobs import mended, unpacked
+
+    row, last = _end_of(db, conversation_id)
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     for seq, offset, digest in db.execute(
         "SELECT seq, offset, hash FROM cuts WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset",

@@ -82,10 +82,11 @@ class SqliteStore:
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
         batch = Batch(entries)
-        await self._write(
+        row = await self._write(
             partial(rows.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived),
             batch,
         )
+        self._remember(conversation_id, row)
 
     async def draft(self) -> SqliteDraft:
         row = await self._write(rows.reserve)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from parley.errors import BadHome
+from parley.stores.moment import one_moment
 from parley.stores.opening import Opened, look_at_database, open_home
 from parley.stores.schema import MIGRATIONS
 
@@ -62,11 +63,13 @@ def test_a_reader_cannot_write(opened: Opened) -> None:
 def test_a_reader_sees_one_moment(opened: Opened) -> None:
     def counted_twice(db: sqlite3.Connection) -> list[int]:
         count = "SELECT count(*) FROM removed"
-        before = db.execute(count).fetchone()[0]
-        opened.writer.execute("INSERT INTO removed VALUES (1, 1)")
-        return [before, db.execute(count).fetchone()[0]]
+        with one_moment(db):
+            before = db.execute(count).fetchone()[0]
+            opened.writer.execute("INSERT INTO removed VALUES (1, 1)")
+            return [before, db.execute(count).fetchone()[0]]
 
     assert opened.read(counted_twice) == [0, 0]
+    assert opened.read(lambda db: db.in_transaction) is False
 
 
 def test_a_look_at_a_database_changes_nothing_and_says_what_opening_would(tmp_path: Path) -> None:
