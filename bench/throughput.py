@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from bench.model import deltas_of
@@ -21,6 +21,8 @@ ORIGINAL_RATIO: Final = 20
 MANY_PER_SECOND: Final = 100_000
 SLOWEST_SHARE: Final = 0.5
 DURABILITY_PERCENT: Final = 10
+PAIRS: Final = 4
+"""Of runs, on disk and not, for each repetition."""
 LONG_TURN: Final = 5_000
 SHORT_TURN: Final = 1_000
 """Deltas in each of many conversations. What durability costs, it costs by the turn: of a short one, more."""
@@ -145,14 +147,19 @@ def _durability(
     def run(server: Server) -> _Run:
         return _run(server, base_url, conversations=conversations, deltas=deltas)
 
-    # The difference is smaller than that of two runs of the same: twice as many of them, and each is first in turn.
-    there, back = [Parley(), EphemeralParley()], [EphemeralParley(), Parley()]
-    best = _best([there, back] * repetitions, run, tell)
-    kept, ephemeral = (best[server.name].per_second for server in there)
-    percent = (1 - kept / ephemeral) * 100
+    # The difference is smaller than that of two runs of the same: so those are compared that ran right behind each
+    # other, each of them first as often as the other, and of all that was found out the middle counts.
+    found: list[tuple[float, float]] = []
+    for number in range(PAIRS * repetitions):
+        servers: list[Server] = [Parley(), EphemeralParley()]
+        rates = {server.name: run(server).per_second for server in (servers if number % 2 else servers[::-1])}
+        found.append((rates[Parley.name], rates[EphemeralParley.name]))
+        tell(f"  {found[-1][0]:,.0f}/s, with --ephemeral {found[-1][1]:,.0f}/s")
+    percent = median((1 - kept / ephemeral) * 100 for kept, ephemeral in found)
+    a_turn = median((1 / kept - 1 / ephemeral) * deltas * 1000 for kept, ephemeral in found)
+    kept, ephemeral = (median(rates) for rates in zip(*found, strict=True))
     is_short = deltas == SHORT_TURN
     who = "1 conversation" if conversations == 1 else f"{conversations} {'short turns' if is_short else 'turns'}"
-    a_turn = (1 / kept - 1 / ephemeral) * deltas * 1000
     return Row(
         what=f"deltas, lost to durability, {who}",
         unit="%",
@@ -161,7 +168,7 @@ def _durability(
         kept=percent <= DURABILITY_PERCENT,
         notes=(
             f"{deltas:,} deltas a turn: {kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; "
-            f"best of {2 * repetitions}, taking turns",
+            f"the middle of {len(found)} pairs of runs",
             *([f"a turn costs {a_turn:.2f} ms more, however long it is"] if is_short else []),
         ),
     )
