@@ -186,9 +186,11 @@ class Sharing:
         *,
         answered: Callable[[Raw], None] = lambda result: None,
         is_done: Callable[[], bool] = lambda: False,
+        holds_up: bool = False,
     ) -> None:
         """When it is its turn in the line, do it where the turn runs; repeat it where that is not known, or has
         changed meanwhile. `is_done` tells whether what another process was asked for in vain has come about there.
+        If it `holds_up`, nothing behind it is done before: repeated, it must not hit what came behind it.
 
         Raises:
             OwnerSilent: another process has the turn and does not answer. It may do it all the same.
@@ -197,7 +199,7 @@ class Sharing:
         patience, was_asked = Deadline(PATIENCE_SECONDS), False
         if self._closing.is_set():
             raise ShuttingDown
-        with self.line.place() as place:
+        with self.line.place(holds_up=holds_up) as place:
             while True:
                 await place.begin()
                 there = self._elsewhere

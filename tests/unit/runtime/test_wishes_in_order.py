@@ -141,12 +141,30 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
             two.second.send(two.here, "say two"),
             two.here.rename("Foxes"),
         )
-        await two.owner.asked(4)
-        for _ in range(4):
+        for number in (2, 4):
+            await two.owner.asked(number)
+            two.owner.answers()
             two.owner.answers()
         await wishes
 
     assert two.owner.passed_on == ["say one", "interrupt", "say two", "title"]
+
+
+async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind_it(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        wishes = asyncio.gather(two.here.interrupt_wherever(), two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        await begun()
+        two.here.sharing.follow_no_more()  # as of one that was stopped, and has it before it
+        await two.owner.asked(2)
+        await begun()
+        two.owner.waiting.pop(0)
+        two.owner.answers()
+        await two.owner.asked(3)
+        two.owner.answers()
+        await wishes
+
+    assert two.owner.passed_on == ["interrupt", "interrupt", "say one"]
 
 
 async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_takes_long(home: str) -> None:
