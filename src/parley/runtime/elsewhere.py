@@ -17,12 +17,13 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.conversation.log import Entry, ItemKind
 from parley.conversation.state import Phase
-from parley.errors import NotOwned, OwnedElsewhere, Relayed, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, ParleyError, Relayed, StoreFailed
 from parley.ports.peers import Link, Peers
 from parley.runtime.book import Book
 from parley.wire.ids import START, ConversationId, Seq
-from parley.wire.jsonrpc import Message, encode, error_of
+from parley.wire.jsonrpc import ErrorObject, Message, encode, error_of
 from parley.wire.peers import (
+    NOT_WRITTEN,
     REFUSED,
     Changed,
     Follow,
@@ -122,6 +123,7 @@ class Elsewhere:
         Raises:
             NotOwned: that process does not run it, or is gone. It may have been done all the same.
             Relayed: it was refused, in words for the client.
+            StoreFailed: it cannot be written down there.
         """
         if self._ended:
             raise NotOwned
@@ -132,7 +134,7 @@ class Elsewhere:
             if answer.done():
                 return
             if (error := error_of(message)) is not None:
-                answer.set_exception(Relayed(error.message) if error.code == REFUSED else NotOwned())
+                answer.set_exception(_refusal(error))
                 return
             result = Raw(b"{}") if message.result is UNSET else message.result
             try:
@@ -173,6 +175,12 @@ class Elsewhere:
             self.end()
             if self._begun:
                 self._over()
+
+
+def _refusal(error: ErrorObject) -> ParleyError:
+    if error.code == REFUSED:
+        return Relayed(error.message)
+    return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()
 
 
 class _Shared:

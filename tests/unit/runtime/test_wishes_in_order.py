@@ -20,7 +20,7 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import NOT_MINE, AnswerQuestion, Submitted
+from parley.wire.peers import NOT_MINE, NOT_WRITTEN, AnswerQuestion, Submitted
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 
@@ -247,6 +247,33 @@ async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, deci
         two.first.go_on.set()
 
     assert isinstance(outcome, type(None) if decision == "approved" else QuestionIsSettled)
+
+
+async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        answering = two.here.questions.insist(two.question, "approved", by="client")
+        await two.owner.asked(1)
+        two.owner.refuses(NOT_WRITTEN, "No space left on device")
+        await begun()
+        await pass_time(two.second, 2)
+        await two.owner.asked(2)
+        two.owner.answers()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await answering
+
+
+async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FollowedTurn(home) as two:
+        with monkeypatch.context() as impatient:
+            impatient.setattr("parley.runtime.sharing.PATIENCE_SECONDS", 0.0)
+            answering = two.here.questions.insist(two.question, "approved", by="client")
+            await begun()
+        assert two.owner.passed_on == []
+        await pass_time(two.second, 2)
+        await two.owner.asked(1)
+        two.owner.answers()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await answering
 
 
 async def test_whoever_reads_what_came_of_a_wish_that_took_long_hears_of_what_others_write(home: str) -> None:
