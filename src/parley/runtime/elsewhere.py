@@ -23,6 +23,7 @@ from parley.runtime.book import Book
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode, error_of
 from parley.wire.peers import (
+    NOT_MINE,
     NOT_WRITTEN,
     REFUSED,
     Changed,
@@ -131,9 +132,12 @@ class Elsewhere:
         self._waiting.add(answer)
 
         def take(message: Message) -> None:
+            error = error_of(message)
             if answer.done():
+                if error is not None and error.code == NOT_MINE:
+                    self.lost()  # we are told nothing any more, and whoever asked has gone
                 return
-            if (error := error_of(message)) is not None:
+            if error is not None:
                 answer.set_exception(_refusal(error))
                 return
             result = Raw(b"{}") if message.result is UNSET else message.result

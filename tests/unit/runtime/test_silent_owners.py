@@ -13,8 +13,9 @@ from kit.lives import Life
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.state import Phase
-from parley.errors import OwnerSilent
+from parley.errors import OwnerSilent, ShuttingDown
 from parley.runtime.sharing import PATIENCE_SECONDS as MOST_SECONDS
+from parley.server.serve import ENDING_SECONDS
 from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow
 
@@ -67,3 +68,23 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
 
     assert [type(outcome) for outcome in outcomes] == [OwnerSilent, OwnerSilent]
     assert asked == [Follow.METHOD]
+
+
+async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(home: str) -> None:
+    store, silent = SlowStore(), Silent("of the second")
+    first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
+    async with first, second:
+        there = await first.create()
+        here = await second.find(there.id)
+        await first.send(there, "run a")
+        await first.until(there, Phase.ASKING)
+
+        wishes = [asyncio.create_task(wish) for wish in (here.rename("Foxes"), here.interrupt_wherever())]
+        await silent.asked.get()
+        began = asyncio.get_running_loop().time()
+        await second.conversations.stop()
+        outcomes = await asyncio.gather(*wishes, return_exceptions=True)
+        took = asyncio.get_running_loop().time() - began
+
+    assert [type(outcome) for outcome in outcomes] == [ShuttingDown, ShuttingDown]
+    assert took < ENDING_SECONDS

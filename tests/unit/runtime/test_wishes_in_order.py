@@ -18,7 +18,7 @@ from parley.errors import OwnerSilent, QuestionIsSettled
 from parley.ports.store import Head
 from parley.runtime.conversation import Conversation
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
-from parley.wire.ids import ConversationId, Seq
+from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
 from parley.wire.peers import NOT_MINE, NOT_WRITTEN, AnswerQuestion, Submitted
 
@@ -231,6 +231,43 @@ async def test_an_ending_server_does_not_wait_for_one_that_does_not_answer(
             await stopping
             with pytest.raises(OwnerSilent):
                 await sending
+
+
+async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_ends(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        two.owner.is_silent = True
+        two.here.sharing.follow_no_more()  # as of one that was stopped, and has it before it
+        await two.owner.asked(2)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await two.second.conversations.stop()
+            with pytest.raises(OwnerSilent):
+                await sending
+
+
+async def test_a_turn_there_is_over_when_another_has_taken_a_message(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        turns: list[Any] = []
+        for number in (1, 2):
+            sending = asyncio.create_task(two.second.send(two.here, f"say {number}"))
+            await two.owner.asked(number)
+            first = Seq(two.here.log.durable + number)  # nothing of it is told yet
+            two.owner.answers(Submitted(event_id=EventId(str(number)), first=first))
+            turns.append((await sending).turn)
+
+        assert [turn.work.done() for turn in turns] == [True, False]
+
+
+async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_longer(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        sending.cancel()
+        await asyncio.wait({sending})
+        two.owner.refuses(NOT_MINE, "not mine")
+
+        assert not two.here.sharing.is_elsewhere
 
 
 @pytest.mark.parametrize("decision", ["approved", "denied"])
