@@ -22,6 +22,7 @@ from parley.errors import (
     ParleyError,
     PeerError,
     ShuttingDown,
+    StoreFailed,
     TurnIsRunning,
     UnknownConversation,
 )
@@ -237,6 +238,10 @@ class Sharing:
                 except OwnedElsewhere as owner:
                     place.at = None  # until we know where it is, nobody behind it goes on
                     await self._join(owner, patience)
+                except (ShuttingDown, StoreFailed):
+                    if silent is not None and self._closing.is_set():
+                        raise silent from None
+                    raise
                 except PeerError:
                     if was_asked and is_done():
                         return

@@ -13,9 +13,10 @@ from kit.lives import Life
 from kit.owners import FollowedTurn
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
+from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
 from parley.errors import OwnerSilent, QuestionIsSettled
-from parley.ports.store import Head
+from parley.ports.store import Head, Lease
 from parley.runtime.conversation import Conversation
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
 from parley.wire.ids import ConversationId, EventId, Seq
@@ -39,6 +40,17 @@ class LastFirst(SlowStore):
             self.looking.append(told)
             await told
         return await super().head(conversation_id)
+
+
+class SlowToGive(SlowStore):
+    """While it `is_held`, nobody gets to know who has a conversation."""
+
+    is_held = False
+
+    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+        if self.is_held:
+            await asyncio.Event().wait()
+        return await super().acquire(conversation_id, address=address)
 
 
 def said(conversation: Conversation) -> list[str]:
@@ -242,6 +254,25 @@ async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_
         await two.owner.asked(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await two.second.conversations.stop()
+            with pytest.raises(OwnerSilent):
+                await sending
+
+
+async def test_nor_is_what_waits_behind_others_to_be_done_here(home: str) -> None:
+    store = SlowToGive()
+    async with FollowedTurn(home, store) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        store.is_held = True
+        before = asyncio.create_task(two.here.here.append(Renamed(title="Foxes")))
+        await begun()
+        two.here.sharing.follow_no_more()
+        await begun()
+        stopping = asyncio.create_task(two.second.conversations.stop())
+        await begun()
+        before.cancel()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stopping
             with pytest.raises(OwnerSilent):
                 await sending
 
