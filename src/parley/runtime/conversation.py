@@ -323,6 +323,7 @@ class Conversation:
 
         Raises:
             TurnIsRunning: not while one runs.
+            ShuttingDown: the server ends.
             StoreError: it cannot be.
         """
         with self.sharing.line.place() as place:

@@ -246,7 +246,7 @@ class Conversations:
         """Remove a conversation for ever, also one that cannot be read.
 
         Raises:
-            UnknownConversation, TurnIsRunning, StoreError: nothing was changed.
+            UnknownConversation, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
         """
         try:
             conversation = await self.find(conversation_id)

@@ -252,6 +252,7 @@ class Sharing:
 
         Raises:
             TurnIsRunning: one does, or another process does not give the right to write back.
+            ShuttingDown: the server ends before it does.
             StoreError: it cannot be.
         """
         patience = Deadline(FOLLOW_SECONDS)
@@ -262,6 +263,8 @@ class Sharing:
             except OwnedElsewhere:
                 if patience.is_past:
                     break
+                if self._closing.is_set():
+                    raise ShuttingDown from None
                 await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
                 await self._book.load()
         raise TurnIsRunning

@@ -88,3 +88,23 @@ async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(ho
 
     assert [type(outcome) for outcome in outcomes] == [ShuttingDown, ShuttingDown]
     assert took < ENDING_SECONDS
+
+
+async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_give_back(home: str) -> None:
+    store = SlowStore()
+    first, second = Life(home, store), Life(home, store)
+    async with first, second:
+        there = await first.create()
+        here = await second.find(there.id)
+        await there.book.open(address="")
+
+        deleting = asyncio.create_task(here.delete())
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        await second.conversations.stop()
+        (outcome,) = await asyncio.gather(deleting, return_exceptions=True)
+        took = asyncio.get_running_loop().time() - began
+        await there.book.close()
+
+    assert isinstance(outcome, ShuttingDown)
+    assert took < ENDING_SECONDS
