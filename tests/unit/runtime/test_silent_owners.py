@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -108,3 +109,33 @@ async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_
 
     assert isinstance(outcome, ShuttingDown)
     assert took < ENDING_SECONDS
+
+
+class Followed(Silent):
+    """Says which conversation somebody wants to follow."""
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        self.asked.put_nowait(msgspec.json.decode(params, type=Follow).conversation_id)
+
+
+async def test_whoever_looks_for_questions_waits_once_for_one_that_was_stopped(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.runtime.sharing.FOLLOW_SECONDS", MOST_SECONDS)
+    store, silent = SlowStore(), Followed("of the second")
+    first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
+    async with first, second:
+        asking: set[str] = set()
+        for _ in range(3):
+            conversation = await first.create()
+            await first.send(conversation, "run a")
+            await first.until(conversation, Phase.ASKING)
+            asking.add(conversation.id)
+
+        looking = asyncio.create_task(second.conversations.asking())
+        followed: set[str] = set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while followed != asking:
+                followed.add(await silent.asked.get())
+        looking.cancel()
+        await asyncio.wait({looking})
