@@ -14,8 +14,9 @@ from kit.events import agent_message, task_started, user_message
 from kit.logs import AT, log_of
 from kit.records import command_output, settings_chosen, turn_ended, turn_started
 from kit.running import PATIENCE_SECONDS
+from parley.app.files.keeping import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.client import ToolFailed
-from parley.ports.store import StateName, Summary
+from parley.ports.store import Query, StateName, Summary
 from parley.stores.sqlite import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.ids import ConversationId
@@ -39,6 +40,7 @@ DAMAGE: Final = {
     "no end": "DELETE FROM entries WHERE row = ? AND seq = (SELECT max(seq) FROM entries)",
 }
 STATES: Final[tuple[StateName, ...]] = ("idle", "running", "asking")
+LOST_END: Final = [*DAMAGE].index("an end") + 1
 SOUND: Final = ConversationId("99999999-9999-4999-8999-999999999999")
 
 
@@ -125,3 +127,19 @@ async def test_a_list_shows_what_it_can(scripted_model: ScriptedModel, tmp_path:
     assert {one.title for one in listed} == {"\ufffdA", "go"}
     assert {one.conversation_id for one in there} == {*names, SOUND} - {names[2]}
     assert (states, left) == (["idle"] * len(names), [SOUND])
+
+
+async def test_one_that_is_damaged_is_removed_with_the_others_that_are_not_needed(tmp_path: Path) -> None:
+    damaged = await damaged_home(tmp_path)
+    store = SqliteStore(str(tmp_path))
+    for name in (*damaged, SOUND):
+        await store.archive(name, archived=True)
+    unneeded = await find_unneeded(store, keep_days=1, now=AT + 2 * DAY_SECONDS)
+    await store.archive(damaged[0], archived=False)
+    await store.archive(named(LOST_END), archived=False)
+    removed = await remove_unneeded(store, unneeded)
+    left = [one.conversation_id for one in (await store.find(Query(archived=None))).page]
+    await store.close()
+
+    assert (len(unneeded.conversations), removed.conversations) == (len(damaged) + 1, len(damaged) - 1)
+    assert sorted(left) == [damaged[0], named(LOST_END)]

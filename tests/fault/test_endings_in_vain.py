@@ -158,6 +158,24 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
         assert "though another process keeps it from writing" in wire.raw.stderr_text()
 
 
+async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered_at_the_end(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    async with ParleyProcess(scripted_model, home=home) as other:
+        conversation = await other.create()
+    async with talking(scripted_model, home=home) as client, asyncio.timeout(PATIENCE_SECONDS):
+        with (home / "write.lock").open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            request = client.message(conversation.id, "go")
+            client.raw.close_stdin()
+            answer = await client.raw.expect(lambda message: message.get("id") == request)
+            exit_code = await client.raw.exit_code()
+
+    (told,) = answer["result"]["content"]
+    assert ("Server is shutting down" in told["text"], exit_code) == (True, 0)
+
+
 async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:

@@ -26,6 +26,8 @@ class Owner:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.is_silent = False
+        """Whether it lets nobody follow any more; it is asked for that as for everything else."""
         self.passed_on: list[str] = []
         """What it was asked to do, in order."""
         self.waiting: list[Callable[[Message], None]] = []
@@ -37,7 +39,7 @@ class Owner:
         return self
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        if method == Follow.METHOD:
+        if method == Follow.METHOD and not self.is_silent:
             after = msgspec.json.decode(params, type=Follow).after
             _answer(answered, Followed(last=after))
             return
@@ -111,6 +113,8 @@ def _named(method: str, params: bytes) -> str:
             return "title"
         case InterruptTurn.METHOD:
             return "interrupt"
+        case Follow.METHOD:
+            return "follow"
         case _:
             return "answer"
 

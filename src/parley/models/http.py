@@ -95,7 +95,12 @@ class Http:
         return Reply(response, idle_seconds)
 
     async def close(self) -> None:
-        """Close every connection. Requests that still run break off."""
+        """Close every connection. Requests that still run break off.
+
+        Loading the library is waited for: OpenSSL crashes where a process ends while it reads its certificates.
+        """
+        if self._library is not None:
+            await asyncio.gather(asyncio.wrap_future(self._library), return_exceptions=True)
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -280,7 +280,7 @@ class Conversation:
             StoreError: it cannot be taken over.
         """
         wish = InterruptTurn(conversation_id=self.id, event_id=event_id)
-        await self.sharing.here_or_there(lambda: self.here.interrupt(wish), wish)
+        await self.sharing.here_or_there(lambda: self.here.interrupt(wish), wish, holds_up=event_id is None)
 
     def _turn_is_over(self, turn: Turn) -> None:
         self.sharing.let_go_of_their_turn()
@@ -323,6 +323,7 @@ class Conversation:
 
         Raises:
             TurnIsRunning: not while one runs.
+            ShuttingDown: the server ends.
             StoreError: it cannot be.
         """
         with self.sharing.line.place() as place:

@@ -206,8 +206,9 @@ class Conversations:
         query = Query(state="asking", archived=None)
         while True:
             found = await self._store.find(query)
-            seen_to = [await self._find_if_possible(listed.conversation_id) for listed in found.page]
-            asking += [one for one in seen_to if one is not None]
+            # At once: each of those whose process was stopped takes its time.
+            finding = (self._find_if_possible(listed.conversation_id) for listed in found.page)
+            asking += [one for one in await asyncio.gather(*finding) if one is not None]
             if not found.more:
                 return [one for one in asking if one.questions.open is not None]
             query = Query(state="asking", archived=None, behind=found.page[-1].place)
@@ -246,7 +247,7 @@ class Conversations:
         """Remove a conversation for ever, also one that cannot be read.
 
         Raises:
-            UnknownConversation, TurnIsRunning, StoreError: nothing was changed.
+            UnknownConversation, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
         """
         try:
             conversation = await self.find(conversation_id)

@@ -17,12 +17,14 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.conversation.log import Entry, ItemKind
 from parley.conversation.state import Phase
-from parley.errors import NotOwned, OwnedElsewhere, Relayed, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, ParleyError, Relayed, StoreFailed
 from parley.ports.peers import Link, Peers
 from parley.runtime.book import Book
 from parley.wire.ids import START, ConversationId, Seq
-from parley.wire.jsonrpc import Message, encode, error_of
+from parley.wire.jsonrpc import ErrorObject, Message, encode, error_of
 from parley.wire.peers import (
+    NOT_MINE,
+    NOT_WRITTEN,
     REFUSED,
     Changed,
     Follow,
@@ -122,6 +124,7 @@ class Elsewhere:
         Raises:
             NotOwned: that process does not run it, or is gone. It may have been done all the same.
             Relayed: it was refused, in words for the client.
+            StoreFailed: it cannot be written down there.
         """
         if self._ended:
             raise NotOwned
@@ -129,10 +132,13 @@ class Elsewhere:
         self._waiting.add(answer)
 
         def take(message: Message) -> None:
+            error = error_of(message)
             if answer.done():
+                if error is not None and error.code == NOT_MINE:
+                    self.lost()  # we are told nothing any more, and whoever asked has gone
                 return
-            if (error := error_of(message)) is not None:
-                answer.set_exception(Relayed(error.message) if error.code == REFUSED else NotOwned())
+            if error is not None:
+                answer.set_exception(_refusal(error))
                 return
             result = Raw(b"{}") if message.result is UNSET else message.result
             try:
@@ -173,6 +179,12 @@ class Elsewhere:
             self.end()
             if self._begun:
                 self._over()
+
+
+def _refusal(error: ErrorObject) -> ParleyError:
+    if error.code == REFUSED:
+        return Relayed(error.message)
+    return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()
 
 
 class _Shared:

@@ -32,9 +32,9 @@ class Line:
         return not self._places
 
     @contextmanager
-    def place(self) -> Iterator[Place]:
-        """Stand in line."""
-        place = Place(self)
+    def place(self, *, holds_up: bool = False) -> Iterator[Place]:
+        """Stand in line; if it `holds_up`, nobody behind it begins before it is done."""
+        place = Place(self, holds_up=holds_up)
         self._places[place] = None
         self._cleared.clear()
         try:
@@ -61,9 +61,10 @@ class Line:
 
         That is so when nobody stands before it, or all who do are under way to where the turn is: there they are
         done in the order in which they get there, and an interrupt need not wait for a message that takes long.
+        Nobody begins behind one that holds up the others.
         """
         where, before = self._where(), takewhile(lambda one: one is not place, self._places)
-        if any(where is None or one.at is not where for one in before):
+        if any(where is None or one.at is not where or one.holds_up for one in before):
             return False
         place.at = where or HERE
         self.move()
@@ -71,8 +72,8 @@ class Line:
 
 
 class Place:
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, *, holds_up: bool) -> None:
+        self._line, self.holds_up = line, holds_up
         self._looks: asyncio.Future[None] | None = None
         self.at: object | None = None
         """Where it is under way to; None: it waits."""

@@ -18,7 +18,7 @@ from parley.config.types import Approvals
 from parley.conversation.log import Happened
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.errors import Fenced, QuestionIsSettled, StoreFailed, UnknownQuestion
+from parley.errors import Fenced, OwnerSilent, QuestionIsSettled, StoreFailed, UnknownQuestion
 from parley.ports.clock import Clock
 from parley.runtime.book import Book
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS, outlast
@@ -239,7 +239,7 @@ class Questions:
         while True:
             try:
                 return await settled
-            except (StoreFailed, Fenced) as error:
+            except (StoreFailed, Fenced, OwnerSilent) as error:
                 log.warning("an answer is not written down yet: %s", error)
                 await self._clock.sleep(BETWEEN_TRIES_SECONDS)
                 settled = again()

@@ -14,8 +14,10 @@ class Rounds:
     what he wants to see."""
 
     def __init__(self) -> None:
-        self._now: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
+        """The round that has not begun, if there is one."""
+        self._last: asyncio.Task[None] | None = None
+        """The one behind which the next begins, be it over."""
         self._waiting = 0
 
     @property
@@ -26,7 +28,7 @@ class Rounds:
     async def join(self, look: Callable[[], Awaitable[None]]) -> None:
         """Return when it was looked. Raises what `look` does."""
         if self._next is None:
-            self._next = asyncio.create_task(self._round(look, behind=self._now))
+            self._last = self._next = asyncio.create_task(self._round(look, behind=self._last))
             self._next.add_done_callback(_heard)
         looked = self._next
         self._waiting += 1
@@ -38,17 +40,15 @@ class Rounds:
 
     async def pass_by(self) -> None:
         """Return when whoever came before has gone on, whatever he saw."""
-        if (last := self._next or self._now) is not None:
-            await asyncio.wait({last})
+        if self._last is not None:
+            # Also where it is over: whoever waited for it may be about to go on.
+            await asyncio.wait({self._last})
 
     async def _round(self, look: Callable[[], Awaitable[None]], *, behind: asyncio.Task[None] | None) -> None:
-        if behind is not None:
+        if behind is not None and not behind.done():
             await asyncio.wait({behind})
-        self._now, self._next = self._next, None
-        try:
-            await look()
-        finally:
-            self._now = None
+        self._next = None
+        await look()
 
 
 def _heard(looked: asyncio.Task[None]) -> None:

@@ -22,6 +22,7 @@ from parley.errors import (
     ParleyError,
     PeerError,
     ShuttingDown,
+    StoreFailed,
     TurnIsRunning,
     UnknownConversation,
 )
@@ -81,6 +82,8 @@ class Sharing:
         self.line = Line(self._where)
         """What clients of this process wish for."""
         self._joining = asyncio.Lock()
+        self._joins: set[asyncio.Timeout] = set()
+        """Who waits for that, or does it."""
         self._catching_up: asyncio.Task[None] | None = None
         self._look_again = False
         self._trouble = ""
@@ -150,19 +153,25 @@ class Sharing:
 
     async def _join(self, owner: OwnedElsewhere, patience: Deadline) -> None:
         """Try to follow what another process does, one after another; whoever comes next may have an earlier
-        deadline.
+        deadline. Nobody does when the server ends.
 
         Raises:
             OwnerSilent: there is no patience left.
         """
         if patience.is_past:
             raise OwnerSilent(pid=owner.pid)
+        join = asyncio.timeout_at(patience.at)
         try:
-            async with asyncio.timeout_at(patience.at), self._joining:
-                if self._elsewhere is None:
-                    await self._follow(owner)
+            async with join:
+                self._joins.add(join)
+                async with self._joining:
+                    if self._elsewhere is None and not self._closing.is_set():
+                        await self._follow(owner)
         except TimeoutError:
-            raise OwnerSilent(pid=owner.pid) from None
+            if not self._closing.is_set():
+                raise OwnerSilent(pid=owner.pid) from None
+        finally:
+            self._joins.discard(join)
 
     async def _follow(self, owner: OwnedElsewhere) -> None:
         """Unless it is over by now."""
@@ -186,20 +195,26 @@ class Sharing:
         *,
         answered: Callable[[Raw], None] = lambda result: None,
         is_done: Callable[[], bool] = lambda: False,
+        holds_up: bool = False,
     ) -> None:
         """When it is its turn in the line, do it where the turn runs; repeat it where that is not known, or has
         changed meanwhile. `is_done` tells whether what another process was asked for in vain has come about there.
+        If it `holds_up`, nothing behind it is done before: repeated, it must not hit what came behind it.
 
         Raises:
             OwnerSilent: another process has the turn and does not answer. It may do it all the same.
             ShuttingDown: the server ends.
         """
         patience, was_asked = Deadline(PATIENCE_SECONDS), False
+        silent: OwnerSilent | None = None
+        """Of one who was asked and has not said no."""
         if self._closing.is_set():
             raise ShuttingDown
-        with self.line.place() as place:
+        with self.line.place(holds_up=holds_up) as place:
             while True:
                 await place.begin()
+                if self._closing.is_set():
+                    raise silent or ShuttingDown
                 there = self._elsewhere
                 try:
                     if there is None:
@@ -214,26 +229,30 @@ class Sharing:
                     raise OwnerSilent(pid=0 if there is None else there.pid) from None
                 except NotOwned:
                     was_asked = True
-                    gave_up = there is not None and there.is_over and self._closing.is_set()
-                    if patience.is_past or gave_up:
+                    if there is not None and there.is_over:
+                        silent = OwnerSilent(pid=there.pid)
+                    if patience.is_past:
                         raise OwnerSilent(pid=0 if there is None else there.pid) from None
                     if there is self._elsewhere:
                         self.follow_no_more()  # whatever was passed on behind it is refused as well
                 except OwnedElsewhere as owner:
                     place.at = None  # until we know where it is, nobody behind it goes on
                     await self._join(owner, patience)
+                except (ShuttingDown, StoreFailed):
+                    if silent is not None and self._closing.is_set():
+                        raise silent from None
+                    raise
                 except PeerError:
                     if was_asked and is_done():
                         return
                     raise
-                if self._closing.is_set():
-                    raise ShuttingDown
 
     async def open_between_turns(self) -> None:
         """Take the right to write, if no turn runs anywhere.
 
         Raises:
             TurnIsRunning: one does, or another process does not give the right to write back.
+            ShuttingDown: the server ends before it does.
             StoreError: it cannot be.
         """
         patience = Deadline(FOLLOW_SECONDS)
@@ -244,6 +263,8 @@ class Sharing:
             except OwnedElsewhere:
                 if patience.is_past:
                     break
+                if self._closing.is_set():
+                    raise ShuttingDown from None
                 await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
                 await self._book.load()
         raise TurnIsRunning
@@ -253,6 +274,8 @@ class Sharing:
     def their_turn(self, event_id: EventId, first: Seq) -> Turn:
         """The turn there that took a message from here; it began in `first`, or joined there."""
         if self._theirs is None or self._theirs.event_id != event_id or self._theirs.work.done():
+            if self._theirs is not None:
+                self._theirs.work.cancel()  # it is over, since there is another
             self._theirs = TheirTurn(event_id, first)
         theirs = self._theirs
         if self._closing.is_set():
@@ -279,6 +302,9 @@ class Sharing:
         it, unless that takes long."""
         if self._catching_up is not None:
             self._catching_up.cancel()
+        for join in self._joins:
+            if not join.expired():
+                join.reschedule(asyncio.get_running_loop().time())
         self._leave_their_turn()
         if self._elsewhere is not None:
             with suppress(TimeoutError):

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.conversation.log import Cursor, Delta, Entry
 from parley.conversation.output import OutputDelta
-from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown
+from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown, StoreFailed
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.here import Here
@@ -27,6 +27,7 @@ from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import INVALID_PARAMS, encode, notification
 from parley.wire.peers import (
     NOT_MINE,
+    NOT_WRITTEN,
     REFUSED,
     AnswerQuestion,
     Changed,
@@ -163,10 +164,12 @@ class _Peering:
                 raise NotOwned
             await wish(self._ours(conversation_id).here)
         except ParleyError as error:
-            if not self._host.conversations.closing and not isinstance(error, _NOT_OURS):
-                raise RequestRefused(REFUSED, str(error)) from None
-            self._stop(conversation_id)
-            raise RequestRefused(NOT_MINE, str(error)) from None
+            if self._host.conversations.closing or isinstance(error, _NOT_OURS):
+                self._stop(conversation_id)
+                raise RequestRefused(NOT_MINE, str(error)) from None
+            if isinstance(error, StoreFailed):
+                raise RequestRefused(NOT_WRITTEN, error.detail) from None
+            raise RequestRefused(REFUSED, str(error)) from None
 
     def _ours(self, conversation_id: ConversationId) -> Conversation:
         """One whose turn runs here. Raises NotOwned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from parley.ports.outbox import Outbox
@@ -23,6 +24,8 @@ ENDING_SECONDS: Final = 1.5
 that stopped reading cannot hold it up beyond the two seconds that the protocol allows."""
 LETTING_GO_SECONDS: Final = 0.3
 """How long it then takes to let go of the home, where another process keeps it from doing so."""
+LAST_WORDS_SECONDS: Final = 0.05
+"""How long whoever waited for that may take to be told."""
 
 
 class ClosableOutbox(Outbox, Protocol):
@@ -63,11 +66,15 @@ async def serve(transport: Transport, host: Host) -> None:
                 await out.flush()
         except TimeoutError:
             log.warning(late)
-        session.gone()
-        out.close()
         try:
             async with asyncio.timeout(LETTING_GO_SECONDS):
                 await host.conversations.close()
         except TimeoutError:
             log.warning("the server ends though another process keeps it from writing")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await dispatch.all_answered()
+                    await out.flush()
+        session.gone()
+        out.close()
         dispatch.abandon()

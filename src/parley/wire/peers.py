@@ -17,6 +17,7 @@ from parley.wire.items import InputItem
 
 __all__ = [
     "NOT_MINE",
+    "NOT_WRITTEN",
     "REFUSED",
     "AnswerQuestion",
     "Changed",
@@ -37,6 +38,8 @@ NOT_MINE: Final = -32001
 """The code of the error of a process that does not run a turn of the conversation, or does not any more."""
 REFUSED: Final = -32002
 """The code of an error whose message is for the client that asked."""
+NOT_WRITTEN: Final = -32003
+"""The code of the error of a process that could not write it down; the message says why."""
 
 
 class Follow(Struct, frozen=True, kw_only=True):

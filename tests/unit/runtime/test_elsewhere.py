@@ -18,13 +18,14 @@ from kit.room import StandingClock
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.log import Entry, ItemKind
-from parley.errors import NotOwned, OwnedElsewhere, Relayed
+from parley.errors import NotOwned, OwnedElsewhere, Relayed, StoreFailed
 from parley.runtime.book import Book
 from parley.runtime.elsewhere import Elsewhere, Neighbours
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
 from parley.wire.peers import (
     NOT_MINE,
+    NOT_WRITTEN,
     REFUSED,
     Follow,
     Followed,
@@ -278,6 +279,7 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
     answers: list[Callable[[], None]] = [
         lambda: two.owner.answers(Followed(last=Seq(1))),
         lambda: two.owner.refuses(REFUSED, "not now"),
+        lambda: two.owner.refuses(NOT_WRITTEN, "no room"),
         lambda: two.owner.refuses(NOT_MINE, "not mine"),
         two.owner.gone,
     ]
@@ -290,8 +292,8 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
     with pytest.raises(NotOwned):
         await elsewhere.ask(wish.METHOD, wish)
 
-    assert [type(outcome) for outcome in outcomes] == [type(None), Relayed, NotOwned, NotOwned]
-    assert str(outcomes[1]) == "not now"
+    assert [type(outcome) for outcome in outcomes] == [type(None), Relayed, StoreFailed, NotOwned, NotOwned]
+    assert [str(outcome) for outcome in outcomes[1:3]] == ["not now", str(StoreFailed("no room"))]
     assert (elsewhere.is_over, two.ended) == (True, 1)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -13,8 +14,9 @@ from kit.lives import Life
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.state import Phase
-from parley.errors import OwnerSilent
+from parley.errors import OwnerSilent, ShuttingDown
 from parley.runtime.sharing import PATIENCE_SECONDS as MOST_SECONDS
+from parley.server.serve import ENDING_SECONDS
 from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow
 
@@ -67,3 +69,73 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
 
     assert [type(outcome) for outcome in outcomes] == [OwnerSilent, OwnerSilent]
     assert asked == [Follow.METHOD]
+
+
+async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(home: str) -> None:
+    store, silent = SlowStore(), Silent("of the second")
+    first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
+    async with first, second:
+        there = await first.create()
+        here = await second.find(there.id)
+        await first.send(there, "run a")
+        await first.until(there, Phase.ASKING)
+
+        wishes = [asyncio.create_task(wish) for wish in (here.rename("Foxes"), here.interrupt_wherever())]
+        await silent.asked.get()
+        began = asyncio.get_running_loop().time()
+        await second.conversations.stop()
+        outcomes = await asyncio.gather(*wishes, return_exceptions=True)
+        took = asyncio.get_running_loop().time() - began
+
+    assert [type(outcome) for outcome in outcomes] == [ShuttingDown, ShuttingDown]
+    assert took < ENDING_SECONDS
+
+
+async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_give_back(home: str) -> None:
+    store = SlowStore()
+    first, second = Life(home, store), Life(home, store)
+    async with first, second:
+        there = await first.create()
+        here = await second.find(there.id)
+        await there.book.open(address="")
+
+        deleting = asyncio.create_task(here.delete())
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        await second.conversations.stop()
+        (outcome,) = await asyncio.gather(deleting, return_exceptions=True)
+        took = asyncio.get_running_loop().time() - began
+        await there.book.close()
+
+    assert isinstance(outcome, ShuttingDown)
+    assert took < ENDING_SECONDS
+
+
+class Followed(Silent):
+    """Says which conversation somebody wants to follow."""
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        self.asked.put_nowait(msgspec.json.decode(params, type=Follow).conversation_id)
+
+
+async def test_whoever_looks_for_questions_waits_once_for_one_that_was_stopped(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.runtime.sharing.FOLLOW_SECONDS", MOST_SECONDS)
+    store, silent = SlowStore(), Followed("of the second")
+    first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
+    async with first, second:
+        asking: set[str] = set()
+        for _ in range(3):
+            conversation = await first.create()
+            await first.send(conversation, "run a")
+            await first.until(conversation, Phase.ASKING)
+            asking.add(conversation.id)
+
+        looking = asyncio.create_task(second.conversations.asking())
+        followed: set[str] = set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while followed != asking:
+                followed.add(await silent.asked.get())
+        looking.cancel()
+        await asyncio.wait({looking})

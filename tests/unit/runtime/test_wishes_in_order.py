@@ -13,14 +13,15 @@ from kit.lives import Life
 from kit.owners import FollowedTurn
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
+from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
 from parley.errors import OwnerSilent, QuestionIsSettled
-from parley.ports.store import Head
+from parley.ports.store import Head, Lease
 from parley.runtime.conversation import Conversation
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
-from parley.wire.ids import ConversationId, Seq
+from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import NOT_MINE, AnswerQuestion, Submitted
+from parley.wire.peers import NOT_MINE, NOT_WRITTEN, AnswerQuestion, Submitted
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 
@@ -39,6 +40,17 @@ class LastFirst(SlowStore):
             self.looking.append(told)
             await told
         return await super().head(conversation_id)
+
+
+class SlowToGive(SlowStore):
+    """While it `is_held`, nobody gets to know who has a conversation."""
+
+    is_held = False
+
+    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+        if self.is_held:
+            await asyncio.Event().wait()
+        return await super().acquire(conversation_id, address=address)
 
 
 def said(conversation: Conversation) -> list[str]:
@@ -141,12 +153,30 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
             two.second.send(two.here, "say two"),
             two.here.rename("Foxes"),
         )
-        await two.owner.asked(4)
-        for _ in range(4):
+        for number in (2, 4):
+            await two.owner.asked(number)
+            two.owner.answers()
             two.owner.answers()
         await wishes
 
     assert two.owner.passed_on == ["say one", "interrupt", "say two", "title"]
+
+
+async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind_it(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        wishes = asyncio.gather(two.here.interrupt_wherever(), two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        await begun()
+        two.here.sharing.follow_no_more()  # as of one that was stopped, and has it before it
+        await two.owner.asked(2)
+        await begun()
+        two.owner.waiting.pop(0)
+        two.owner.answers()
+        await two.owner.asked(3)
+        two.owner.answers()
+        await wishes
+
+    assert two.owner.passed_on == ["interrupt", "interrupt", "say one"]
 
 
 async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_takes_long(home: str) -> None:
@@ -215,6 +245,62 @@ async def test_an_ending_server_does_not_wait_for_one_that_does_not_answer(
                 await sending
 
 
+async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_ends(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        two.owner.is_silent = True
+        two.here.sharing.follow_no_more()  # as of one that was stopped, and has it before it
+        await two.owner.asked(2)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await two.second.conversations.stop()
+            with pytest.raises(OwnerSilent):
+                await sending
+
+
+async def test_nor_is_what_waits_behind_others_to_be_done_here(home: str) -> None:
+    store = SlowToGive()
+    async with FollowedTurn(home, store) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        store.is_held = True
+        before = asyncio.create_task(two.here.here.append(Renamed(title="Foxes")))
+        await begun()
+        two.here.sharing.follow_no_more()
+        await begun()
+        stopping = asyncio.create_task(two.second.conversations.stop())
+        await begun()
+        before.cancel()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stopping
+            with pytest.raises(OwnerSilent):
+                await sending
+
+
+async def test_a_turn_there_is_over_when_another_has_taken_a_message(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        turns: list[Any] = []
+        for number in (1, 2):
+            sending = asyncio.create_task(two.second.send(two.here, f"say {number}"))
+            await two.owner.asked(number)
+            first = Seq(two.here.log.durable + number)  # nothing of it is told yet
+            two.owner.answers(Submitted(event_id=EventId(str(number)), first=first))
+            turns.append((await sending).turn)
+
+        assert [turn.work.done() for turn in turns] == [True, False]
+
+
+async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_longer(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        sending = asyncio.create_task(two.second.send(two.here, "say one"))
+        await two.owner.asked(1)
+        sending.cancel()
+        await asyncio.wait({sending})
+        two.owner.refuses(NOT_MINE, "not mine")
+
+        assert not two.here.sharing.is_elsewhere
+
+
 @pytest.mark.parametrize("decision", ["approved", "denied"])
 async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, decision: Any) -> None:
     async with FollowedTurn(home) as two:
@@ -229,6 +315,33 @@ async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, deci
         two.first.go_on.set()
 
     assert isinstance(outcome, type(None) if decision == "approved" else QuestionIsSettled)
+
+
+async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        answering = two.here.questions.insist(two.question, "approved", by="client")
+        await two.owner.asked(1)
+        two.owner.refuses(NOT_WRITTEN, "No space left on device")
+        await begun()
+        await pass_time(two.second, 2)
+        await two.owner.asked(2)
+        two.owner.answers()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await answering
+
+
+async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FollowedTurn(home) as two:
+        with monkeypatch.context() as impatient:
+            impatient.setattr("parley.runtime.sharing.PATIENCE_SECONDS", 0.0)
+            answering = two.here.questions.insist(two.question, "approved", by="client")
+            await begun()
+        assert two.owner.passed_on == []
+        await pass_time(two.second, 2)
+        await two.owner.asked(1)
+        two.owner.answers()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await answering
 
 
 async def test_whoever_reads_what_came_of_a_wish_that_took_long_hears_of_what_others_write(home: str) -> None:

@@ -12,12 +12,13 @@ from msgspec import Struct
 from kit.requests import request
 from kit.room import Room
 from kit.running import PATIENCE_SECONDS
+from kit.stores import DISK_FULL, SlowStore
 from parley.conversation.state import Phase
 from parley.server.peering import serve_peer
 from parley.wire.framing import Overlong
 from parley.wire.ids import Seq
 from parley.wire.jsonrpc import encode
-from parley.wire.peers import NOT_MINE, Follow, InterruptTurn, RenameConversation
+from parley.wire.peers import NOT_MINE, NOT_WRITTEN, Follow, InterruptTurn, RenameConversation
 
 
 class Peer:
@@ -53,10 +54,14 @@ class Peer:
 
     async def is_told(self, method: str, wish: Struct) -> int | None:
         """The code with which a wish is refused, if it is."""
+        error = await self.error_of(method, wish)
+        return error["code"] if error else None
+
+    async def error_of(self, method: str, wish: Struct) -> Any:
         self._take(encode(request(1, method, wish)))
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await self._answers.get()
-        return answer["error"]["code"] if "error" in answer else None
+        return answer.get("error")
 
 
 async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_followed_anew(home: str) -> None:
@@ -79,3 +84,24 @@ async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_f
 
     assert told == [None, None, NOT_MINE, NOT_MINE, None, None]
     assert phase is Phase.ASKING
+
+
+async def test_whoever_wishes_for_something_is_told_that_it_cannot_be_written_down_for_now(home: str) -> None:
+    peer, store = Peer(), SlowStore()
+    async with Room(home, store=store) as room, asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve_peer(peer, room.host))
+        conversation = await room.asking(await room.guest())
+        follow = Follow(conversation_id=conversation.id, after=Seq(0))
+        rename = RenameConversation(conversation_id=conversation.id, title="Foxes")
+        await peer.is_told(follow.METHOD, follow)
+        store.slow = True
+        asking = asyncio.create_task(peer.error_of(rename.METHOD, rename))
+        await store.until_waiting()
+        await store.fail()
+        error = await asking
+        store.slow = False
+        again = await peer.error_of(rename.METHOD, rename)
+        peer.leave()
+
+    assert error == {"code": NOT_WRITTEN, "message": DISK_FULL}
+    assert again is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from typing import Final, NamedTuple
 
 from parley.errors import OwnedElsewhere, UnknownConversation, Unreadable
@@ -51,10 +52,21 @@ async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
     for listed in unneeded.conversations:
         with suppress(OwnedElsewhere, UnknownConversation):
             lease = await store.acquire(listed.conversation_id, address="")
-            head = await store.head(listed.conversation_id)
-            if head.archived and head.summary == listed.summary:
+            if await _is_as_before(store, listed):
                 await store.delete(lease)
                 removed += 1
             else:
                 await store.release(lease)
     return Removed(removed, await store.tidy())
+
+
+async def _is_as_before(store: SqliteStore, listed: Listed) -> bool:
+    """Whether it is archived, and nothing has happened in it."""
+    try:
+        head = await store.head(listed.conversation_id)
+    except Unreadable:  # the list has all that can be said of it
+        archived = await store.expired(archived_before=inf)
+        return any(
+            (one.conversation_id, one.summary) == (listed.conversation_id, listed.summary) for one in archived
+        )
+    return head.archived and head.summary == listed.summary
