@@ -165,7 +165,7 @@ class SqliteStore:
         cleared.add_done_callback(lambda _: opened.owners.free(held.row))
         try:
             await asyncio.shield(cleared)
-        except StoreFailed:
+        except StoreError:
             pass  # its lock is free, which is what counts
 
     def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:

@@ -18,7 +18,7 @@ import pytest
 from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
 from kit.running import PATIENCE_SECONDS
 from parley.conversation.log import Entry
-from parley.errors import StoreFailed, UnknownConversation
+from parley.errors import BadHome, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, StateName
 from parley.stores.copying import copy_to
 from parley.stores.locks import owners_of
@@ -192,6 +192,23 @@ async def test_whoever_writes_that_a_turn_is_over_has_nothing_to_write_when_givi
 
     assert named == [True, False, True, False]
     assert before == after
+
+
+async def test_a_lease_is_given_back_also_where_nothing_can_be_written_any_more(
+    store: SqliteStore, home: Path
+) -> None:
+    await store.create(FIRST, [], summary())
+    lease = await store.acquire(FIRST, address="here")
+    with closing(sqlite3.connect(home / "parley.db")) as newer:
+        newer.execute("PRAGMA user_version = 999")
+    with pytest.raises(BadHome):
+        await store.append(lease, [said(1, "text")], summary())
+    await store.release(lease)
+
+    other = owners_of(str(home))
+    is_taken = other.taken(1)
+    other.close()
+    assert not is_taken
 
 
 async def test_a_copy_holds_what_was_there_when_it_was_made(store: SqliteStore, tmp_path: Path) -> None:
