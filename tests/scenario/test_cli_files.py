@@ -71,7 +71,7 @@ TALK: Sequence[Happened] = (
     model_asked(),
     agent_message("Seen."),
     task_complete("Seen."),
-    turn_ended("done", "Seen."),
+    turn_ended(),
 )
 
 

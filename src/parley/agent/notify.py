@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from parley.conversation.records import TurnEnded
 from parley.wire.ids import EventId
 
 __all__ = ["run_notify_program"]
@@ -28,9 +27,11 @@ class _Argument(
     last_assistant_message: str | None
 
 
-def run_notify_program(program: Sequence[str], event_id: EventId, inputs: Sequence[str], ended: TurnEnded) -> None:
+def run_notify_program(
+    program: Sequence[str], event_id: EventId, inputs: Sequence[str], last_text: str | None
+) -> None:
     """Start the program. That it cannot be started is logged; the turn is over anyway."""
-    argument = _Argument(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=ended.message)
+    argument = _Argument(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)
     argv = (*program, msgspec.json.encode(argument).decode())
     try:
         process = subprocess.Popen(

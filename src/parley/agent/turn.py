@@ -120,7 +120,7 @@ async def run_turn(
             cost = estimated_cost(request, response.items, settings.limits)
         said = *response.ended, *(ModelSaid(item=item) for item in response.items), *cost
         if not response.calls and not transcript.history.waiting:  # a turn does not end while input waits
-            ended = TurnEnded(why="done", message=last_message)
+            ended = TurnEnded(why="done")
             await transcript.append(*said, TaskComplete(last_agent_message=last_message), ended)
             return ended
         await transcript.append(*said)

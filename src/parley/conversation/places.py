@@ -1,4 +1,5 @@
-"""Where things stand in a log: a message, the end of the turn that took it, and the title given since."""
+"""Where things stand in a log: a message, the end of the turn that took it, what came of it, and the title given
+since."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from msgspec.structs import replace
 from parley.conversation.log import Entry
 from parley.conversation.records import Renamed, TurnEnded, record_type
 from parley.errors import TurnIsRunning, UnknownMessage
-from parley.wire.events import UserMessage, event_type
+from parley.wire.events import TaskComplete, UserMessage, event_type
 from parley.wire.ids import MessageId, Seq
 
-__all__ = ["place_of", "up_to"]
+__all__ = ["last_text", "place_of", "up_to"]
 
 _SAID: Final = event_type(UserMessage)
+_COMPLETE: Final = event_type(TaskComplete)
 _ENDED: Final = record_type(TurnEnded)
 _RENAMED: Final = record_type(Renamed)
 
@@ -27,6 +29,7 @@ class _Named(Struct):
 
 
 _named: Final = msgspec.json.Decoder(_Named)
+_completed: Final = msgspec.json.Decoder(TaskComplete)
 
 
 def place_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
@@ -39,6 +42,14 @@ def place_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
         if _is_said(entry) and _named.decode(entry.encoded).message_id == message_id:
             return entry.seq
     raise UnknownMessage
+
+
+def last_text(entries: Sequence[Entry], *, up_to: Seq) -> str | None:
+    """What came of the last turn that was completed by then."""
+    for entry in (entries[place - 1] for place in range(up_to, 0, -1)):
+        if entry.is_event and entry.type == _COMPLETE:
+            return _completed.decode(entry.encoded).last_agent_message
+    return None
 
 
 def up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Sequence[Entry]:

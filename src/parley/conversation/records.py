@@ -216,8 +216,9 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     """The one way a turn ends."""
 
     why: Why
-    message: str | None
-    """The last text of the assistant, or why there is none."""
+    message: str | None = None
+    """What was said of it, where it was cut short or failed. What came of one that is done stands right in front of
+    this, in `task_complete`."""
 
 
 Record = (

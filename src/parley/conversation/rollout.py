@@ -251,8 +251,7 @@ class Retelling:
             return []
         self._in_turn = False
         if self._ends_in_text and not self._unanswered:
-            ended = TurnEnded(why="done", message=self._last_text)
-            return [TaskComplete(last_agent_message=self._last_text), ended]
+            return [TaskComplete(last_agent_message=self._last_text), TurnEnded(why="done")]
         outputs = [CallOutput(call_id=call_id, output=ABORTED) for call_id in self._unanswered]
         self._unanswered.clear()
         return [*outputs, ErrorEvent(message=UNFINISHED), TurnEnded(why="interrupted", message=UNFINISHED)]

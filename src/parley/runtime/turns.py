@@ -16,6 +16,7 @@ from parley.agent.notify import run_notify_program
 from parley.agent.turn import run_turn
 from parley.config.types import Approvals, Settings
 from parley.conversation.log import Happened
+from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
 from parley.errors import ConfigError, Fenced, StoreFailed
@@ -264,7 +265,8 @@ class Turns:
     def _notify(self, turn: OurTurn, ended: TurnEnded) -> None:
         if ended.why == "done" and turn.settings is not None and turn.settings.notify:
             inputs = tuple(self._book.folds.state.inputs.values())
-            run_notify_program(turn.settings.notify, turn.event_id, inputs, ended)
+            said = last_text(self._book.log.entries, up_to=self._book.log.last)
+            run_notify_program(turn.settings.notify, turn.event_id, inputs, said)
 
     async def _write_end_of(self, turn: OurTurn) -> None:
         """If it has none by now: where it could not be written down, whoever wants to go on tries again."""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.conversation.log import Cursor, Entry
+from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, TurnStarted, record_type
 from parley.errors import StoreFailed
 from parley.runtime.conversation import Conversation
@@ -91,7 +92,10 @@ class TurnCall:
         if entry.type == _STARTED:
             self._voice.change_event_id(msgspec.json.decode(entry.encoded, type=TurnStarted).event_id)
         elif entry.type == _ENDED:
-            self._end(msgspec.json.decode(entry.encoded, type=TurnEnded))
+            ended = msgspec.json.decode(entry.encoded, type=TurnEnded)
+            is_done = ended.why == "done"
+            said = last_text(self._conversation.log.entries, up_to=entry.seq) if is_done else ended.message
+            self._end(said or "", is_done=is_done)
         elif entry.is_event and entry.type not in self._voice.hidden:
             self._report(entry.type)
 
@@ -100,27 +104,25 @@ class TurnCall:
         it: the call is answered all the same."""
         if work.cancelled():
             if turn.is_left and self._call.host.conversations.closing:
-                self._end(TurnEnded(why="stopped", message=ENDINGS["stopped"]))
+                self._end(ENDINGS["stopped"], is_done=False)
         elif isinstance(error := work.exception(), StoreFailed):
-            self._end(TurnEnded(why="failed", message=str(error)))
+            self._end(str(error), is_done=False)
 
-    def _end(self, ended: TurnEnded) -> None:
+    def _end(self, text: str, *, is_done: bool) -> None:
         if self._call.call.answered:
             return
         assert self._reader is not None
         self._call.session.detach(self._conversation, self._reader)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        text = ended.message or ""
         structured: CodexResult | UnsetType = UNSET
         if self._call.session.full:
             structured = CodexResult(session_id=self._conversation.id, message=text)
-        failed = ended.why != "done"
         self._call.answer(
             CallToolResult(
-                error=text if failed else UNSET,
+                error=UNSET if is_done else text,
                 content=(TextContent(text=text),),
-                is_error=True if failed else UNSET,
+                is_error=UNSET if is_done else True,
                 structured_content=structured,
             )
         )

@@ -176,7 +176,7 @@ async def test_nobody_is_asked_by_a_turn_that_ends_with_its_last_call_or_token()
     limits = Limits(turn_calls=2, turn_tokens=16, conversation_tokens=30)
     ended = await turn_of(notebook, Says(2, usage=cost), somebody, limits)
 
-    assert (ended, somebody.asked) == (turn_ended("done", "Done"), [])
+    assert (ended, somebody.asked) == (turn_ended(), [])
     assert notebook.spending.turn_tokens == 30
 
 
@@ -218,7 +218,7 @@ async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits)
         agent_message("Done"),
         model_said(message("Done")),
         task_complete("Done"),
-        turn_ended("done", "Done"),
+        turn_ended(),
     ]
 
 

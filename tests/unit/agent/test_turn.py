@@ -146,7 +146,7 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
         agent_message("Bye"),
         model_said(message("Bye")),
         task_complete("Bye"),
-        turn_ended("done", "Bye"),
+        turn_ended(),
     ]
     assert model.closed == 2
 
@@ -181,7 +181,7 @@ async def test_every_request_of_a_turn_has_its_own_retries() -> None:
     )
     await turn_of(notebook, model, clock)
 
-    assert notebook.happened[-1] == turn_ended("done", "Bye")
+    assert notebook.happened[-1] == turn_ended()
     assert len(clock.seconds) == 3
     assert all(seconds <= 0.22 for seconds in clock.seconds)
 
@@ -210,7 +210,7 @@ async def test_a_broken_reply_leaves_no_item_behind() -> None:
         agent_message("whole"),
         model_said(message("whole")),
         task_complete("whole"),
-        turn_ended("done", "whole"),
+        turn_ended(),
     ]
     assert notebook.log.open == {}
     assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
@@ -226,7 +226,7 @@ async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answ
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.happened[-2:] == [task_complete("Well?"), turn_ended("done", "Well?")]
+    assert notebook.happened[-2:] == [task_complete("Well?"), turn_ended()]
     assert notebook.history.waiting == []
 
 
@@ -239,7 +239,7 @@ async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
         agent_message("Hello"),
         model_said(message("Hello")),
         task_complete("Hello"),
-        turn_ended("done", "Hello"),
+        turn_ended(),
     ]
 
 
@@ -285,7 +285,7 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
         agent_message("Done"),
         model_said(message("Done")),
         task_complete("Done"),
-        turn_ended("done", "Done"),
+        turn_ended(),
     ]
 
 
@@ -302,7 +302,7 @@ async def test_what_ends_with_the_response_is_written_down_with_it_in_one_piece(
     assert [entry.happened for entry in notebook.did if isinstance(entry, Appended)] == [
         (model_asked(),),
         (agent_reasoning("hm"),),
-        (agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended("done", "Bye")),
+        (agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended()),
     ]
 
 
@@ -331,7 +331,7 @@ async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
         model_said(message("One")),
         model_said(message("Two")),
         task_complete("Two"),
-        turn_ended("done", "Two"),
+        turn_ended(),
     ]
 
 

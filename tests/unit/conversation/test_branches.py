@@ -32,7 +32,7 @@ def turn(number: int, *, parent: str | None = None, also: tuple[Happened, ...] =
         model_asked(),
         model_said(message(f"a{number}")),
         task_complete(f"a{number}"),
-        turn_ended("done", f"a{number}"),
+        turn_ended(),
     ]
 
 

@@ -44,7 +44,7 @@ ONE_TURN: Sequence[Happened] = (
     call_output("c", "seven files"),
     agent_message("Done"),
     task_complete("Done"),
-    turn_ended("done", "Done"),
+    turn_ended(),
 )
 
 

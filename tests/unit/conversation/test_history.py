@@ -48,7 +48,7 @@ def test_input_comes_first_and_then_what_the_model_said() -> None:
         model_said(message("Hello")),
         token_count(input_tokens=1, output_tokens=1),
         task_complete("Hello"),
-        turn_ended("done", "Hello"),
+        turn_ended(),
     ) == [asked("greet me"), opaque(), message("Hello")]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kit.events import agent_message, user_message
+from kit.events import agent_message, task_complete, user_message
 from kit.records import renamed, settings_chosen, turn_ended, turn_started
 from parley.conversation.log import Entry, Log
-from parley.conversation.places import place_of, up_to
+from parley.conversation.places import last_text, place_of, up_to
 from parley.errors import TurnIsRunning, UnknownMessage
 from parley.wire.ids import MessageId, Seq
 
@@ -66,3 +66,18 @@ def test_a_turn_that_has_not_ended_has_no_end() -> None:
     for named in (B, None):
         with pytest.raises(TurnIsRunning):
             up_to(entries, named)
+
+
+def test_what_came_of_a_turn_is_found_also_when_another_has_ended_since() -> None:
+    log = Log()
+    first = turn_started("1"), task_complete("One"), turn_ended()
+    second = turn_started("2"), agent_message("Two"), task_complete("Two"), turn_ended()
+    log.append((settings_chosen(), *first, *second, turn_started("3"), agent_message("Three")), at=1.0)
+
+    assert [last_text(log.entries, up_to=Seq(place)) for place in (2, 4, 7, 8, log.last)] == [
+        None,
+        "One",
+        "Two",
+        "Two",
+        "Two",
+    ]

@@ -29,7 +29,7 @@ from parley.conversation.records import CallItem, OpaqueItem, TurnEnded
 from parley.conversation.rollout import UNFINISHED, Retelling, read_session
 from parley.conversation.state import Phase
 from parley.errors import BadFile
-from parley.wire.events import EventBase, UserMessage
+from parley.wire.events import EventBase, TaskComplete, UserMessage
 from parley.wire.ids import CallId
 from parley.wire.items import ImageItem
 
@@ -84,7 +84,7 @@ def test_a_session_with_a_command_becomes_a_turn_with_all_that_a_turn_has() -> N
         agent_message("Done"),
         model_said(message("Done")),
         task_complete("Done"),
-        turn_ended("done", "Done"),
+        turn_ended(),
     ]
     assert left_out == 0
 
@@ -172,7 +172,7 @@ def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
     ]
     assert [one for one in happened if isinstance(one, TurnEnded)] == [
         turn_ended("interrupted", UNFINISHED),
-        turn_ended("done", "Yes"),
+        turn_ended(),
     ]
     assert error(UNFINISHED) in happened
 
@@ -187,7 +187,7 @@ def test_a_message_that_nobody_answered_stays_in_the_history() -> None:
 def test_what_the_model_said_before_the_user_did_is_a_turn_of_its_own() -> None:
     happened, _ = retold(rollout(assistant("Hello"), user("go"), assistant("Done")))
 
-    assert [one.message for one in happened if isinstance(one, TurnEnded)] == ["Hello", "Done"]
+    assert [one.last_agent_message for one in happened if isinstance(one, TaskComplete)] == ["Hello", "Done"]
 
 
 @pytest.mark.parametrize(

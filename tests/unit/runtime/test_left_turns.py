@@ -160,7 +160,7 @@ async def test_a_turn_that_ran_is_ended_once_and_its_call_has_an_output(
 
         await second.send(found, "say Hello")
         await second.until(found, Phase.IDLE)
-        assert last(found, "turn_ended") == {"record": "turn_ended", "why": "done", "message": "Hello"}
+        assert last(found, "turn_ended") == {"record": "turn_ended", "why": "done", "message": None}
 
 
 async def test_whoever_lists_conversations_finds_none_that_runs_nowhere(home: str) -> None:
