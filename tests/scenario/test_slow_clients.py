@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -326,6 +327,26 @@ async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_i
         assert events[-1] == {"type": "error", "message": "Turn interrupted: the server was stopped"}
         assert {"type": "agent_message", "message": text} in events
         assert messages[-1]["params"]["reason"] == "Server is shutting down"
+
+
+async def test_a_call_that_is_read_late_is_answered_with_what_came_of_its_own_turn(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    text = long_text(4 * MEGABYTE)
+    async with SlowClient(scripted_model, home=tmp_path) as slow, speaking(scripted_model, home=tmp_path) as other:
+        scripted_model.says(HOLD, Pieces(text, SIZE))
+        call = slow.call("codex", prompt="go", cwd=str(slow.work))
+        (*_, configured) = await slow.until_method("session_configured")
+        conversation = configured["params"]["msg"]["session_id"]
+        await other.open_stream(conversation)
+        await scripted_model.holding()
+        scripted_model.release()
+        await other.until_method("task_complete")
+        await other.say(conversation, "again")
+        await other.until_method("task_complete")
+        *_, answer = await slow.until_answer(call)
+
+        assert answer["result"]["content"][0]["text"] == text
 
 
 # --- the long version ------------------------------------------------------------------
