@@ -136,7 +136,7 @@ class Conversation:
             or self.sharing.is_catching_up
             or self.is_watched
             or not self.sharing.line.is_empty
-            or self._writing.line.locked()
+            or self._writing.lock.locked()
             or self.tool_servers.is_starting
         )
 
@@ -328,7 +328,7 @@ class Conversation:
         """
         with self.sharing.line.place() as place:
             await place.begin()
-            async with self._writing.line:
+            async with self._writing.lock:
                 await self.sharing.open_between_turns()
                 if self.state.phase is not Phase.IDLE:
                     await self._rest()
@@ -354,7 +354,7 @@ class Conversation:
         self.book.wake()
         self.tool_servers.stop_waiting()
         await self.sharing.stop()
-        async with self._writing.line:
+        async with self._writing.lock:
             self._turns.stop()  # a message that was being taken has begun its turn by now
         await self.tool_servers.begun()
         await self._turns.last_is_over()

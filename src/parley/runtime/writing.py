@@ -17,11 +17,11 @@ class Writing:
         """`get_ready` takes the right to write, and `rest` gives it back where no turn needs it."""
         self._get_ready, self._rest = get_ready, rest
         self._resting: asyncio.Task[None] | None = None
-        self.line = asyncio.Lock()
+        self.lock = asyncio.Lock()
         """Messages are taken in the order in which they came, also where one has to wait."""
 
     async def __aenter__(self) -> None:
-        await self.line.acquire()
+        await self.lock.acquire()
         try:
             await self._get_ready()
         except BaseException:
@@ -35,7 +35,7 @@ class Writing:
         try:
             await self._rest()
         finally:
-            self.line.release()
+            self.lock.release()
 
     def rest_soon(self) -> None:
         """When it is nobody else's turn, give the right to write back."""
@@ -47,5 +47,5 @@ class Writing:
             await asyncio.wait({self._resting})
 
     async def _rest_in_line(self) -> None:
-        async with self.line:
+        async with self.lock:
             await self._rest()
