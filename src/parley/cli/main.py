@@ -33,6 +33,9 @@ options:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code: that of the subcommand, or 2 for a line that makes no sense."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.platform == "win32" and arguments and not arguments[0].startswith("-"):
+        print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
+        return 1
     match arguments:
         case ["mcp", *rest]:
             from parley.cli.mcp import run_mcp
