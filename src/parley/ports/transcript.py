@@ -28,7 +28,8 @@ class Transcript(Protocol):
         ...
 
     def note(self, happened: Happened) -> None:
-        """It has happened from here on, and is written down in front of what is appended next.
+        """It has happened from here on, and is written down in front of what is appended next. If that cannot be
+        written down, it has happened all the same.
 
         For what says nothing by itself: if nothing is appended any more, it has not happened.
         """

@@ -418,17 +418,21 @@ async def test_what_is_noted_is_true_at_once_and_written_down_in_front_of_what_c
     assert (heard(book), len(book.history.waiting)) == (1, 1)
 
 
-async def test_what_was_noted_has_not_happened_where_it_could_not_be_written_down() -> None:
+async def test_what_was_noted_is_still_true_where_what_came_next_could_not_be_written_down() -> None:
     store = SlowStore()
     book = await written_book(store)
     book.note(model_asked())
-    writing = asyncio.create_task(book.append(agent_message("Hello")))
+    writing = asyncio.create_task(book.append(renamed("Foxes")))
     await store.until_waiting()
     await store.fail()
     with pytest.raises(StoreFailed):
         await writing
 
-    assert (heard(book), book.log.last) == (0, 4)
+    assert (heard(book), book.log.last) == (1, 4)
+
+    store.slow = False
+    await book.append(agent_message("Hello"))
+    assert [entry.type for entry in book.log.entries[4:]] == ["model_asked", "agent_message"]
 
 
 async def test_what_is_noted_stays_when_something_before_it_could_not_be_written_down() -> None:
