@@ -244,9 +244,17 @@ class Book:
             written.add_done_callback(finish)
         return written
 
-    def note(self, happened: Happened) -> None:
-        """It has happened from here on, and is written down in front of what is written next, or, where that fails,
-        of what comes then."""
+    async def note(self, happened: Happened) -> None:
+        """It has happened, and is written down in front of what is written next, or, where that fails, of what
+        comes then. Where something is on its way to disk, it is written down behind that.
+
+        Raises:
+            StoreFailed: what is before it cannot be written down; it has not happened.
+            Fenced: another process has taken over.
+        """
+        if self._lease is None or not self.log.is_durable:
+            await self.append(happened)
+            return
         self._apply_noted(happened)
         self._noted.append(happened)
 
