@@ -20,7 +20,8 @@ __all__ = ["AT_ONCE", "Batch", "pieces", "places", "values", "write_all"]
 T = TypeVar("T")
 
 SHORTEST: Final = 4096
-"""Bytes; in what is shorter nothing is worth being kept apart."""
+"""Bytes; in what is shorter nothing is worth being kept apart. What is longer is written by itself: a statement
+that is remembered keeps what it wrote last, and there is one for each number of rows."""
 
 AT_ONCE: Final = 32
 """Rows in one statement: few enough for a statement for each number of them to be remembered."""
@@ -67,14 +68,20 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
     """Write these, each with the row of its conversation."""
     entries = [(row, *packed) for row, batch in batches for packed in batch.packed]
     cuts = [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]
-    _insert(db, "INSERT INTO entries", entries)
-    _insert(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
+    _insert(db, "INSERT INTO entries", [one for one in entries if len(one[-1]) < SHORTEST])
+    _insert_long(db, "INSERT INTO entries", [one for one in entries if len(one[-1]) >= SHORTEST])
+    _insert_long(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
     _insert(db, "INSERT INTO cuts", [(row, seq, one.offset, one.blob.hash) for row, seq, one in cuts])
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
     for some in pieces(rows):
         db.execute(f"{into} {values(len(some), len(some[0]))}", tuple(chain.from_iterable(some)))
+
+
+def _insert_long(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    if rows:
+        db.executemany(f"{into} {values(1, len(rows[0]))}", rows)
 
 
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
