@@ -111,3 +111,28 @@ async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open_an
         types = [event["type"] for event in events_of(rest)]
         assert [types.count(kind) for kind in ("approval_settled", "exec_command_end")] == [1, 1]
         assert (client.work / "ran").read_text() == "once\n"
+
+
+@pytest.mark.promises("keeping.full")
+async def test_what_is_refused_while_the_model_answers_does_not_have_it_asked_again(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    raw = LimitedFiles(scripted_model, home=tmp_path / "home")
+    async with raw:
+        client = await begin(raw)
+        scripted_model.says("Never ", HOLD, "mind.")
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "Go.")
+        await scripted_model.holding()
+        raw.fill()
+        renaming = client.call("conversationRename", conversation_id=conversation, title="Never")
+        refused = await client.value_behind(renaming)
+        raw.make_room()
+        scripted_model.says("Again.")
+        scripted_model.release()
+        answered = await client.until_method("task_complete")
+
+        assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
+        assert events_of(answered)[-2:] == [agent_message("Never mind."), task_complete("Never mind.")]
+        assert len(scripted_model.requests) == 1

@@ -85,7 +85,7 @@ class Notebook:
     async def append(self, *happened: Happened) -> None:
         self.write(*happened)
 
-    def note(self, happened: Happened) -> None:
+    async def note(self, happened: Happened) -> None:
         self.write(happened)
 
     def extend(self, kind: ItemKind, text: str) -> None:

@@ -88,7 +88,7 @@ async def run_turn(
         request: ModelRequest | None = None
         try:
             await make_room(transcript, model, hands.specs(), settings, clock, meter)
-            transcript.note(ModelAsked())
+            await transcript.note(ModelAsked())
             request = request_for(settings, transcript.history.items, hands.specs())
             await ask_patiently(
                 partial(_listen, transcript, model, request, response, settings),

@@ -50,6 +50,8 @@ class Book:
         self._waiting: list[asyncio.Future[None]] = []
         self._noted: list[Happened] = []
         """What is true already, and stands in no log yet."""
+        self._noted_before: list[tuple[Seq, Happened]] = []
+        """What was, and stands in what is being written, with its position: that may be taken back."""
         self._set_back = 0
         """How often something could not be written."""
         self._reading_on = asyncio.Lock()
@@ -143,6 +145,7 @@ class Book:
     async def close(self) -> None:
         """Give the right to write back."""
         lease, self._lease = self._lease, None
+        self._noted_before.clear()
         if self._noted:
             self._noted.clear()
             self._go_back(self.log.last)
@@ -223,6 +226,7 @@ class Book:
         except ValueError:
             self._go_back(before)
             raise
+        self._noted_before += zip((entry.seq for entry in entries), self._noted, strict=False)
         self._noted.clear()
         for reader in self._readers:
             reader.appended(entries[0].seq)
@@ -240,8 +244,17 @@ class Book:
             written.add_done_callback(finish)
         return written
 
-    def note(self, happened: Happened) -> None:
-        """It has happened from here on, and is written down in front of what is written next."""
+    async def note(self, happened: Happened) -> None:
+        """It has happened, and is written down in front of what is written next, or, where that fails, of what
+        comes then. Where something is on its way to disk, it is written down behind that.
+
+        Raises:
+            StoreFailed: what is before it cannot be written down; it has not happened.
+            Fenced: another process has taken over.
+        """
+        if self._lease is None or not self.log.is_durable:
+            await self.append(happened)
+            return
         self._apply_noted(happened)
         self._noted.append(happened)
 
@@ -265,6 +278,7 @@ class Book:
             self._take_back(error)
             return
         self.log.durable, self.phase = last, phase
+        self._noted_before = [one for one in self._noted_before if one[0] > last]
         if shown is not None:
             shown()
         self._show()
@@ -272,6 +286,8 @@ class Book:
     def _take_back(self, error: BaseException) -> None:
         log.error("%s: %s", self.id, error)
         self._set_back += 1
+        self._noted[:0] = [one for _, one in self._noted_before]
+        self._noted_before.clear()
         if isinstance(error, Fenced):
             self._noted.clear()
         self._go_back(self.log.durable)

@@ -25,6 +25,10 @@ SHORTEST: Final = 4096
 AT_ONCE: Final = 32
 """Rows in one statement: few enough for a statement for each number of them to be remembered."""
 
+BYTES_AT_ONCE: Final = 64 * 1024
+LONG: Final = BYTES_AT_ONCE // 4
+"""What is as long is written by itself. A statement that is remembered keeps what it wrote last."""
+
 _ROW_BYTES: Final = 64
 """What a row takes besides its body, about."""
 
@@ -73,8 +77,23 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    for some in pieces(rows):
+    """What is long in them, if anything, comes last."""
+    if long := [row for row in rows if len(row[-1]) >= LONG]:
+        db.executemany(f"{into} {values(1, len(long[0]))}", long)
+    for some in _light_pieces([row for row in rows if len(row[-1]) < LONG]):
         db.execute(f"{into} {values(len(some), len(some[0]))}", tuple(chain.from_iterable(some)))
+
+
+def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """As `pieces`; none of them holds very much."""
+    for some in pieces(rows):
+        begin = size = 0
+        for place, row in enumerate(some):
+            size += len(row[-1])
+            if size > BYTES_AT_ONCE:
+                yield some[begin:place]
+                begin, size = place, len(row[-1])
+        yield some[begin:]
 
 
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -297,7 +297,7 @@ def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int]
         f"SELECT row, id, archived, {_SUMMARY_READ} FROM conversations WHERE {where}"
         " ORDER BY updated_at DESC, id DESC LIMIT ?",
         values,
-    )
+    ).fetchall()
     return [
         Listed(
             conversation_id=ConversationId(conversation_id),

@@ -41,7 +41,7 @@ def remove_unused(db: Connection) -> Freed:
 
 def left_empty(db: Connection, taken: Callable[[int], bool]) -> int:
     """Bytes that `shrink` would give back once the rest of what was deleted is removed, about."""
-    deleted = [row for (row,) in db.execute("SELECT row FROM removed") if not taken(row)]
+    deleted = [row for (row,) in db.execute("SELECT row FROM removed").fetchall() if not taken(row)]
     entries = "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE row = ?"
     (page_size,) = db.execute("PRAGMA page_size").fetchone()
     size: int = _empty_pages(db) * page_size

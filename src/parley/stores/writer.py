@@ -75,7 +75,10 @@ class Writer:
         self._waking = False
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
-        self._doing: Sequence[_Job] = ()
+        self._deciding = threading.Lock()
+        """Held for moments, by whoever moves jobs on."""
+        self._waiting: Sequence[_Job] = ()
+        """What the thread has taken and not begun. What it has begun, only it can say what came of."""
         self._given_up = False
         self._closing = False
         self._grown = 0
@@ -115,7 +118,7 @@ class Writer:
         self._grown = CHECKPOINT_BYTES
 
     async def close(self) -> None:
-        """Finish everything that was submitted; fail what cannot be done, at once where the caller is cancelled."""
+        """Finish all that was submitted; fail what cannot be begun, at once where the caller is cancelled."""
         if not self._closing:
             self._closing = True
             self._more.put(None)
@@ -128,10 +131,12 @@ class Writer:
                 self._give_up()
 
     def _give_up(self) -> None:
-        """Another process has the lock and does not let go. The thread ends when it gets it, and writes nothing."""
-        self._given_up = True
-        undone = [*self._doing, *self._jobs]
-        self._jobs.clear()
+        """Another process has the lock and does not let go. The thread begins nothing any more, and ends when it
+        gets it."""
+        with self._deciding:
+            self._given_up = True
+            undone = [*self._waiting, *self._jobs]
+            self._jobs.clear()
         why = StoreFailed("another process has held the write lock until the store was closed")
         _settle((job.future, None, why) for job in undone)
 
@@ -139,9 +144,7 @@ class Writer:
 
     def _run(self) -> None:
         while not self._given_up and (jobs := self._taken()):
-            self._doing = jobs
             self._do(jobs)
-            self._doing = ()
         try:
             if self.opened is not None:
                 self.opened.close()
@@ -163,11 +166,19 @@ class Writer:
             closing = self._closing
         jobs: list[_Job] = []
         rows = 0
-        while self._jobs and rows < PAGE:
-            job = self._jobs.popleft()
-            jobs.append(job)
-            rows += 1 if job.batch is None else job.batch.rows + 1
+        with self._deciding:
+            while self._jobs and rows < PAGE:
+                job = self._jobs.popleft()
+                jobs.append(job)
+                rows += 1 if job.batch is None else job.batch.rows + 1
+            self._waiting = jobs
         return jobs
+
+    def _begins(self) -> bool:
+        """Whether what was taken is still to be done."""
+        with self._deciding:
+            self._waiting = ()
+            return not self._given_up
 
     def _do(self, jobs: Sequence[_Job]) -> None:
         from parley.stores.opening import open_home
@@ -179,7 +190,7 @@ class Writer:
                 self._home = self._find_home()
                 self.opened = open_home(self._home)
             with self.opened.lock:
-                if self._given_up:
+                if not self._begins():
                     return
                 self.opened.refuse_what_would_be_lost()
                 outcomes += self._transaction(self.opened.writer, packed)

@@ -408,7 +408,7 @@ async def test_what_is_noted_is_true_at_once_and_written_down_in_front_of_what_c
     store = SlowStore()
     book = await written_book(store)
     before = book.folds.state.updated_at
-    book.note(model_asked())
+    await book.note(model_asked())
 
     assert (heard(book), book.log.last, store.waiting, book.folds.state.updated_at) == (1, 4, [], before)
 
@@ -418,40 +418,44 @@ async def test_what_is_noted_is_true_at_once_and_written_down_in_front_of_what_c
     assert (heard(book), len(book.history.waiting)) == (1, 1)
 
 
-async def test_what_was_noted_has_not_happened_where_it_could_not_be_written_down() -> None:
+async def test_what_was_noted_is_still_true_where_what_came_next_could_not_be_written_down() -> None:
     store = SlowStore()
     book = await written_book(store)
-    book.note(model_asked())
-    writing = asyncio.create_task(book.append(agent_message("Hello")))
+    await book.note(model_asked())
+    writing = asyncio.create_task(book.append(renamed("Foxes")))
     await store.until_waiting()
     await store.fail()
     with pytest.raises(StoreFailed):
         await writing
 
-    assert (heard(book), book.log.last) == (0, 4)
+    assert (heard(book), book.log.last) == (1, 4)
+
+    store.slow = False
+    await book.append(agent_message("Hello"))
+    assert [entry.type for entry in book.log.entries[4:]] == ["model_asked", "agent_message"]
 
 
-async def test_what_is_noted_stays_when_something_before_it_could_not_be_written_down() -> None:
+async def test_what_is_noted_is_written_down_behind_what_is_on_its_way_to_disk() -> None:
     store = SlowStore()
     book = await written_book(store)
     writing = asyncio.create_task(book.append(renamed("Foxes")))
     await store.until_waiting()
-    book.note(model_asked())
-    await store.fail()
-    with pytest.raises(StoreFailed):
-        await writing
-    store.slow = False
-    assert heard(book) == 1
-    await book.append(agent_message("Hello"))
+    noting = asyncio.create_task(book.note(model_asked()))
+    await store.until_waiting(2)
+    await store.write()
+    is_noted = noting.done()
+    await store.write()
+    await asyncio.gather(writing, noting)
 
-    assert [entry.type for entry in book.log.entries[4:]] == ["model_asked", "agent_message"]
+    assert (is_noted, heard(book)) == (False, 1)
+    assert [entry.type for entry in book.log.entries[4:]] == ["renamed", "model_asked"]
 
 
 async def test_what_cannot_happen_takes_nothing_with_it_that_was_noted() -> None:
     store = SlowStore()
     book = await written_book(store)
     store.slow = False
-    book.note(model_asked())
+    await book.note(model_asked())
     with pytest.raises(ValueError, match="no open call"):
         await book.append(call_output("c1", "?"))
     await book.append(agent_message("Hello"))
@@ -465,7 +469,7 @@ async def test_what_was_noted_goes_with_the_right_to_write(how: str) -> None:
     store = SlowStore()
     book = await written_book(store)
     store.slow = False
-    book.note(model_asked())
+    await book.note(model_asked())
     if how == "lost":
         store.evict(CONVERSATION)
         other = book_of(store)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.kept import everything_in, said, summary
+from kit.running import resident_bytes
 from parley.errors import Fenced, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease
 from parley.stores.batch import AT_ONCE
@@ -79,6 +80,13 @@ async def test_many_leases_need_no_more_statements_than_one(store: SqliteStore) 
 
 async def test_what_is_refused_is_refused_alone(store: SqliteStore) -> None:
     well, fenced, gap, again, gone = await begun(store, 5)
+    opened = store._writer.opened
+    assert opened is not None
+    with opened.lock:
+        opened.writer.execute(
+            "UPDATE conversations SET epoch = epoch + 100 WHERE id = ?", (fenced.conversation_id,)
+        )
+        opened.writer.execute("DELETE FROM conversations WHERE id = ?", (gone.conversation_id,))
     with_entries = [
         store.append(well, [said(1, "text")], summary()),
         store.append(fenced, [said(1, "text")], summary()),
@@ -88,13 +96,6 @@ async def test_what_is_refused_is_refused_alone(store: SqliteStore) -> None:
         store.append(again, [said(3, "text")], summary()),
         store.append(gone, [], summary()),
     ]
-    opened = store._writer.opened
-    assert opened is not None
-    with opened.lock:  # nothing of it is written yet
-        opened.writer.execute(
-            "UPDATE conversations SET epoch = epoch + 100 WHERE id = ?", (fenced.conversation_id,)
-        )
-        opened.writer.execute("DELETE FROM conversations WHERE id = ?", (gone.conversation_id,))
     done = await asyncio.gather(*with_entries, return_exceptions=True)
     kept = [await everything_in(store, lease.conversation_id) for lease in (well, fenced, gap, again)]
 
@@ -114,3 +115,17 @@ async def test_what_is_not_there_keeps_nobody_else_from_a_lease(store: SqliteSto
     )
 
     assert [type(one) for one in taken] == [Lease, UnknownConversation, Lease]
+
+
+async def test_what_was_written_is_not_kept_in_memory(store: SqliteStore) -> None:
+    leases = await begun(store, AT_ONCE // 2)
+    text, written = "words " * 50_000, 0
+    before = resident_bytes()
+    for many in range(1, len(leases) + 1):
+        entries = [said(many - place, text) for place in range(many)]
+        await asyncio.gather(
+            *(store.append(lease, [entry], summary()) for lease, entry in zip(leases, entries, strict=False))
+        )
+        written += many * len(text)
+
+    assert resident_bytes() - before < written // 2

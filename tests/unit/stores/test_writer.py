@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from sqlite3 import Connection
@@ -10,6 +11,7 @@ from sqlite3 import Connection
 import pytest
 
 from kit.kept import answers, said, summary
+from kit.running import PATIENCE_SECONDS
 from parley.errors import Fenced, StoreFailed
 from parley.ports.store import Lease
 from parley.stores.sqlite import SqliteStore
@@ -81,3 +83,31 @@ async def test_a_closed_writer_takes_nothing(writer: Writer) -> None:
 
     with pytest.raises(StoreFailed):
         await writer.submit(noted)
+
+
+async def test_what_is_being_written_when_closing_is_given_up_is_told_as_it_comes_out(
+    writer: Writer, tmp_path: Path
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def first_and_slowly(db: Connection) -> None:
+        begun.set()
+        goes_on.wait(PATIENCE_SECONDS)
+        first(db)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        slow = writer.submit(first_and_slowly)
+        await asyncio.to_thread(begun.wait)
+        behind = writer.submit(last)
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing})
+        goes_on.set()
+        done = await asyncio.gather(slow, behind, return_exceptions=True)
+        await writer.close()
+    again = Writer(lambda: str(tmp_path))
+    found = await again.submit(noted)
+    await again.close()
+
+    assert ([type(one) for one in done], found) == ([type(None), StoreFailed], [1])

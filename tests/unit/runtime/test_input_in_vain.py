@@ -1,0 +1,47 @@
+"""Input that the disk has no room for was not said: the model never hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kit.lives import Life
+from kit.running import PATIENCE_SECONDS
+from kit.stores import SlowStore
+from parley.conversation.history import UserItem
+from parley.conversation.state import Phase
+from parley.errors import StoreFailed
+from parley.wire.items import text_of
+
+TICKS = 30
+"""More than it takes to ask the model."""
+
+
+async def test_the_model_is_not_asked_before_all_that_it_is_told_is_on_disk(tmp_path: Path) -> None:
+    store = SlowStore()
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+        conversation = await life.create()
+        await life.send(conversation, "run slow")
+        await life.until(conversation, Phase.ASKING)
+        assert conversation.questions.open is not None
+        await conversation.answer(conversation.questions.open.approval_id, "approved", by="tool")
+        await life.slow.wait()
+        store.slow = True
+        life.go_on.set()
+        await store.until_waiting()
+        joining = asyncio.create_task(life.send(conversation, "say Never"))
+        await store.until_waiting(2)
+        await store.write()
+        for _ in range(TICKS):
+            await asyncio.sleep(0)
+        store.slow = False
+        while store.waiting:
+            await store.fail()
+        with pytest.raises(StoreFailed):
+            await joining
+        await life.until(conversation, Phase.IDLE)
+
+        heard = [item for request in life.requests for item in request.history if isinstance(item, UserItem)]
+        assert [text_of(item.content) for item in heard] == ["run slow"]
