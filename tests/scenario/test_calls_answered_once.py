@@ -264,7 +264,7 @@ async def test_input_that_joins_while_a_command_runs_stands_behind_all_outputs(
         wire.codex(1, "go")
         await wire.until(is_event("exec_command_output_delta"))
         wire.reply(2, "one more thing")
-        await wire.silence()
+        await wire.until(is_event("exec_command_output_delta"))  # it is told what came before it joined
         gate.open()
         await wire.answer(1, 2)
 

@@ -242,15 +242,19 @@ async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
 
 
 SLOW_TO_LOAD: Final = """\
-import importlib.abc, os, pathlib, sys, threading
+import importlib.abc, importlib.util, os, pathlib, sys, threading
 
-class Finder(importlib.abc.MetaPathFinder):
+class Slow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
         if name == "mcp":
-            pathlib.Path(os.environ["LOADING"]).touch()
-            threading.Event().wait()
+            return importlib.util.spec_from_loader(name, self)
 
-sys.meta_path.insert(0, Finder())
+    # Not while it is looked for: nothing else can be imported then, and the library for models may still have to be.
+    def exec_module(self, module):
+        pathlib.Path(os.environ["LOADING"]).touch()
+        threading.Event().wait()
+
+sys.meta_path.insert(0, Slow())
 """
 """Run by Python when it starts: the library for tool servers then never comes to be loaded."""
 
