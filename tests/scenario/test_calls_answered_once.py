@@ -193,7 +193,7 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(scrip
 
 
 @pytest.mark.promises("calls.answered-once", "calls.in-order")
-@both_apis
+@either_api
 async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_begin(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

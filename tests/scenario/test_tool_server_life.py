@@ -222,7 +222,7 @@ async def test_nobody_else_waits_for_a_server_that_never_answers_and_who_waits_c
     assert [request.body["messages"][-1]["content"] for request in scripted_model.requests] == ["without servers"]
 
 
-@pytest.mark.parametrize("how", ["eof", "SIGTERM"])
+@pytest.mark.parametrize("how", ["eof", pytest.param("SIGTERM", marks=pytest.mark.long)])
 async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
     scripted_model: ScriptedModel, mark: str, how: str
 ) -> None:
@@ -249,7 +249,7 @@ class Slow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name == "mcp":
             return importlib.util.spec_from_loader(name, self)
 
-    # Not while it is looked for: nothing else can be imported then, and the library for models may still have to be.
+    # Not while it is looked for: then nothing else can be imported, as the library for models may still have to be.
     def exec_module(self, module):
         pathlib.Path(os.environ["LOADING"]).touch()
         threading.Event().wait()
@@ -461,8 +461,15 @@ def end(wire: Wire, how: str) -> None:
 
 
 @pytest.mark.promises("servers.shared")
-@pytest.mark.parametrize("how", ["eof", "SIGTERM"])
-@pytest.mark.parametrize("mode", ["leaving", "stubborn"])
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [
+        ("leaving", "eof"),
+        ("stubborn", "SIGTERM"),
+        pytest.param("leaving", "SIGTERM", marks=pytest.mark.long),
+        pytest.param("stubborn", "eof", marks=pytest.mark.long),
+    ],
+)
 async def test_the_end_of_parley_in_mid_call_answers_and_leaves_no_server_running(
     scripted_model: ScriptedModel, mark: str, mode: str, how: str
 ) -> None:
