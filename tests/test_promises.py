@@ -21,7 +21,10 @@ def cited() -> tuple[tuple[str, str], ...]:
     """Each citation, `pytest.mark.promises("stream.answer")`: which promise, and where."""
     found = []
     for path in sorted(ROOT.glob("tests/**/test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if ".promises(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             match node:
                 case ast.Call(func=ast.Attribute(attr="promises"), args=args):
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -7,7 +7,9 @@ import os
 import sqlite3
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +22,19 @@ from kit.records import settings_chosen
 from kit.running import PATIENCE_SECONDS
 from kit.speaking import speaking
 from parley.conversation.exported import ExportHead, entry_line, head_line
+from parley.conversation.log import Entry
 from parley.runtime.whole import write_whole
 from parley.stores.sqlite import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.ids import Seq
 
-LONG: Final = log_of(settings_chosen(), *(agent_message(f"{number}") for number in range(40_000))).entries
+LENGTH: Final = 40_001
+
+
+@cache
+def long() -> Sequence[Entry]:
+    """So many entries."""
+    return log_of(settings_chosen(), *(agent_message(f"{number}") for number in range(LENGTH - 1))).entries
 
 
 def entries_in(home: Path) -> int:
@@ -67,11 +76,11 @@ async def test_a_fork_that_is_cut_is_whole_or_not_there(
     home = tmp_path / "home"
     home.mkdir()
     store = SqliteStore(str(home))
-    await write_whole(store, FIRST, LONG, summary())
+    await write_whole(store, FIRST, long(), summary())
     await store.close()
     async with speaking(scripted_model, home=home) as client:
         client.call("conversationFork", conversation_id=FIRST)
-        await until_begun(home, before=len(LONG))
+        await until_begun(home, before=LENGTH)
         if how == "kill":
             client.raw.kill()
         else:
@@ -83,8 +92,8 @@ async def test_a_fork_that_is_cut_is_whole_or_not_there(
         lengths = [(await server.client.conversation(one).status()).seq for one in listed]
     await parley(home, "gc", "--yes")
 
-    assert lengths == [len(LONG)] * len(listed)
-    assert entries_in(home) == len(LONG) * len(listed)
+    assert lengths == [LENGTH] * len(listed)
+    assert entries_in(home) == LENGTH * len(listed)
 
 
 async def test_an_import_that_is_killed_leaves_nothing_and_can_be_done_again(
@@ -93,9 +102,9 @@ async def test_an_import_that_is_killed_leaves_nothing_and_can_be_done_again(
     home, file = tmp_path / "home", tmp_path / "long.jsonl"
     home.mkdir()
     head = ExportHead(
-        conversation_id=FIRST, last=Seq(len(LONG)), exported_at=AT, archived=False, title="", cwd="", model=""
+        conversation_id=FIRST, last=Seq(LENGTH), exported_at=AT, archived=False, title="", cwd="", model=""
     )
-    file.write_bytes(b"".join((head_line(head), *map(entry_line, LONG))))
+    file.write_bytes(b"".join((head_line(head), *map(entry_line, long()))))
     importing = await start(home, "import", str(file))
     await until_begun(home, before=0)
     importing.kill()
@@ -107,5 +116,5 @@ async def test_an_import_that_is_killed_leaves_nothing_and_can_be_done_again(
     await parley(home, "gc", "--yes")
 
     assert listed == ()
-    assert again == f"{file}: imported as {FIRST}, {len(LONG)} entries\n"
-    assert entries_in(home) == len(LONG)
+    assert again == f"{file}: imported as {FIRST}, {LENGTH} entries\n"
+    assert entries_in(home) == LENGTH

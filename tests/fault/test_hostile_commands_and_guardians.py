@@ -130,7 +130,7 @@ async def stopped_by(stop: str, model: ScriptedModel, wire: Wire, marker: str) -
     await wire.until(is_event("exec_command_output_delta"))
 
 
-@pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
+@pytest.mark.parametrize("how", ["end of stdin", pytest.param("SIGTERM", marks=pytest.mark.long)])
 @pytest.mark.parametrize("whom", list(STOPPERS))
 async def test_a_server_ends_in_order_whomever_its_command_has_stopped(
     scripted_model: ScriptedModel, marker: str, whom: str, how: str

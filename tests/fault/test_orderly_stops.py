@@ -56,12 +56,13 @@ def the(number: int) -> Callable[[Any], bool]:
 
 
 @pytest.mark.promises("lifecycle.stopped-turn", "keeping.asking")
-@pytest.mark.parametrize("way", ["SIGTERM", "end of stdin"])
 @pytest.mark.parametrize(
-    ("method", "ends"),
+    ("way", "method", "ends"),
     [
-        ("exec_command_output_delta", ["stopped"]),
-        ("elicitation/create", []),
+        ("SIGTERM", "exec_command_output_delta", ["stopped"]),
+        ("end of stdin", "elicitation/create", []),
+        pytest.param("end of stdin", "exec_command_output_delta", ["stopped"], marks=pytest.mark.long),
+        pytest.param("SIGTERM", "elicitation/create", [], marks=pytest.mark.long),
     ],
 )
 async def test_a_turn_is_told_as_stopped_and_a_question_stays_open(

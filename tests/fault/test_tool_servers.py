@@ -543,7 +543,7 @@ async def test_many_lives_leave_no_descriptor_and_no_task_behind(mark: str) -> N
 
     await one_life()  # the library is loaded
     before = left()
-    for _ in range(5):
+    for _ in range(3):
         await one_life()
     await until(lambda: left() == before)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parley.testing import RawParley, ScriptedModel, check_message
 from parley.wire.jsonrpc import encode
 
-BATCHES: Final = 40
+BATCHES: Final = 25
 LINES_A_BATCH: Final = 50
 
 THE_CONVERSATION: Final = "00000000-0000-4000-8000-000000000000"

@@ -21,7 +21,9 @@ from parley.wire.mcp import FULL_VERSION
 OLDER: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
 
 either_api = pytest.mark.parametrize("api", EITHER_API)
-all_versions = pytest.mark.parametrize("version", [FULL_VERSION, *OLDER])
+all_versions = pytest.mark.parametrize(
+    "version", [FULL_VERSION, OLDER[0], *(pytest.param(each, marks=pytest.mark.long) for each in OLDER[1:])]
+)
 
 MESSAGE: Final = "0d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
 

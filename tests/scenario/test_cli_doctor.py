@@ -249,7 +249,9 @@ def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, capsys.readouterr()) == (0, (USAGE, ""))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)]
+)
 async def test_a_signal_ends_it_without_a_word_and_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -137,7 +137,9 @@ async def test_no_more_processes_are_allowed_than_the_user_may_have(project: Pat
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)]
+)
 async def test_a_signal_ends_the_command_and_all_it_started(
     project: Path, mechanism: str, number: signal.Signals
 ) -> None:

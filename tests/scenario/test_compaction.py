@@ -167,7 +167,7 @@ async def test_the_compaction_is_part_of_what_happened(scripted_model: ScriptedM
         ]
 
 
-@both_apis
+@either_api
 async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -11,8 +11,15 @@ from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
 
 @pytest.mark.promises("approvals.dropped")
-@pytest.mark.parametrize("end", ["stdin", "SIGTERM"])
-@pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
+@pytest.mark.parametrize(
+    ("end", "version"),
+    [
+        ("stdin", FULL_VERSION),
+        ("SIGTERM", PLAIN_VERSION),
+        pytest.param("stdin", PLAIN_VERSION, marks=pytest.mark.long),
+        pytest.param("SIGTERM", FULL_VERSION, marks=pytest.mark.long),
+    ],
+)
 async def test_a_server_that_ends_while_it_asks_ends_in_order(
     scripted_model: ScriptedModel, end: str, version: str
 ) -> None:

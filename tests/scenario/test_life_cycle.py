@@ -64,7 +64,9 @@ async def test_a_known_version_is_echoed_with_nothing_but_the_plain_members(
 
 
 @pytest.mark.promises("lifecycle.version", "versions.full")
-@pytest.mark.parametrize("version", ["2025-11-25", "1999-01-01", "2031-01-01", ""])
+@pytest.mark.parametrize(
+    "version", ["2025-11-25", "2031-01-01", pytest.param("1999-01-01", marks=pytest.mark.long), ""]
+)
 async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructions(
     scripted_model: ScriptedModel, version: str
 ) -> None:

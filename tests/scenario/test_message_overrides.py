@@ -11,7 +11,7 @@ import pytest
 
 from kit.calls import AskedFor, Assistant, CallSent, Output, User, body, history
 from kit.hands import offered
-from kit.messages import APIS, answered, failed
+from kit.messages import APIS, EITHER_API, answered, failed
 from kit.model_peer import settings
 from kit.needs import SANDBOX
 from kit.speaking import Speaker, speaking
@@ -154,7 +154,7 @@ async def test_commands_run_where_and_as_the_newest_message_says(scripted_model:
         )
 
 
-@both_apis
+@pytest.mark.parametrize("api", EITHER_API)
 async def test_overrides_of_input_that_joins_hold_from_the_next_turn_on(
     scripted_model: ScriptedModel, api: Api
 ) -> None:

@@ -222,7 +222,7 @@ async def test_nobody_else_waits_for_a_server_that_never_answers_and_who_waits_c
     assert [request.body["messages"][-1]["content"] for request in scripted_model.requests] == ["without servers"]
 
 
-@pytest.mark.parametrize("how", ["eof", "SIGTERM"])
+@pytest.mark.parametrize("how", ["eof", pytest.param("SIGTERM", marks=pytest.mark.long)])
 async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
     scripted_model: ScriptedModel, mark: str, how: str
 ) -> None:
@@ -242,15 +242,19 @@ async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
 
 
 SLOW_TO_LOAD: Final = """\
-import importlib.abc, os, pathlib, sys, threading
+import importlib.abc, importlib.util, os, pathlib, sys, threading
 
-class Finder(importlib.abc.MetaPathFinder):
+class Slow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
         if name == "mcp":
-            pathlib.Path(os.environ["LOADING"]).touch()
-            threading.Event().wait()
+            return importlib.util.spec_from_loader(name, self)
 
-sys.meta_path.insert(0, Finder())
+    # Not while it is looked for: then nothing else can be imported, as the library for models may still have to be.
+    def exec_module(self, module):
+        pathlib.Path(os.environ["LOADING"]).touch()
+        threading.Event().wait()
+
+sys.meta_path.insert(0, Slow())
 """
 """Run by Python when it starts: the library for tool servers then never comes to be loaded."""
 
@@ -457,8 +461,15 @@ def end(wire: Wire, how: str) -> None:
 
 
 @pytest.mark.promises("servers.shared")
-@pytest.mark.parametrize("how", ["eof", "SIGTERM"])
-@pytest.mark.parametrize("mode", ["leaving", "stubborn"])
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [
+        ("leaving", "eof"),
+        ("stubborn", "SIGTERM"),
+        pytest.param("leaving", "SIGTERM", marks=pytest.mark.long),
+        pytest.param("stubborn", "eof", marks=pytest.mark.long),
+    ],
+)
 async def test_the_end_of_parley_in_mid_call_answers_and_leaves_no_server_running(
     scripted_model: ScriptedModel, mark: str, mode: str, how: str
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from pathlib import Path
+from sqlite3 import Connection
+from typing import TypeVar
 
 import pytest
 
@@ -15,6 +18,10 @@ from parley.ports.store import Lease
 from parley.stores.batch import AT_ONCE
 from parley.stores.sqlite import SqliteStore
 from parley.wire.ids import START, ConversationId
+
+PATIENCE_SECONDS = 20
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -40,6 +47,26 @@ def traced(store: SqliteStore) -> list[str]:
     return statements
 
 
+async def all_at_once(store: SqliteStore, calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What these give, which the writer finds all together: it does something else until then."""
+    begun, goes_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def something_else(_: Connection) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        goes_on.wait(PATIENCE_SECONDS)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        before = store._writer.submit(something_else)
+        await begun.wait()
+        submitted = [asyncio.ensure_future(call) for call in calls]
+        while len(store._writer._jobs) < len(submitted):  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0)
+        goes_on.set()
+        await before
+        return await asyncio.gather(*submitted)
+
+
 async def test_each_of_many_gets_what_it_wrote(store: SqliteStore) -> None:
     leases = await begun(store, 3 * AT_ONCE + 1)
     for first in (1, 3):
@@ -58,10 +85,10 @@ async def test_each_of_many_gets_what_it_wrote(store: SqliteStore) -> None:
 async def test_many_need_no_more_statements_than_one(store: SqliteStore) -> None:
     leases = await begun(store, AT_ONCE)
     statements = traced(store)
-    await store.append(leases[0], [said(1, "text")], summary())
+    await all_at_once(store, (store.append(lease, [said(1, "text")], summary()) for lease in leases[:1]))
     alone = len(statements)
     statements.clear()
-    await asyncio.gather(*(store.append(lease, [said(1, "text")], summary()) for lease in leases[1:]))
+    await all_at_once(store, (store.append(lease, [said(1, "text")], summary()) for lease in leases[1:]))
 
     assert len(statements) == alone
 
@@ -70,10 +97,10 @@ async def test_many_leases_need_no_more_statements_than_one(store: SqliteStore) 
     leases = await begun(store, AT_ONCE)
     await asyncio.gather(*map(store.release, leases))
     statements = traced(store)
-    await store.acquire(leases[0].conversation_id, address="")
+    await all_at_once(store, (store.acquire(lease.conversation_id, address="") for lease in leases[:1]))
     alone = len(statements)
     statements.clear()
-    await asyncio.gather(*(store.acquire(lease.conversation_id, address="") for lease in leases[1:]))
+    await all_at_once(store, (store.acquire(lease.conversation_id, address="") for lease in leases[1:]))
 
     assert len(statements) == alone
 
