@@ -8,7 +8,7 @@ import pytest
 
 from property import test_hostile_lines
 
-ROUNDS: Final = 50
+ROUNDS: Final = 80
 """Each has a server of its own, whose conversation and open requests grow with every line."""
 
 
