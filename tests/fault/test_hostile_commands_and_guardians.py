@@ -93,7 +93,8 @@ async def test_a_command_that_stops_both_again_and_again_is_killed(executor: Exe
 
     result = await ran(executor, "sh", "-c", script, marker, timeout_seconds=0.3)
 
-    assert (result, marked(marker)) == (Ran(timed_out=True), [])
+    # Its time may be over before it has found whom to stop.
+    assert (result._replace(stderr=b""), marked(marker)) == (Ran(timed_out=True), [])
     assert await ran(executor, "true") == Ran(exit_code=0)
 
 

@@ -125,6 +125,7 @@ class Asking:
 
     def gone(self) -> None:
         """The client is not there any more: what it was asked is for others to answer."""
+        self.can_be_asked = False
         self._requests.forget()
         while self._open:
             _, (_, questions) = self._open.popitem()

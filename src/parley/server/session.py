@@ -74,6 +74,7 @@ class Session:
         self.asking = Asking(self.requests)
         self._followed: dict[Reader, Conversation] = {}
         self._streams: dict[ConversationId, _Stream] = {}
+        self._is_gone = False
 
     @property
     def full(self) -> bool:
@@ -86,7 +87,9 @@ class Session:
         self.asking.begin(full=self.full, can_be_asked=can_be_asked)
 
     def attach(self, conversation: Conversation, reader: Reader) -> None:
-        """Let the client follow a conversation."""
+        """Let the client follow a conversation, unless it went while it was being found."""
+        if self._is_gone:
+            return
         self._followed[reader] = conversation
         conversation.attach(reader, can_be_asked=self.asking.can_be_asked, full=self.full)
 
@@ -96,6 +99,9 @@ class Session:
 
     def open_stream(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool) -> None:
         """Show a conversation from now on; a stream of it that is open here is taken over."""
+        if self._is_gone:
+            call.finished()
+            return
         self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
         self.asking.came_by(conversation.id, call.id)
         voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
@@ -112,6 +118,7 @@ class Session:
 
     def gone(self) -> None:
         """The client is not there any more: it reads nothing and answers nothing. Its turns go on."""
+        self._is_gone = True
         for conversation_id in tuple(self._streams):
             self._close(conversation_id)
         for reader, conversation in tuple(self._followed.items()):
