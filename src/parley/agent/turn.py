@@ -17,7 +17,7 @@ from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, end_at, estimat
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
-from parley.conversation.log import Happened, ItemKind
+from parley.conversation.log import ENDS, Happened, ItemKind
 from parley.conversation.records import (
     CallItem,
     CallOutput,
@@ -51,9 +51,11 @@ from parley.wire.events import (
     AgentReasoning,
     AgentReasoningRawContent,
     ErrorEvent,
+    EventBase,
     LimitReached,
     TaskComplete,
     TokenCount,
+    event_type,
 )
 from parley.wire.text import sayable
 
@@ -255,15 +257,8 @@ def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
     """What was shown and has not ended, be it that its end is not written down yet."""
-    has_ended = any(isinstance(one, _ENDED_BY[kind]) for one in response.ended)
+    has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)
-
-
-_ENDED_BY: Final[dict[ItemKind, type[AgentMessage | AgentReasoning | AgentReasoningRawContent]]] = {
-    ItemKind.MESSAGE: AgentMessage,
-    ItemKind.REASONING: AgentReasoning,
-    ItemKind.RAW_REASONING: AgentReasoningRawContent,
-}
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[Happened]:

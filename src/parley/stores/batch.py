@@ -77,7 +77,7 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """What is long in them, if anything, comes last."""
+    """Only the last column may be long."""
     if long := [row for row in rows if len(row[-1]) >= LONG]:
         db.executemany(f"{into} {values(1, len(long[0]))}", long)
     for some in _light_pieces([row for row in rows if len(row[-1]) < LONG]):

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 __all__ = [
+    "SUMMARY",
     "add_to_draft",
     "as_text",
     "asks_any",
     "clear_owner",
+    "columns_of",
     "create",
     "delete",
     "entries_behind",
@@ -41,7 +43,7 @@ __all__ = [
 PAGE_BYTES: Final = 16 * 1024 * 1024
 """What one page of entries holds in memory, about: a conversation may have many large images."""
 
-_SUMMARY: Final = "title, cwd, model, state, updated_at"
+SUMMARY: Final = "title, cwd, model, state, updated_at"
 _SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state, updated_at"
 """Texts as bytes, for one that is damaged must not fail the whole list."""
 
@@ -55,8 +57,8 @@ def create(
     """The number of its row."""
     _refuse_taken(db, conversation_id)
     made = db.execute(
-        f"INSERT INTO conversations (id, last, archived, {_SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (conversation_id, batch.rows, archived, *_columns(summary)),
+        f"INSERT INTO conversations (id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (conversation_id, batch.rows, archived, *columns_of(summary)),
     )
     assert made.lastrowid is not None
     write_all(db, [(made.lastrowid, batch)])
@@ -120,8 +122,8 @@ def finish_draft(
     if not db.execute("DELETE FROM removed WHERE row = ? AND last = ?", (row, last)).rowcount:
         raise StoreFailed("what comes before it was not written")
     db.execute(
-        f"INSERT INTO conversations (row, id, last, archived, {_SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (row, conversation_id, last, archived, *_columns(summary)),
+        f"INSERT INTO conversations (row, id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (row, conversation_id, last, archived, *columns_of(summary)),
     )
 
 
@@ -312,7 +314,7 @@ def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int]
 # --- columns -----------------------------------------------------------------------------
 
 
-def _columns(summary: Summary) -> tuple[str, str, str, str, float]:
+def columns_of(summary: Summary) -> tuple[str, str, str, str, float]:
     return summary.title, summary.cwd, summary.model, summary.state, summary.updated_at
 
 

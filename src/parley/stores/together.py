@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parley.errors import Fenced, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.batch import Batch, pieces, places, values, write_all
+from parley.stores.rows import SUMMARY, columns_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -74,12 +75,10 @@ def append(db: Connection, additions: Sequence[Addition]) -> list[ParleyError | 
             last = heads[row].last + batch.rows
             heads[row] = _Head(epoch, last)
             named = (None, None, None) if summary.state == "idle" else (owner.pid, owner.address, owner.since)
-            what = summary.title, summary.cwd, summary.model, summary.state, summary.updated_at
-            changes[row] = (row, last, *named, *what)
+            changes[row] = (row, last, *named, *columns_of(summary))
             batches.append((row, batch))
     if changes:
-        columns = "last, owner_pid, owner_address, owner_since, title, cwd, model, state, updated_at"
-        _update(db, columns, list(changes.values()))
+        _update(db, f"last, owner_pid, owner_address, owner_since, {SUMMARY}", list(changes.values()))
         write_all(db, batches)
     return refused
 
