@@ -63,7 +63,7 @@ def test_each_attempt_works_without_a_sandbox(ground: Ground, kind: str) -> None
         pytest.skip(f"this computer itself forbids {'; '.join(refused)}")
 
 
-@pytest.mark.promises("sandbox.writing", "sandbox.hidden", "sandbox.network", "sandbox.processes")
+@pytest.mark.promises("sandbox.writing", "sandbox.modes", "sandbox.hidden", "sandbox.network", "sandbox.processes")
 @pytest.mark.parametrize(
     ("kind", "mechanism", "mode"),
     [
@@ -93,7 +93,9 @@ def test_attributes_outside_are_open_to_landlock_where_anything_may_be_written(
 
 
 @pytest.mark.parametrize(
-    "kinds", [("metadata", "network", "kernel", "hidden"), pytest.param(KINDS, marks=pytest.mark.long)], ids=len
+    "kinds",
+    [("metadata", "special_modes", "network", "kernel", "hidden"), pytest.param(KINDS, marks=pytest.mark.long)],
+    ids=len,
 )
 def test_an_ordinary_user_comes_as_far_as_the_superuser(kinds: Sequence[str]) -> None:
     survey = Survey(**json.loads(as_nobody("-m", "kit.attacks.confined", *kinds)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,3 +118,41 @@ def test_words_of_a_command_are_not_taken_for_words_of_the_launcher(confined: Co
     assert result == Ran(exit_code=0, stdout=b"--bind\n/\n/\n--\n")
     with pytest.raises(Exception, match="NUL"):
         confined.run(bounds, "true", cwd=str(workspace), env=bad)
+
+
+READS: Final = """
+import json, os, sys
+found = {}
+for name in sys.argv[2:]:
+    path = f"/proc/{sys.argv[1]}/{name}"
+    try:
+        found[name] = "leads on" if os.path.islink(path) and os.readlink(path) else "read"
+        if found[name] == "read":
+            os.read(os.open(path, os.O_RDONLY), 1)
+    except OSError as error:
+        found[name] = type(error).__name__
+print(json.dumps(found))
+"""
+CLOSED: Final = (
+    *("environ", "auxv", "mem", "maps", "smaps", "pagemap", "stack", "syscall", "io", "timers"),
+    *("cwd", "exe", "root", "fd/0", "ns/net"),
+)
+OPEN_TO_ALL: Final = ("cmdline", "comm", "stat", "status", "limits", "cgroup", "mountinfo")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_command_reads_of_another_process_what_the_documentation_says(
+    confined: Confined, workspace: Path, mechanism: Mechanism
+) -> None:
+    other = subprocess.Popen([*PYTHON, "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    with other:
+        names = (*CLOSED, *OPEN_TO_ALL)
+        argv = (*PYTHON, READS, str(other.pid), *names)
+        result = confined.run(WORKSPACE_WRITE.bounds(mechanism, str(workspace)), *argv, cwd=str(workspace))
+        other.kill()
+
+    found = json.loads(result.stdout)
+    if mechanism == "bubblewrap":
+        assert found == dict.fromkeys(names, "FileNotFoundError")
+    else:
+        assert found == dict.fromkeys(CLOSED, "PermissionError") | dict.fromkeys(OPEN_TO_ALL, "read")

@@ -59,6 +59,11 @@ _FILE_TYPE: Final = 0xF000
 _NO_DEVICES: Final = (0x0000, 0x8000, 0x1000, 0xC000)
 """Regular files, said in two ways, pipes and sockets."""
 
+_SPECIAL_MODES: Final = 0o6000
+"""The set-user-id and set-group-id bits of a mode."""
+_CREATES: Final = 0o100 | 0o20000000
+"""O_CREAT and __O_TMPFILE: the kernel reads the mode of `open` if one of them is set."""
+
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
 """Both type into a terminal for whoever reads from it."""
@@ -109,6 +114,16 @@ def _upper_is_zero(argument: int) -> _Test:
     return _Test(at=_ARGUMENTS_AT + 8 * argument + 4, numbers=(0,))
 
 
+def _is_plain_mode(argument: int) -> _Test:
+    """The mode has neither the set-user-id nor the set-group-id bit."""
+    return _is(argument, 0, mask=_SPECIAL_MODES)
+
+
+def _creates_plain(flags: int, mode: int) -> _Rule:
+    """For `open`: it creates no file, or one with a plain mode."""
+    return (_is(flags, 0, mask=_CREATES),), (_is_plain_mode(mode),)
+
+
 def _is_null(argument: int) -> tuple[_Test, _Test]:
     """For a pointer, of which both halves count."""
     return _is(argument, 0), _upper_is_zero(argument)
@@ -116,8 +131,8 @@ def _is_null(argument: int) -> tuple[_Test, _Test]:
 
 # --- the rules ---------------------------------------------------------------------------
 
-_MISSING_CALLS: Final = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
-"""`clone3` has its flags behind a pointer. What goes through a ring, no rule sees."""
+_MISSING_CALLS: Final = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "openat2")
+"""`clone3` passes its flags and `openat2` its mode by a pointer. No rule sees a request in a ring."""
 
 _REFUSED_CALLS: Final = (
     # other processes: their memory, their descriptors, what they do
@@ -152,8 +167,16 @@ _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),
     "unshare": ((_is(0, 0, mask=_EVERY_BIT & ~_UNSHARE_HARMLESS), _upper_is_zero(0)),),
-    "mknod": ((_is(1, *_NO_DEVICES, mask=_FILE_TYPE),),),
-    "mknodat": ((_is(2, *_NO_DEVICES, mask=_FILE_TYPE),),),
+    # Other users of the computer could run a set-user-id file that a command has left in a writable root.
+    "chmod": ((_is_plain_mode(1),),),
+    "fchmod": ((_is_plain_mode(1),),),
+    "fchmodat": ((_is_plain_mode(2),),),
+    "fchmodat2": ((_is_plain_mode(2),),),
+    "creat": ((_is_plain_mode(1),),),
+    "open": _creates_plain(1, 2),
+    "openat": _creates_plain(2, 3),
+    "mknod": ((_is(1, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(1)),),
+    "mknodat": ((_is(2, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(2)),),
     # A process can be named by its own number as well, but nobody knows that number here.
     "prlimit64": ((_is(0, _ITSELF),), _is_null(2)),
     "setpriority": ((_is(0, _PRIO_PROCESS), _is(1, _ITSELF)),),

@@ -17,10 +17,20 @@ from typing import Final, NamedTuple, NoReturn
 
 __all__ = ["KINDS", "WITH_FOLDERS", "WORKED", "Attempt", "Foiled", "World", "attempt", "main", "of_kind", "slug"]
 
-KINDS: Final = ("files", "metadata", "network", "families", "sockets", "processes", "kernel", "hidden")
+KINDS: Final = (
+    "files",
+    "metadata",
+    "special_modes",
+    "network",
+    "families",
+    "sockets",
+    "processes",
+    "kernel",
+    "hidden",
+)
 """Each is a module beside this one."""
 
-WITH_FOLDERS: Final = ("files", "metadata", "hidden")
+WITH_FOLDERS: Final = ("files", "metadata", "special_modes", "hidden")
 """The kinds whose attempts each have folders of their own."""
 
 WORKED: Final = "worked"

@@ -10,7 +10,16 @@ __all__ = ["CALLS", "Buffer", "call", "number"]
 
 Buffer = ctypes.Array[ctypes.c_char]
 
+X86_ONLY: Final = 1 << 16
+"""In place of a number: no machine has such a call, and the kernel answers that it does not exist."""
+
 CALLS: Final[dict[str, tuple[int, int]]] = {
+    "open": (2, X86_ONLY),
+    "creat": (85, X86_ONLY),
+    "chmod": (90, X86_ONLY),
+    "mknod": (133, X86_ONLY),
+    "openat": (257, 56),
+    "fchmodat": (268, 53),
     "shmget": (29, 194),
     "shmat": (30, 196),
     "semget": (64, 190),

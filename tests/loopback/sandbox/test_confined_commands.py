@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from kit.bounds import bounds
 from kit.confined import confined
-from kit.needs import MECHANISMS
+from kit.needs import LANDLOCK, MECHANISMS
 from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
 from kit.shell import nothing_left_of, until_running
 from kit.trees import tree
@@ -21,6 +22,23 @@ from parley.errors import CannotConfine, CommandNotStarted
 from parley.sandbox import Sandboxed
 
 pytestmark = pytest.mark.parametrize("mechanism", MECHANISMS)
+
+
+INNER_COMMAND = """
+import asyncio
+from parley.ports.commands import Bounds, Command
+from parley.sandbox import Sandboxed
+from parley.tools.commands.executor import Executor
+
+async def main():
+    commands = Sandboxed(Executor)
+    argv = ("sh", "-c", "echo x > x || echo confined")
+    command = Command(argv=argv, cwd=".", env={}, timeout_seconds=60, bounds=Bounds(mechanism="landlock"))
+    await commands.run(command, output=lambda stream, data: print(stream, data.decode(), end=""))
+    await commands.close()
+
+asyncio.run(main())
+"""
 
 
 # --- files -------------------------------------------------------------------------------
@@ -56,6 +74,62 @@ async def test_without_a_root_nothing_is_written(
 
     assert (result.exit_code, result.stdout) == (0, b"as it was")
     assert tree(tmp_path) == {"file": ("-rw-r--r--", b"as it was")}
+
+
+@pytest.mark.promises("sandbox.modes")
+async def test_programs_that_set_or_copy_plain_modes_work(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    (tmp_path / "program").write_text("#!/bin/sh\n")
+    (tmp_path / "program").chmod(0o750)
+    script = """
+        set -e
+        cp -p program copied
+        install -m 555 program installed
+        mkdir -m 1777 open
+        tar -cf packed.tar program && tar -xpf packed.tar -C open
+        git init -q repository && git -C repository -c user.name=a -c user.email=a@b commit -q --allow-empty -m x
+        git clone -q repository cloned
+        stat -c '%a %n' copied installed open open/program cloned/.git/HEAD
+    """
+
+    result = await confined(
+        sandboxed, bounds(tmp_path, mechanism=mechanism), "sh", "-c", f"umask 022; {script}", cwd=tmp_path
+    )
+
+    found = b"750 copied\n555 installed\n1777 open\n750 open/program\n644 cloned/.git/HEAD\n"
+    assert (result.exit_code, result.stdout) == (0, found), result
+
+
+@pytest.mark.promises("sandbox.modes")
+async def test_no_mode_lets_other_users_act_as_the_user(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "file").chmod(0o755)
+    (tmp_path / "folder").mkdir(mode=0o755)
+
+    result = await confined(
+        sandboxed, bounds(tmp_path, mechanism=mechanism), "chmod", "6755", "file", "folder", cwd=tmp_path
+    )
+
+    refused = b"chmod: changing permissions of '%s': Operation not permitted\n"
+    assert result == Ran(exit_code=1, stderr=refused % b"file" + refused % b"folder")
+    assert {name: mode for name, (mode, _) in tree(tmp_path).items()} == {
+        "file": "-rwxr-xr-x",
+        "folder": "drwxr-xr-x",
+    }
+
+
+@LANDLOCK
+async def test_an_agent_that_runs_as_a_command_confines_commands_of_its_own(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    within = bounds(tmp_path, mechanism=mechanism)
+
+    result = await confined(sandboxed, within, sys.executable, "-c", INNER_COMMAND, cwd=tmp_path)
+
+    assert result.stdout.endswith(b"stdout confined\n"), result
 
 
 @pytest.mark.promises("sandbox.hidden")

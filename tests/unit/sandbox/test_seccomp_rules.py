@@ -44,7 +44,7 @@ FILTERS = {(machine, mode): filter_for(machine, mode) for machine in MACHINES fo
 
 # --- the rules, said again -----------------------------------------------------------------
 
-MISSING = "io_uring_setup io_uring_enter io_uring_register clone3"
+MISSING = "io_uring_setup io_uring_enter io_uring_register clone3 openat2"
 
 REFUSED = """
     ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp process_madvise process_mrelease
@@ -57,7 +57,7 @@ REFUSED = """
 """
 
 REFUSED_UNLESS_WRITABLE = """
-    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
+    chown fchown lchown fchownat utime utimes futimesat utimensat
     setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
 """
 
@@ -92,9 +92,14 @@ def may_control(mode: Mode, command: int) -> bool:
     return command >> 8 & 0xFF not in (ord("f"), 0x94) or command in reads_or_clones
 
 
+def creates(flags: int) -> bool:
+    """Whether `open` reads a mode: O_CREAT or the bit that O_TMPFILE adds to O_DIRECTORY."""
+    return bool(flags & 0o100 or flags & 0o20000000)
+
+
 def is_made(name: str, mode: Mode, *arguments: int) -> bool:
     """Whether a call that exists is made."""
-    first, second, third = (argument & 0xFFFFFFFF for argument in arguments[:3])
+    first, second, third, fourth = (argument & 0xFFFFFFFF for argument in arguments[:4])
     if name in REFUSED.split():
         return False
     if name in REFUSED_UNLESS_WRITABLE.split():
@@ -106,10 +111,20 @@ def is_made(name: str, mode: Mode, *arguments: int) -> bool:
             return first & 0x7E02_0000 == 0
         case "unshare":
             return arguments[0] & ~(0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000) == 0
+        case "chmod" | "fchmod":
+            return mode.writable and not second & 0o6000
+        case "fchmodat" | "fchmodat2":
+            return mode.writable and not third & 0o6000
+        case "creat":
+            return not second & 0o6000
+        case "open":
+            return not creates(second) or not third & 0o6000
+        case "openat":
+            return not creates(third) or not fourth & 0o6000
         case "mknod":
-            return second & 0xF000 in (0, 0x8000, 0x1000, 0xC000)
+            return second & 0xF000 in (0, 0x8000, 0x1000, 0xC000) and not second & 0o6000
         case "mknodat":
-            return third & 0xF000 in (0, 0x8000, 0x1000, 0xC000)
+            return third & 0xF000 in (0, 0x8000, 0x1000, 0xC000) and not third & 0o6000
         case "prlimit64":
             return first == 0 or arguments[2] == 0
         case "setpriority":
@@ -167,7 +182,20 @@ SOCKET_TYPES = with_upper_halves(*range(8), 15, 16, 17, 0x80001, 0x80801, 0x8080
 FAMILIES = with_upper_halves(0, 1, 2, 3, 10, 15, 16, 17, 38, 40, 0x10001, 0x7FFFFFFF)
 FLAGS = with_upper_halves(0, *(1 << bit for bit in range(32)), 0x11, 0x3D0F00, 0x1200011)
 PROCESSES = with_upper_halves(0, 1, 2, 4242, 0x7FFFFFFF, 0xFFFFFFFF)
-MODES_OF_FILES = with_upper_halves(*(kind << 12 | 0o644 for kind in range(16)), 0o644, 0x1_2000, 0x1_0000)
+PERMISSIONS = with_upper_halves(
+    *(0, 0o644, 0o777, 0o1777, 0o2000, 0o2755, 0o4000, 0o4755, 0o6000, 0o6755, 0o7777),
+    *(0x1_0000, 0x1_0000 | 0o4755, 0xFFFF_F000, 0xFFFF_F3FF, 0xFFFF_F000 | 0o2000),
+)
+"""Modes whose upper bits the kernel drops, and all combinations of the three special bits among them."""
+OPENING = with_upper_halves(
+    *(0, 0o1, 0o2, 0o100, 0o101, 0o301, 0o1101, 0o2000000, 0o100000, 0o200000, 0o20000000, 0o20200002),
+    *(0o4000100, 0x7FFF_FFFF, 0xFFFF_FFFF & ~0o20000100, 0xFFFF_FFFF & ~0o100),
+)
+"""Flags of `open`: reading, writing, O_CREAT with and without others, O_DIRECTORY, __O_TMPFILE, O_TMPFILE."""
+MODES_OF_FILES = with_upper_halves(
+    *(kind << 12 | mode for kind in range(16) for mode in (0o644, 0o1644, 0o2644, 0o4644, 0o6644)),
+    *(0o644, 0x1_2000, 0x1_0000),
+)
 POINTERS = [0, 1, 0xFFFFFFFF, 1 << 32, UPPER, 0x7FFF_1234_5678, ALL_ONES]
 COMMANDS = with_upper_halves(
     *(0x5401, 0x5412, 0x541C, 0x5413, 0x15412, 0x80045430, 0x12),
@@ -179,6 +207,13 @@ COMMANDS = with_upper_halves(
 EDGES: dict[str, list[list[int]]] = {
     "clone": [FLAGS],
     "unshare": [FLAGS],
+    "chmod": [[0], PERMISSIONS],
+    "fchmod": [[0], PERMISSIONS],
+    "fchmodat": [[0], [0], PERMISSIONS],
+    "fchmodat2": [[0], [0], PERMISSIONS, [0, 0o4000]],
+    "creat": [[0], PERMISSIONS],
+    "open": [[0], OPENING, PERMISSIONS],
+    "openat": [[0], [0], OPENING, PERMISSIONS],
     "mknod": [[0], MODES_OF_FILES],
     "mknodat": [[0], [0], MODES_OF_FILES],
     "prlimit64": [PROCESSES, [7], POINTERS],

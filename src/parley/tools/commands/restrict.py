@@ -210,11 +210,12 @@ def _give_up_capabilities() -> None:
 
 def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
     # A path of a rule has no link in it. One that is there by now was put there by somebody else.
-    place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
-    if place < 0:
-        if ctypes.get_errno() in LEFT_OUT:
+    try:
+        place = _opened(path)
+    except OSError as error:
+        if error.errno in LEFT_OUT:
             return
-        _answer(place)
+        raise
     try:
         if rights & OF_DIRECTORIES and not stat.S_ISDIR(os.fstat(place).st_mode):
             rights &= ~OF_DIRECTORIES
@@ -223,6 +224,25 @@ def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
             _answer(_add(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, beneath, 0))
     finally:
         os.close(place)
+
+
+def _opened(path: bytes) -> int:
+    """Open a path without following any link."""
+    place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
+    if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
+        return _answer(place)
+    # This process is itself confined by a filter that hides `openat2`: open one directory after the other.
+    place = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    for name in filter(None, path.split(b"/")):
+        try:
+            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+        finally:
+            os.close(place)
+        place = inner
+    if stat.S_ISLNK(os.fstat(place).st_mode):
+        os.close(place)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return place
 
 
 def _program(instructions: bytes) -> _Program:
