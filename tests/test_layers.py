@@ -12,7 +12,7 @@ import parley
 
 ROOT = Path(parley.__file__).parent
 
-FOR_EVERYBODY = frozenset({"errors", "version"})
+FOR_EVERYBODY = frozenset({"errors", "guarded_files", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
@@ -21,6 +21,7 @@ ADAPTERS = frozenset({"stores", "models", "tools", "sandbox", "transports", "pee
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "version": frozenset(),
     "errors": frozenset(),
+    "guarded_files": frozenset(),
     "config": frozenset(),
     "wire": frozenset(),
     "conversation": frozenset({"wire"}),

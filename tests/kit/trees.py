@@ -27,7 +27,7 @@ def tree(root: Path) -> Tree:
     return found
 
 
-def not_a_link(path: str) -> str:
+def not_a_link(path: str, *, dir_fd: int | None = None) -> str:
     """In place of `os.readlink`: what was a link is a directory by now, as where somebody swaps the two."""
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
 

@@ -1,23 +1,22 @@
 """Images and files in front of the model: those on the server's own disk that a message names, read once, when
 the message comes; and how much of all that a request repeats.
 
-Does not know which model API will carry them, nor judge which file somebody may name, but for those that
-are hidden from everybody: whoever sends messages here acts as the user.
+Does not know which model API will carry them. A client acts as the user and may name any file, except those
+that are hidden; a link in the project must not lead out of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from parley.config.files import read_file
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, UserItem
 from parley.errors import CannotCarry, os_detail
+from parley.guarded_files import read_named
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
@@ -42,7 +41,7 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
             files together are too large.
     """
     if any(isinstance(item, LocalImageItem) for item in content):
-        return await asyncio.to_thread(_read_all, content, settings.cwd, settings.sandbox.hidden_paths)
+        return await asyncio.to_thread(_read_all, content, settings.cwd, settings.withheld_paths)
     for place, taken in enumerate(accumulate(map(_weight, content))):
         _refuse_excess(place, taken)
     return content
@@ -56,7 +55,7 @@ def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -
         given: InputItem = item
         if isinstance(item, LocalImageItem):
             try:
-                data = read_file(os.path.join(cwd, item.path), limit=MAX_IMAGE_BYTES + 1, hidden=hidden)
+                data = read_named(item.path, cwd=cwd, limit=MAX_IMAGE_BYTES + 1, hidden=hidden)
                 given = ImageItem(image_url=data_url(data))
             except OSError as error:
                 left_out = CannotCarry(place, f"{item.path}: {os_detail(error)}")

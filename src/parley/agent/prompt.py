@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import Final
 
 from parley.agent.attachments import within_bounds
 from parley.agent.instructions import instructions_for
-from parley.config.files import is_repository, read_file
+from parley.config.files import is_repository
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
+from parley.guarded_files import DirFds
 from parley.ports.model import ModelRequest, ToolSpec
 
 __all__ = ["environment_context", "request_for", "user_instructions"]
@@ -48,36 +49,45 @@ def environment_context(settings: Settings) -> str:
 
 def user_instructions(settings: Settings) -> str | None:
     """The user's own notes and the project's, in one message; None when there are neither."""
-    own = _read(Path(settings.home, NOTES), limit=MAX_OWN_NOTES_BYTES)
+    own = _own_notes(settings)
     parts = [own.strip()] if own else []
-    if project := _project_notes(Path(settings.cwd), limit=settings.project_doc_max_bytes):
+    if project := _project_notes(settings):
         parts.append(project)
     return f"<user_instructions>\n\n{_SEPARATOR.join(parts)}\n\n</user_instructions>" if parts else None
 
 
-def _project_notes(cwd: Path, *, limit: int) -> str | None:
-    """The notes in the working directory, else those at the root of the repository it is in."""
-    root = next((path for path in (cwd, *cwd.parents) if is_repository(path)), cwd)
-    for folder in dict.fromkeys((cwd, root)):
-        path = folder / NOTES
-        # A repository may be hostile: notes that are a link out of it would show the model, and
-        # whoever is behind it, a file of the user's.
-        if _leads_inside(path, root) and (notes := _read(path, limit=limit)):
-            return notes
+def _own_notes(settings: Settings) -> str | None:
+    """The notes in the home, which is hidden itself; they may be a link to anything that is not."""
+    try:
+        with DirFds(settings.withheld_paths, visible=settings.home) as folders:
+            return _read(folders, os.path.join(settings.home, NOTES), limit=MAX_OWN_NOTES_BYTES)
+    except OSError:
+        return None
+
+
+def _project_notes(settings: Settings) -> str | None:
+    """The notes in the working directory, else those at the root of the repository it is in.
+
+    A repository may be hostile: notes that are a link out of it would show the model, and its provider, a file of
+    the user's.
+    """
+    limit = settings.project_doc_max_bytes
+    try:
+        with DirFds(settings.withheld_paths) as folders:
+            cwd = PurePath(folders.resolve(settings.cwd))
+            root = next((path for path in (cwd, *cwd.parents) if is_repository(path)), cwd)
+            for folder in dict.fromkeys((cwd, root)):
+                if notes := _read(folders, os.path.join(folder, NOTES), limit=limit, project=str(root)):
+                    return notes
+    except OSError:
+        pass  # the working directory does not exist, or is being replaced
     return None
 
 
-def _leads_inside(path: Path, root: Path) -> bool:
-    try:
-        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-    except OSError:
-        return False  # somebody moves a directory on the way about just now
-
-
-def _read(path: Path, *, limit: int) -> str | None:
+def _read(folders: DirFds, path: str, *, limit: int, project: str | None = None) -> str | None:
     """The text at `path`, cut at `limit` bytes; None where there is nothing to read."""
     try:
-        text = read_file(path, limit=max(limit, 0)).decode("utf-8", "replace")
-    except (OSError, ValueError):  # missing, forbidden, a loop of links, a pipe, a NUL in the path
+        text = folders.read(folders.resolve(path, project=project), limit=max(limit, 0)).decode("utf-8", "replace")
+    except OSError:  # missing, hidden, outside of the project, a loop of links, a pipe, a NUL in the path
         return None
     return text if text.strip() else None

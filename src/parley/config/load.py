@@ -37,12 +37,16 @@ from parley.config.types import (
     WorkspaceWrite,
 )
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
+from parley.guarded_files import read_named
 
 __all__ = ["Loader", "refuse_misfits"]
 
 _REMEMBERED: Final = 64
 """How many combinations are kept to be shared: enough for the few that clients really use, while
 one that makes up a new one for each call costs a bounded amount of memory."""
+
+
+_MOST_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
 
 
 class Loader:
@@ -170,10 +174,7 @@ class Loader:
         cwd = _utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
         if "experimental_resume" in values:
             raise _blame(sources, ("experimental_resume",), "experimental_resume is not supported yet")
-        instructions = values.get("base_instructions")
-        if instructions is None and "experimental_instructions_file" in values:
-            instructions = _read_instructions(os.path.join(cwd, values["experimental_instructions_file"]))
-        return Settings(
+        settings = Settings(
             home=home,
             cwd=cwd,
             model=values["model"],
@@ -184,7 +185,7 @@ class Loader:
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=Approvals(**values["approvals"]),
             limits=Limits(**values["limits"]),
-            base_instructions=instructions,
+            base_instructions=values.get("base_instructions"),
             model_reasoning_effort=values["model_reasoning_effort"],
             model_reasoning_summary=values["model_reasoning_summary"],
             model_supports_reasoning_summaries=values["model_supports_reasoning_summaries"],
@@ -199,6 +200,10 @@ class Loader:
             model_context_window=values.get("model_context_window"),
             include_plan_tool=values.get("include_plan_tool", False),
         )
+        if settings.base_instructions is None and "experimental_instructions_file" in values:
+            named = values["experimental_instructions_file"]
+            settings = replace(settings, base_instructions=_read_instructions(named, settings))
+        return settings
 
     def _sandbox(self, table: Mapping[str, Any], home: str) -> Sandbox:
         user = self._environ.get("HOME") or _home_of_account()
@@ -405,14 +410,20 @@ def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
     return BadSetting(detail, source=path, line=line, key=written_key(key) if key else None)
 
 
-def _read_instructions(path: str) -> str:
+def _read_instructions(named: str, settings: Settings) -> str:
+    """The text of a file for the model. It may lie in the home, and must not be hidden otherwise."""
+    path = os.path.join(settings.cwd, named)
     failed = f"failed to read experimental instructions file {path}"
+    limit, hidden = _MOST_INSTRUCTIONS_BYTES, settings.withheld_paths
     try:
-        text = _read_text(path).strip()
+        data = read_named(named, cwd=settings.cwd, limit=limit + 1, hidden=hidden, visible=settings.home)
+        text = data.decode("utf-8-sig").strip()
     except OSError as error:
         raise BadSetting(f"{failed}: {os_detail(error)}") from None
     except UnicodeDecodeError:
         raise BadSetting(f"{failed}: not valid UTF-8") from None
+    if len(data) > limit:
+        raise BadSetting(f"{failed}: larger than {limit} bytes")
     if not text:
         raise BadSetting(f"experimental instructions file is empty: {path}")
     return text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import os
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -181,11 +182,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool
 
     @property
+    def withheld_paths(self) -> tuple[str, ...]:
+        """Files and directories whose content no model is shown, also those that the server's own files link to."""
+        own = (os.path.join(self.home, name) for name in _OWN_FILES)
+        return *self.sandbox.hidden_paths, self.home, *own
+
+    @property
     def network_access(self) -> bool:
         """Whether commands may use the network."""
         if self.sandbox_mode == "workspace-write":
             return self.workspace_write.network_access
         return self.sandbox_mode == "danger-full-access"
+
+
+_OWN_FILES: Final = ("config.toml", "auth.json")
+"""Files of the home that may hold secrets, and that people keep elsewhere and link to."""
 
 
 class Chosen(Struct, frozen=True):

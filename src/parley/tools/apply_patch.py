@@ -64,7 +64,8 @@ class Patches:
         from parley.tools.patch.turndiff import TouchedFiles
 
         self._desk, self._commands = desk, commands
-        self._touched = TouchedFiles(desk.settings.cwd) if touched is None else touched
+        hidden = desk.settings.withheld_paths
+        self._touched = TouchedFiles(desk.settings.cwd, hidden=hidden) if touched is None else touched
 
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.names[0], description=_DESCRIPTION, parameters=_PARAMETERS)
@@ -239,7 +240,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
             workdir=workdir,
             cwd=settings.cwd,
             home=settings.home,
-            hidden=settings.sandbox.hidden_paths,
+            hidden=settings.withheld_paths,
             wanted=wanted,
         )
         return _Verified(

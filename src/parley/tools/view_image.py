@@ -6,15 +6,14 @@ What is no image by its bytes is not given to anybody, and neither is what lies 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
-from parley.config.files import read_file
 from parley.conversation.records import CallItem, InputRead
 from parley.errors import BadArguments, BadImage, os_detail
+from parley.guarded_files import read_named
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
 from parley.tools.results import BAD_ARGUMENTS
@@ -43,7 +42,7 @@ class ViewImage:
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         settings = self._desk.settings
-        url = await asyncio.to_thread(_read, path, cwd=settings.cwd, hidden=settings.sandbox.hidden_paths)
+        url = await asyncio.to_thread(_read, path, cwd=settings.cwd, hidden=settings.withheld_paths)
         await self._desk.transcript.append(InputRead(content=(ImageItem(image_url=url),)))
         return f"The image {path} is attached."
 
@@ -59,7 +58,7 @@ def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
         BadImage: there is none that may be shown.
     """
     try:
-        return data_url(read_file(os.path.join(cwd, path), limit=MAX_IMAGE_BYTES + 1, hidden=hidden))
+        return data_url(read_named(path, cwd=cwd, limit=MAX_IMAGE_BYTES + 1, hidden=hidden))
     except OSError as error:
         raise BadImage(path, os_detail(error)) from None
     except ValueError as error:

@@ -11,7 +11,6 @@ from kit.model_peer import settings
 from kit.trees import not_a_link
 from parley.agent.prompt import user_instructions
 from parley.agent.safe.resolving import lies_out_of_reach
-from parley.config.files import is_hidden
 
 
 @pytest.fixture
@@ -30,7 +29,3 @@ def test_notes_are_not_read(moved: str, tmp_path: Path) -> None:
 
 def test_no_program_is_known(moved: str) -> None:
     assert not lies_out_of_reach(f"{moved}/AGENTS.md", ("/elsewhere",))
-
-
-def test_everything_is_hidden(moved: str) -> None:
-    assert is_hidden(f"{moved}/AGENTS.md", ("/elsewhere",))

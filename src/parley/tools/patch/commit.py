@@ -22,9 +22,8 @@ from typing import Final
 from msgspec import Struct
 
 from parley.errors import PatchRefused, os_detail
-from parley.tools.patch.folders import Folders, read_regular
+from parley.guarded_files import DirFds, is_below
 from parley.tools.patch.limits import MAX_FILE_BYTES
-from parley.tools.patch.paths import is_below
 from parley.tools.patch.plan import Change
 
 __all__ = ["System", "commit", "one_at_a_time"]
@@ -81,7 +80,7 @@ def commit(changes: Sequence[Change], *, system: System | None = None) -> tuple[
     """
     with one_at_a_time(changes):
         try:
-            opened = Folders()
+            opened = DirFds()
         except OSError as error:
             raise PatchRefused(f"Failed to write files: {os_detail(error)}") from error
         with opened as folders:
@@ -228,7 +227,7 @@ class _Undo(Struct, frozen=True):
 
 
 class _Commit:
-    def __init__(self, folders: Folders, system: System) -> None:
+    def __init__(self, folders: DirFds, system: System) -> None:
         self._folders, self._system = folders, system
         self._made: list[str] = []
         """New directories, outer before inner."""
@@ -347,7 +346,7 @@ class _Commit:
         if mode is not None and mode != stat.S_IMODE(found.st_mode):
             raise PatchRefused(f"{step.failure}: {_CHANGED}")
         _refuse_sticky(folder, found)
-        if read_regular(folder, name, at_most=MAX_FILE_BYTES) != step.before:
+        if self._folders.read_whole(f"{step.place.folder}/{name}", at_most=MAX_FILE_BYTES) != step.before:
             raise PatchRefused(f"{step.failure}: {_CHANGED}")
         self._compared[step.place] = _identity(found)
 

@@ -1,7 +1,7 @@
 """Which file a patch means by a path, and which names it must never touch.
 
 Looks at the directories that a path goes back from (`sub/..`), since behind a link that leads
-elsewhere than the words say. What else stands there on disk is for `folders` and `plan` to find out.
+elsewhere than the words say. What else stands there on disk is for `plan` to find out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Final
 from parley.config.files import read_file
 from parley.config.protected import AGENTS, GIT
 from parley.errors import PatchRefused, os_detail
+from parley.guarded_files import is_below
 from parley.wire.text import sayable
 
-__all__ = ["Ground", "is_below"]
+__all__ = ["Ground"]
 
 _LONGEST: Final = 4096
 """Bytes of a path; the system takes no more."""
@@ -31,11 +32,6 @@ _IGNORABLE: Final = re.compile(
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """Code points that some file systems leave out when they compare names."""
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether an absolute path is a folder's, or that of something in it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 class Ground:

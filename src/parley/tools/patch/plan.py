@@ -16,11 +16,11 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from parley.errors import PatchRefused, os_detail
-from parley.tools.patch.folders import Folders, LinkInTheWay, read_regular
+from parley.guarded_files import DirFds, LinkInTheWay, is_below
 from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
 from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES
 from parley.tools.patch.matching import apply_chunks
-from parley.tools.patch.paths import Ground, is_below
+from parley.tools.patch.paths import Ground
 from parley.tools.patch.patience import Deadline, Wanted
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
 from parley.wire.text import sayable
@@ -138,7 +138,7 @@ def verify(
         raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
     ground = Ground(cwd=cwd, workdir=workdir, home=home, hidden=hidden)
     try:
-        opened = Folders()
+        opened = DirFds(hidden, visible=ground.cwd)
     except OSError as error:
         raise PatchRefused(f"error: no file can be read: {os_detail(error)}") from None
     with opened as folders:
@@ -182,7 +182,7 @@ class _File(Struct, frozen=True):
 class _Picture:
     """The files that a patch names: as they are, and as its hunks leave them."""
 
-    def __init__(self, ground: Ground, folders: Folders, deadline: Deadline) -> None:
+    def __init__(self, ground: Ground, folders: DirFds, deadline: Deadline) -> None:
         self._ground, self._folders, self._deadline = ground, folders, deadline
         self._on_disk: dict[str, _Seen | None] = {}
         self._now: dict[str, _File | None] = {}
@@ -315,7 +315,10 @@ class _Picture:
 
     def _folder_of(self, path: str) -> tuple[int, str]:
         folder, _, name = path.rpartition("/")
-        return self._folders.open(folder), name
+        descriptor = self._folders.open(folder)
+        if self._folders.is_hidden(folder):
+            raise OSError(0, "its directory is hidden")
+        return descriptor, name
 
     def _read(self, path: str, folder: int, name: str, shown: str) -> _Seen:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -326,7 +329,7 @@ class _Picture:
         # The directory alone decides whether a file can be replaced, so its own permissions are asked here.
         if not found.st_mode & stat.S_IWUSR or not os.access(name, os.W_OK, dir_fd=folder):
             raise PatchRefused(f"error: {shown} is read-only")
-        content = read_regular(folder, name, at_most=MAX_FILE_BYTES)
+        content = self._folders.read_whole(path, at_most=MAX_FILE_BYTES)
         if content is None:
             is_large = found.st_size > MAX_FILE_BYTES
             why = f"larger than {_mebibytes(MAX_FILE_BYTES)}" if is_large else "being changed"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from hashlib import sha1
 from typing import Final, NamedTuple
 
 from parley.config.files import is_repository
+from parley.guarded_files import DirFds
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
-from parley.tools.patch.folders import Folders, read_regular
 from parley.tools.patch.limits import MAX_DIFF_BYTES, MAX_FILE_BYTES, MAX_PATCH_BYTES
 
 __all__ = ["TouchedFiles"]
@@ -30,10 +31,11 @@ NO_BLOB: Final = "0" * 40
 class TouchedFiles:
     """The files that one turn has touched."""
 
-    def __init__(self, cwd: str) -> None:
-        self._cwd = cwd
+    def __init__(self, cwd: str, *, hidden: Sequence[str] = ()) -> None:
+        """Paths are absolute or relative to `cwd`, and have no links in them. What is `hidden` is not read."""
+        self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}
-        """By place: the path with every link in front of the file's name resolved."""
+        """By place: the normalized absolute path."""
         self._given: dict[str, str] = {}
         """The path as it was first given, by place."""
         self._origins: dict[str, str] = {}
@@ -94,14 +96,20 @@ class TouchedFiles:
         return "".join(sections)
 
     def _place(self, path: str) -> str:
-        folder, name = os.path.split(os.path.join(self._cwd, path))
-        try:
-            return os.path.join(os.path.realpath(folder), name)
-        except OSError:
-            return os.path.join(folder, name)  # somebody moves a directory on the way about just now
+        return os.path.normpath(os.path.join(self._cwd, path))
+
+    def _read_all(self) -> dict[str, _Version | None]:
+        now: dict[str, _Version | None] = {}
+        room = MAX_PATCH_BYTES
+        with DirFds(self._hidden, visible=self._cwd) as folders:
+            for place in sorted(self._before):
+                now[place] = version = _read(folders, place, limit=min(MAX_FILE_BYTES, room))
+                if version is not None and version.content is not None:
+                    room -= len(version.content)
+        return now
 
     def _changes(self) -> list[_Change]:
-        now = _read_all(self._before)
+        now = self._read_all()
         roots: dict[str, str | None] = {}
         names = {place: _name(place, self._given[place], roots) for place in self._before}
 
@@ -260,18 +268,7 @@ def _git_mode(mode: int) -> str:
     return "100755" if mode & stat.S_IXUSR else "100644"
 
 
-def _read_all(places: dict[str, _Version | None]) -> dict[str, _Version | None]:
-    now: dict[str, _Version | None] = {}
-    room = MAX_PATCH_BYTES
-    with Folders() as folders:
-        for place in sorted(places):
-            now[place] = version = _read(folders, place, limit=min(MAX_FILE_BYTES, room))
-            if version is not None and version.content is not None:
-                room -= len(version.content)
-    return now
-
-
-def _read(folders: Folders, place: str, *, limit: int) -> _Version | None:
+def _read(folders: DirFds, place: str, *, limit: int) -> _Version | None:
     """The file as it is now; None if there is none, or something else than a regular file."""
     folder, name = os.path.split(place)
     try:
@@ -282,7 +279,7 @@ def _read(folders: Folders, place: str, *, limit: int) -> _Version | None:
     if not stat.S_ISREG(found.st_mode):
         return None
     try:
-        content = read_regular(inside, name, at_most=limit)
+        content = folders.read_whole(place, at_most=limit)
     except OSError:
         content = None
     return _Version(None if content is None else _blob(content), _git_mode(found.st_mode), content)

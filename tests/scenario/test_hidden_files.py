@@ -1,0 +1,232 @@
+"""No hidden file reaches the model, by whatever name the server reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kit.calls import speaking
+from kit.images import PNG
+from kit.shell import shell
+from kit.swapping import swapped
+from kit.trees import patch
+from parley.testing import Call, ScriptedModel
+
+SECRET: Final = "-----BEGIN PRIVATE KEY-----"
+
+TURNS: Final = 60
+
+
+class Ground:
+    """A project, and beside it a directory that is hidden."""
+
+    def __init__(self, path: Path) -> None:
+        self.project, self.keys, self.outside = path / "project", path / "keys", path / "outside"
+        for folder in (self.project, self.keys, self.outside, self.project / ".git", self.project / "docs"):
+            folder.mkdir()
+        (self.project / ".git/HEAD").write_text("ref: refs/heads/main\n")
+        (self.keys / "id").write_text(f"{SECRET}\n")
+        (self.keys / "id.png").write_bytes(PNG)
+        (self.outside / "image.png").write_bytes(PNG)
+        (self.project / "own.png").write_bytes(PNG)
+
+    @property
+    def config(self) -> str:
+        return f"[sandbox]\nhidden_paths = [{json.dumps(str(self.keys))}]"
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+def sent(model: ScriptedModel) -> str:
+    """All that the model was ever sent."""
+    return json.dumps([request.body for request in model.requests])
+
+
+# --- notes -----------------------------------------------------------------------------------
+
+
+def _hard_link(ground: Ground, home: Path) -> None:
+    os.link(ground.keys / "id", ground.project / "AGENTS.md")
+
+
+def _link(ground: Ground, home: Path) -> None:
+    (ground.project / "AGENTS.md").symlink_to(ground.keys / "id")
+
+
+def _directory_link(ground: Ground, home: Path) -> None:
+    (ground.project / "docs/keys").symlink_to(ground.keys)
+    (ground.project / "AGENTS.md").symlink_to("docs/keys/id")
+
+
+def _out_by_dots(ground: Ground, home: Path) -> None:
+    (ground.project / "AGENTS.md").symlink_to("docs/../../keys/id")
+
+
+def _key_in_the_project(ground: Ground, home: Path) -> None:
+    """Parley's own key, which somebody keeps in the project and links to from the home."""
+    (ground.project / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": SECRET}))
+    (home / "auth.json").symlink_to(ground.project / "auth.json")
+    (ground.project / "AGENTS.md").symlink_to("auth.json")
+
+
+def _by_way_of_proc(ground: Ground, home: Path) -> None:
+    (ground.project / "AGENTS.md").symlink_to(f"/proc/self/root{ground.keys}/id")
+
+
+def _own_notes(ground: Ground, home: Path) -> None:
+    """The notes of the home are a link into the project, which has put a link there."""
+    (home / "AGENTS.md").symlink_to(ground.project / "docs/notes.md")
+    (ground.project / "docs/notes.md").symlink_to(ground.keys / "id")
+
+
+WAYS: Final[list[Callable[[Ground, Path], None]]] = [
+    *(_hard_link, _link, _directory_link, _out_by_dots, _key_in_the_project, _by_way_of_proc, _own_notes)
+]
+
+
+@pytest.mark.promises("model.nothing-hidden")
+async def test_notes_that_are_a_hidden_file_by_another_name_are_not_read(
+    scripted_model: ScriptedModel, ground: Ground
+) -> None:
+    async with speaking(scripted_model, config=ground.config) as wire:
+        for number, way in enumerate(WAYS):
+            way(ground, wire.raw.home)
+            wire.codex(number, "go", cwd=str(ground.project))
+            await wire.answer(number)
+            for name in (ground.project / "AGENTS.md", wire.raw.home / "auth.json", wire.raw.home / "AGENTS.md"):
+                name.unlink(missing_ok=True)
+
+    assert len(scripted_model.requests) == len(WAYS)
+    assert [
+        way.__name__ for way, asked in zip(WAYS, scripted_model.requests, strict=True) if SECRET in str(asked.body)
+    ] == []
+
+
+async def test_notes_of_the_kernel_are_not_read(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, env={"SERVER_SECRET": SECRET}) as wire:
+        wire.codex(1, "go", cwd="/proc/self", config={"experimental_instructions_file": "environ"})
+        told = await wire.text(1)
+        (wire.work / "AGENTS.md").symlink_to("/proc/self/environ")
+        wire.codex(2, "go", cwd=str(wire.work))
+        await wire.answer(2)
+
+    assert "failed to read experimental instructions file /proc/self/environ: not a regular file" in told
+    assert SECRET not in sent(scripted_model)
+
+
+@pytest.mark.promises("model.nothing-hidden")
+async def test_notes_that_are_swapped_between_turns_never_show_a_hidden_file(
+    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path
+) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "own").write_text("Own notes.")
+    (sources / "key").symlink_to(ground.keys / "id")
+    (ground.project / "AGENTS.md").write_text("Own notes.")
+    async with speaking(scripted_model, config=ground.config) as wire:
+        wire.codex(0, "go", cwd=str(ground.project))
+        await wire.answer(0)
+        async with swapped(ground.project / "AGENTS.md", sources / "own", sources / "key"):
+            for number in range(1, TURNS):
+                wire.reply(number, "again")
+                await wire.answer(number)
+
+    assert len(scripted_model.requests) == TURNS
+    assert SECRET not in sent(scripted_model)
+    assert any("Own notes." in str(asked.body) for asked in scripted_model.requests)
+
+
+@pytest.mark.promises("model.nothing-hidden")
+async def test_instructions_may_lie_in_the_home_and_not_where_secrets_do(
+    scripted_model: ScriptedModel, ground: Ground
+) -> None:
+    async with speaking(scripted_model, config=ground.config) as wire:
+        (wire.raw.home / "prompt.md").write_text("Be brief.")
+        (ground.project / "prompt.md").symlink_to(ground.keys / "id")
+        named = [
+            wire.raw.home / "prompt.md",
+            ground.keys / "id",
+            ground.project / "prompt.md",
+            wire.raw.home / "config.toml",
+        ]
+        said: list[Any] = []
+        for number, path in enumerate(named):
+            wire.codex(number, "go", cwd=str(ground.project), config={"experimental_instructions_file": str(path)})
+            said.append((await wire.answer(number))[-1]["result"])
+
+    assert [bool(result.get("isError")) for result in said] == [False, True, True, True]
+    assert len(scripted_model.requests) == 1
+    assert "Be brief." in sent(scripted_model)
+
+
+# --- images ----------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("image.view", "image.nothing-hidden")
+async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not_shown(
+    scripted_model: ScriptedModel, ground: Ground
+) -> None:
+    os.link(ground.keys / "id.png", ground.project / "hard.png")
+    (ground.project / "out.png").symlink_to(ground.outside / "image.png")
+    (ground.project / "in.png").symlink_to("docs/../own.png")
+    refused = {
+        "hard.png": "may not be read",
+        str(ground.keys / "id.png"): "may not be read",
+        "out.png": "a symbolic link leads out of the project",
+        "/proc/self/root/proc/self/environ": "not a regular file",
+    }
+    shown = ["own.png", "in.png", "../outside/image.png", str(ground.outside / "image.png")]
+    paths = [*refused, *shown]
+    scripted_model.says(*(Call("view_image", json.dumps({"path": path}), f"c{n}") for n, path in enumerate(paths)))
+    scripted_model.says("Done")
+    async with speaking(scripted_model, config=ground.config) as wire:
+        wire.codex(1, "go", cwd=str(ground.project))
+        await wire.answer(1)
+
+        items = [{"type": "local_image", "path": path} for path in (*refused, *shown) if "environ" not in path]
+        wire.call(2, "conversationSendMessage", {"conversation_id": wire.sessions[0], "content": items})
+        await wire.answer(2)
+        await scripted_model.asked(3)
+
+    messages = scripted_model.requests[1].body["messages"]
+    told = [message["content"] for message in messages if message["role"] == "tool"]
+    assert told[: len(refused)] == [f"{path}: {why}" for path, why in refused.items()]
+    assert told[len(refused) :] == [f"The image {path} is attached." for path in shown]
+    named = scripted_model.requests[2].body["messages"][-1]["content"]
+    assert [part["type"] for part in named] == ["image_url"] * len(shown)
+
+
+# --- patches and diffs -----------------------------------------------------------------------
+
+
+@pytest.mark.promises("patch.nothing-hidden")
+async def test_neither_a_patch_nor_a_diff_shows_a_hidden_file(
+    scripted_model: ScriptedModel, ground: Ground
+) -> None:
+    os.link(ground.keys / "id", ground.project / "guess.txt")
+    guess = patch("*** Update File: guess.txt", "@@", f" {SECRET}", "+more")
+    scripted_model.says(
+        shell("c1", "apply_patch", guess),
+        shell("c2", "apply_patch", patch("*** Add File: a.txt", "+a")),
+        shell("c3", "ln", "-f", str(ground.keys / "id"), "a.txt"),
+        shell("c4", "apply_patch", patch("*** Add File: b.txt", "+b")),
+    )
+    scripted_model.says("Done")
+    async with speaking(scripted_model, config=ground.config) as wire:
+        wire.codex(1, "go", cwd=str(ground.project))
+        messages = await wire.answer(1)
+
+    first, *_ = [m["content"] for m in scripted_model.requests[1].body["messages"] if m["role"] == "tool"]
+    assert first == f"error: Failed to read file to update {ground.project}/guess.txt: may not be read"
+    assert (ground.keys / "id").read_text() == f"{SECRET}\n"
+    diffs = [m["params"]["msg"] for m in messages if m.get("method") == "turn_diff"]
+    assert len(diffs) == 2
+    assert SECRET not in json.dumps(diffs)

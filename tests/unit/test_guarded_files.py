@@ -1,0 +1,139 @@
+"""Files are opened by descriptor, and what was opened is checked, not its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from parley.guarded_files import DirFds, LinkInTheWay, identity_of, read_named
+
+LIMIT: Final = 1000
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project/deep").mkdir(parents=True)
+    (tmp_path / "keys/inner").mkdir(parents=True)
+    (tmp_path / "keys/inner/id").write_text("key")
+    (tmp_path / "outside").write_text("outside")
+    (tmp_path / "project/own").write_text("own")
+    return tmp_path / "project"
+
+
+def read(project: Path, path: str, *, limit: int = LIMIT) -> str:
+    hidden = [str(project.parent / "keys"), "/no/such/place"]
+    return read_named(path, cwd=str(project), limit=limit, hidden=hidden).decode()
+
+
+def test_links_are_resolved_within_the_project(project: Path) -> None:
+    (project / "link").symlink_to("deep/../own")
+    (project / "deep/up").symlink_to("..")
+    (project / "absolute").symlink_to(project / "own")
+    (project.parent / "way").symlink_to(project)
+
+    for path in ("own", "link", "deep/up/own", "absolute", "../way/link", str(project / "own")):
+        assert read(project, path) == "own"
+    assert read(project.parent / "way", "link") == "own"
+
+
+@pytest.mark.parametrize("target", ["../outside", "deep/../../outside", "../project/../outside", "{}/outside"])
+def test_a_link_of_the_project_that_leads_out_of_it_is_refused(project: Path, target: str) -> None:
+    (project / "link").symlink_to(target.format(project.parent))
+
+    with pytest.raises(OSError, match="a symbolic link leads out of the project"):
+        read(project, "link")
+    assert read(project, "../outside") == "outside"
+
+
+@pytest.mark.parametrize(
+    "path", ["../keys/inner/id", "link", "folder/inner/id", "hard", "/proc/self/root{}/keys/inner/id"]
+)
+def test_what_is_hidden_is_refused_by_every_name(project: Path, path: str) -> None:
+    keys = project.parent / "keys"
+    (project / "link").symlink_to(keys / "inner/id")
+    (project / "folder").symlink_to(keys)
+    os.link(keys / "inner/id", project / "hard")
+
+    with pytest.raises(OSError, match=r"may not be read|leads out of the project"):
+        read(project, path.format(project.parent))
+
+
+def test_another_file_with_two_names_is_read(project: Path) -> None:
+    os.link(project / "own", project / "other")
+
+    assert read(project, "other") == "own"
+
+
+def test_a_file_with_two_names_is_refused_where_too_much_is_hidden(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.link(project / "own", project / "other")
+    monkeypatch.setattr("parley.guarded_files._MOST_HIDDEN_FILES", 1)
+
+    with pytest.raises(OSError, match="may not be read"):
+        read(project, "other")
+
+
+def test_a_directory_in_a_hidden_one_can_be_visible(project: Path) -> None:
+    inner = project.parent / "keys/inner"
+    os.link(inner / "id", inner / "other")
+    with DirFds([str(project.parent / "keys")], visible=str(inner)) as folders:
+        assert folders.read(str(inner / "id"), limit=LIMIT) == b"key"
+    hidden = [str(project.parent / "keys"), str(inner / "id")]
+    with DirFds(hidden, visible=str(inner)) as folders, pytest.raises(OSError, match="may not be read"):
+        folders.read(str(inner / "other"), limit=LIMIT)
+
+
+@pytest.mark.parametrize("path", ["pipe", "deep", "/dev/zero", "/dev/stdin", "/proc/self/environ", "/proc/cpuinfo"])
+def test_what_is_no_regular_file_is_refused_at_once(project: Path, path: str) -> None:
+    os.mkfifo(project / "pipe")
+
+    with pytest.raises(OSError, match=r"regular file|No such|Is a directory"):
+        read(project, path)
+
+
+def test_of_a_huge_file_no_more_than_the_limit_is_read(project: Path) -> None:
+    with (project / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+
+    assert read(project, "huge", limit=5) == "\0" * 5
+    with DirFds() as folders:
+        assert folders.read_whole(str(project / "huge"), at_most=LIMIT) is None
+        assert folders.read_whole(str(project / "own"), at_most=LIMIT) == b"own"
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "loop", "own/../own", "no/such", "x" * 5000])
+def test_what_cannot_be_opened_is_an_error_of_the_system(project: Path, path: str) -> None:
+    (project / "loop").symlink_to("loop")
+
+    with pytest.raises(OSError):
+        read(project, path)
+
+
+def test_a_directory_must_be_the_expected_one(project: Path) -> None:
+    deep = str(project / "deep")
+    identity = identity_of(os.stat(deep))
+    (project / "deep").rename(project / "aside")
+    (project / "deep").mkdir()
+
+    with DirFds(expected={deep: identity}) as folders, pytest.raises(OSError) as stale:
+        folders.open(deep)
+    with DirFds(expected={deep: None}) as folders, pytest.raises(OSError) as unexpected:
+        folders.make(deep, made=lambda path: None)
+    with DirFds(expected={f"{deep}/new": None}) as folders:
+        folders.make(f"{deep}/new", made=lambda path: None)
+
+    assert (stale.value.filename, unexpected.value.filename) == (deep, deep)
+
+
+def test_no_link_is_followed_on_the_way_to_a_directory(project: Path) -> None:
+    (project / "link").symlink_to("deep")
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    with DirFds() as folders, pytest.raises(LinkInTheWay):
+        folders.open(str(project / "link"))
+
+    assert sorted(os.listdir("/proc/self/fd")) == before
