@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from kit.other_python import PRINTED
 
 # Nobody speaks TLS here, and each of a thousand servers would read all certificates of the system.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/nobody.pem")
@@ -13,3 +16,12 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/nobody.pem")
 # A busy computer fails no property. A test that needs more examples says so; sweeps are long.
 settings.register_profile("parley", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("parley")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print which other Python ran the subset of the tests."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties:
+                if name == PRINTED and report.when == "call":
+                    terminalreporter.write_line(f"on {name}: {value}")

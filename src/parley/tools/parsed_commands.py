@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
+from parley.tools.script_words import Word, Words, plain_commands, words_of
 from parley.wire.events import (
     ParsedCommand,
     ParsedListFiles,
@@ -24,8 +25,6 @@ __all__ = ["LONGEST_SCRIPT", "parse"]
 LONGEST_SCRIPT: Final = 8 * 1024
 """In characters. A longer one is shown as it is: nobody reads thousands of summaries."""
 
-Words = tuple[str, ...]
-
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
@@ -38,9 +37,9 @@ def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
         case ("bash", "-lc" | "-c", script) if len(script) > LONGEST_SCRIPT:
             return (_unknown(command),)
         case ("bash", "-lc" | "-c" as flag, script):
-            lexed = _words(script)
+            lexed = words_of(script)
             words = tuple(word.meant for word in lexed)
-            commands = _plain_commands(script) if flag == "-lc" else _split(lexed)
+            commands = plain_commands(script) if flag == "-lc" else _split(lexed)
             return _summaries(commands, words) if commands else (_unknown(words),)
         case _:
             return _summaries([command], command)
@@ -58,79 +57,8 @@ def _summaries(commands: list[Words], words: Words) -> tuple[ParsedCommand, ...]
 
 _CONNECTORS: Final = frozenset({"&&", "||", ";", "|"})
 
-_NEVER_PLAIN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_PLAIN_TOKEN: Final = re.compile(
-    r"""[ \t]*+(?:
-        (?P<word>(?:[A-Za-z0-9_./,:+@%=-]++|'[^']*+'|"[^"$`\\!]*+")++)
-      | (?P<operator>&&|\|\||[;|\n])
-      | (?P<end>\Z))""",
-    re.VERBOSE,
-)
-_RESERVED: Final = _set("case coproc do done elif else esac fi for function if in select then time until while")
 
-
-def _plain_commands(script: str) -> list[Words] | None:
-    """The commands of a script that is only plain words and connectors; None for any other.
-
-    Plain is what every shell reads alike: no expansion, no redirection, no assignment, no escape.
-    """
-    if _NEVER_PLAIN.search(script):
-        return None
-    commands: list[Words] = []
-    words: list[str] = []
-    place, one_must_follow = 0, False
-    while token := _PLAIN_TOKEN.match(script, place):
-        place = token.end()
-        if token["word"] is not None:
-            words.append(_without_quotes(token["word"]))
-            continue
-        if words:
-            if not _is_plain_command(words):
-                return None
-            commands.append(tuple(words))
-            words, one_must_follow = [], token["operator"] in ("&&", "||", "|")
-        elif token["operator"] not in (None, "\n"):
-            return None
-        if token["operator"] is None:
-            return None if one_must_follow else commands
-    return None
-
-
-def _is_plain_command(words: list[str]) -> bool:
-    first = words[0]
-    return "=" not in first and first not in _RESERVED and not any(word.startswith("=") for word in words)
-
-
-_BLANKS: Final = re.compile(r"(?:[ \t\n]|\\\n)*+")
-_WORD: Final = re.compile(r"""(?:[^ \t\n'"\\]++|'[^']*+'|"(?:[^"\\]++|\\.)*+"|\\.)++(?![^ \t\n])""", re.DOTALL)
-_QUOTED: Final = re.compile(r"""'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\(.)""", re.DOTALL)
-_ESCAPED: Final = re.compile(r'\\(?:\n|([$`"\\]))')
-
-
-class _Word(NamedTuple):
-    written: str
-    meant: str
-
-
-def _words(script: str) -> list[_Word]:
-    """The words of any script, quotes understood and nothing else; cut at blanks where a quote stays open."""
-    words: list[_Word] = []
-    place = _end_of_blanks(script, 0)
-    while place < len(script):
-        word = _WORD.match(script, place)
-        if word is None:
-            return [_Word(piece, piece) for piece in script.split()]
-        words.append(_Word(word[0], _without_quotes(word[0])))
-        place = _end_of_blanks(script, word.end())
-    return words
-
-
-def _end_of_blanks(script: str, place: int) -> int:
-    blanks = _BLANKS.match(script, place)
-    return blanks.end() if blanks else place
-
-
-def _split(words: list[_Word]) -> list[Words]:
+def _split(words: list[Word]) -> list[Words]:
     """The words between connectors that stand by themselves."""
     commands: list[list[str]] = [[]]
     for word in words:
@@ -139,19 +67,6 @@ def _split(words: list[_Word]) -> list[Words]:
         else:
             commands[-1].append(word.meant)
     return [tuple(command) for command in commands if command]
-
-
-def _without_quotes(word: str) -> str:
-    return _QUOTED.sub(_meaning, word)
-
-
-def _meaning(quoted: re.Match[str]) -> str:
-    literal, expanded, escaped = quoted.groups()
-    if literal is not None:
-        return str(literal)
-    if expanded is not None:
-        return _ESCAPED.sub(lambda escape: escape[1] or "", expanded)
-    return "" if escaped == "\n" else str(escaped)
 
 
 # --- what a command does -----------------------------------------------------------------

@@ -2,17 +2,19 @@
 
 A command that is not known is not safe; the sandbox holds those that are as well (docs/security.md). Knows
 how a command is put together. Words of scripts are read by `lexer.py`, options of programs are listed in
-`programs.py`, files are looked up by `resolving.py`.
+`programs.py`, files are looked up by `resolving.py`. The check runs on the event loop: a command that is longer
+than the lexer's limits is not safe, each character is read a fixed number of times, and each program is looked up
+once.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
-from parley.agent.safe.lexer import commands_in
+from parley.agent.safe.lexer import MAX_CHARACTERS, commands_in
 from parley.agent.safe.programs import only_reads
 from parley.agent.safe.resolving import is_out_of_reach, lies_out_of_reach
 from parley.ports.tools import RunCommand
@@ -41,20 +43,22 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     `writable` are the directories, absolute and without links, in which the agent may have written:
     a program there may be anything.
     """
-    if not action.argv or any("\0" in word for word in (*action.argv, action.cwd)):
+    if not action.argv or sum(len(word) + 1 for word in action.argv) > MAX_CHARACTERS:
         return False
-    is_known = partial(is_out_of_reach, search_path=action.search_path, writable=writable)
+    if any("\0" in word for word in (*action.argv, action.cwd)):
+        return False
+    is_known = cache(partial(is_out_of_reach, search_path=action.search_path, writable=writable))
     shell, *rest = action.argv
     match _name(shell), rest:
         case "bash" | "sh", ["-c", script]:
             return is_known(shell) and _is_safe_script(script, is_known)
         case "bash", ["-lc", script]:
             home = os.path.expanduser("~") if action.home is None else action.home  # as the shell does it
-            is_known_there = partial(is_known, elsewhere=[place.replace("~", home) for place in _LOGIN_PLACES])
+            elsewhere = tuple(place.replace("~", home) for place in _LOGIN_PLACES)
             return (
                 is_known(shell)
                 and not _may_be_told_otherwise(home, writable)
-                and _is_safe_script(script, is_known_there)
+                and _is_safe_script(script, partial(is_known, elsewhere=elsewhere))
             )
         case _:
             return _is_safe_command(action.argv, is_known)

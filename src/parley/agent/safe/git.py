@@ -35,10 +35,11 @@ _DIFF: Final = options(
 _FORMAT: Final = re.compile(
     r"""oneline | short | medium | full | fuller | email | raw
       | (?: t?format: | (?=.*%) )
-        (?: [^%]
-          | %[-+\x20]? (?: [HhTtPpsfbBNnDdSem%] | [ac][nNeElLdDrtiIsh] | g[dDsnNeE] | x[0-9A-Fa-f]{2} )
-          | %C (?: red | green | blue | reset | \([A-Za-z0-9,#\x20-]+\) )
-        )*+""",
+        [^%]*
+        (?: % (?: [-+\x20]? (?: [HhTtPpsfbBNnDdSem%] | [ac][nNeElLdDrtiIsh] | g[dDsnNeE] | x[0-9A-Fa-f]{2} )
+                | C (?: red | green | blue | reset | \([A-Za-z0-9,#\x20-]+\) ) )
+            [^%]*
+        )*""",
     re.VERBOSE,
 )
 """Of a commit. What asks for signatures is left out, for those are checked by a program, and so are names

@@ -6,8 +6,9 @@ Names decide, and for proxies whether a password stands in the address. No other
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import count
 from typing import Final, assert_never
 
 from parley.config.types import ShellEnvironment
@@ -291,13 +292,22 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=64)
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(_as_expression(pattern) for pattern in patterns), re.IGNORECASE | re.DOTALL)
+    names = (f"part{number}" for number in count())
+    return re.compile("|".join(_as_expression(pattern, names) for pattern in patterns), re.IGNORECASE | re.DOTALL)
 
 
-def _as_expression(pattern: str) -> str:
-    """The pattern, so that the time for a name grows with its length alone: what stands between two
-    stars is taken where it is first found, and never looked for again."""
+def _as_expression(pattern: str, names: Iterator[str]) -> str:
+    """Return the pattern as an expression that takes a time proportional to the length of a name.
+
+    The text between two stars matches where it is first found, and the search never goes back before it: a
+    lookahead finds it, and a reference to the lookahead's group, which has one of the `names`, consumes it.
+    """
     first, *rest = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
     if not rest:
         return first
-    return first + "".join(f"(?>.*?{part})" for part in rest[:-1] if part) + f".*{rest[-1]}"
+    middle = (_first_found(part, next(names)) for part in rest[:-1] if part)
+    return first + "".join(middle) + f".*{rest[-1]}"
+
+
+def _first_found(part: str, name: str) -> str:
+    return f"(?=(?P<{name}>.*?{part}))(?P={name})"

@@ -13,7 +13,7 @@ MAX_LEVELS: Final = 200
 MAX_CUT_BYTES: Final = 1024 * 1024
 """The longest message that is cut: nobody may wait for long while it is looked through."""
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
 
 def cut_short(message: bytes) -> bytes:
@@ -22,9 +22,14 @@ def cut_short(message: bytes) -> bytes:
         return message
     kept: list[bytes] = []
     levels = begin = end = 0
+    in_string = False
     for match in _TOKEN.finditer(message):
         token = match[0]
-        if token in (b"{", b"["):
+        if token == b'"':
+            in_string = not in_string
+        elif in_string:
+            continue
+        elif token in (b"{", b"["):
             levels += 1
             if levels == MAX_LEVELS + 1:
                 begin = match.start()

@@ -1,0 +1,100 @@
+"""No regular expression uses possessive quantifiers or atomic groups.
+
+They are new in Python 3.11, and its first releases (3.11.2 is the Python of Debian 12) read them wrongly: some
+expressions never end, others match what they must not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+FOLDERS: Final = ("src", "tests", "bench", "docs/examples")
+NO_EXPRESSIONS: Final = ("+++ ", "g++", "{0}+")
+"""Text in other strings of these modules: heads of diffs, a program, a format."""
+
+
+def newer_constructs(expression: str) -> list[str]:
+    """Return the possessive quantifiers and atomic groups in an expression, or in a piece of one."""
+    found: list[str] = []
+    place, quantified, in_class = 0, False, False
+    while place < len(expression):
+        character, end = expression[place], place + 1
+        if character == "\\":
+            end, quantified = place + 2, False
+        elif in_class:
+            in_class, quantified = character != "]", False
+        elif character == "[":
+            in_class, quantified = True, False
+            end += expression.startswith("^", end)
+            end += expression.startswith("]", end)  # a first `]` stands for itself
+        elif character == "(":
+            quantified = False
+            if expression.startswith("(?>", place):
+                found.append("(?>")
+            elif expression.startswith("?", end):
+                end += 1  # no quantifier: a group of another kind
+        elif quantified and character in "+?":
+            if character == "+":
+                found.append(expression[max(0, place - 3) : end])
+            quantified = False
+        elif character == "{" and "}" in expression[place:] and place > 0:
+            end = expression.index("}", place) + 1
+            quantified = expression[place + 1 : end - 1].replace(",", "").strip("%d{}").isdigit()
+        else:
+            quantified = character in "*+?" and place > 0
+        place = end
+    return found
+
+
+def expressions(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a module that uses regular expressions, with their lines; not its docstrings."""
+    tree = ast.parse(source)
+    if not any(
+        isinstance(node, ast.Import) and any(name.name == "re" for name in node.names) for node in ast.walk(tree)
+    ):
+        return
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in texts:
+            if isinstance(node.value, bytes):
+                yield node.lineno, node.value.decode("latin-1")
+            elif isinstance(node.value, str):
+                yield node.lineno, node.value
+
+
+def without(text: str, parts: tuple[str, ...]) -> str:
+    for part in parts:
+        text = text.replace(part, "")
+    return text
+
+
+def test_no_expression_uses_what_early_releases_of_python_3_11_read_wrongly() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}": constructs
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in expressions(path.read_text())
+        if (constructs := newer_constructs(without(text, NO_EXPRESSIONS)))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "expression", ["a*+", "a++", "a?+", "a{2}+", "a{2,}+", "(?>a)", "[ab]*+", r"(?:a|b)++", r"\d?+", "(?=a)(?>b*)c"]
+)
+def test_a_newer_construct_is_found(expression: str) -> None:
+    assert newer_constructs(expression) != []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["a+", "a*?", "a+?", r"\++", r"\*\+", "[*+]", "[+]+", "[]*+]", "[^]*+]", "(?:a)+", "(?P<a>b)+", r"[+-]?[0-9]+"],
+)
+def test_an_older_construct_is_not_found(expression: str) -> None:
+    assert newer_constructs(expression) == []
