@@ -11,7 +11,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import CommandOutput, StreamOutput, record_type
 from parley.errors import Fenced, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Head, Lease, Store
-from parley.wire.ids import START, CallId, ItemId, Seq
+from parley.wire.ids import START, CallId, ConversationId, ItemId, Seq
 
 
 async def begun(store: Store, *entries: Entry) -> Lease:
@@ -194,3 +194,33 @@ async def test_a_closed_store_has_finished_what_was_begun_and_refuses_the_rest(s
         await store.read(FIRST, after=START)
     await store.release(lease)
     await store.close()
+
+
+async def test_which_logs_have_grown_is_told_for_many_at_once(store: Store) -> None:
+    await store.create(FIRST, answers(1, 3), summary())
+    await store.create(OTHER, answers(1, 2), summary())
+    missing = ConversationId("33333333-3333-4333-8333-333333333333")
+
+    assert await store.advanced({}) == []
+    assert await store.advanced({FIRST: Seq(3), OTHER: Seq(2)}) == []
+    assert await store.advanced({FIRST: Seq(3), OTHER: Seq(1), missing: START}) == [OTHER, missing]
+    assert await store.advanced({FIRST: Seq(4), OTHER: Seq(2)}) == []
+
+
+async def test_a_log_that_grows_or_goes_is_told_until_it_was_read(store: Store) -> None:
+    await store.create(FIRST, answers(1, 3), summary())
+    await store.create(OTHER, answers(1, 2), summary())
+    ends = {FIRST: Seq(3), OTHER: Seq(2)}
+    for _ in range(5):  # more often than there are connections that read
+        assert await store.advanced(ends) == []
+    lease = await store.acquire(FIRST, address="")
+    await store.append(lease, answers(4, 4), summary())
+    for _ in range(5):
+        assert await store.advanced(ends) == [FIRST]
+    ends[FIRST] = Seq(4)
+    for _ in range(5):
+        assert await store.advanced(ends) == []
+    await store.delete(lease)
+
+    for _ in range(5):
+        assert await store.advanced(ends) == [FIRST]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.app.commands import sandboxed_commands
-from parley.app.memory import give_back_memory, look_only_at_what_is_new
+from parley.app.memory import give_back_memory, look_only_at_what_is_new, skip_final_collection
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
@@ -86,6 +86,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         await commands.close()
         await http.close()
         ignore_signals()
+        skip_final_collection()
 
 
 def _server_dir() -> str:

@@ -8,7 +8,7 @@ over meanwhile cannot write any more, whatever it believes.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, Protocol, get_args
 
 from msgspec import Struct
@@ -205,6 +205,14 @@ class Store(Protocol):
         ...
 
     async def head(self, conversation_id: ConversationId) -> Head: ...
+
+    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        """Return the conversations whose log ends after the given position, and those that do not exist.
+
+        One query answers for all of them. While nothing is written to the store, asking again costs next to
+        nothing.
+        """
+        ...
 
     async def find(self, query: Query) -> Found: ...
 

@@ -128,6 +128,11 @@ class Conversation:
         return self.book.is_read or self.questions.is_watched
 
     @property
+    def is_others(self) -> bool:
+        """Whether other processes may write to it, and none of them tells this process what it writes."""
+        return not (self.book.is_ours or self.sharing.is_elsewhere)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nobody would notice if it were not in memory."""
         return not (

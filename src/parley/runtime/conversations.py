@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -39,7 +40,7 @@ from parley.runtime.elsewhere import FOLLOW_SECONDS, Neighbours
 from parley.runtime.means import Means
 from parley.runtime.permits import Trust
 from parley.runtime.whole import write_whole
-from parley.wire.ids import ApprovalId, ConversationId, MessageId
+from parley.wire.ids import ApprovalId, ConversationId, MessageId, Seq
 
 __all__ = ["Conversations"]
 
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
 """How often it is looked whether another process has begun something that is read here."""
+LOOK_THROUGH_TICKS: Final = 5
+"""Every so many looks at the store, go through all conversations in memory, although no call concerned any."""
 SOONEST_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 30.0
 """How often it is looked whether some can go."""
@@ -85,6 +88,8 @@ class Conversations:
         self._damaged = Damaged(store)
         self._is_shared = peers is not None
         self._watching: asyncio.Task[None] | None = None
+        self._touched = False
+        """Whether a call or another process concerned some conversation since all were gone through."""
         self._granted: set[str] = set()
         """Every directory that some conversation was allowed to write to."""
         self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
@@ -309,6 +314,7 @@ class Conversations:
             closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
+        self._touched = True
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
         self._trust[conversation.id] = conversation.trust
@@ -328,26 +334,30 @@ class Conversations:
         self._used.pop(conversation_id, None)
 
     async def _watch_others(self) -> None:
-        """While somebody reads here what others may write, look now and then: what they tell may be lost."""
-        while True:
+        """While conversations are read here that other processes may write to, look for news once a second: a
+        `parley/changed` may be lost, and a process that was killed sends none."""
+        look = _Look(())
+        trouble = ""
+        for tick in itertools.count():
             await self._means.clock.sleep(WATCH_SECONDS)
-            # Whoever wishes for something may be about to read what comes of it.
-            watched = [one for one in self if one.is_watched or not one.sharing.line.is_empty]
-            for one in watched:
-                if one.book.is_ours or one.sharing.is_elsewhere:
-                    continue
-                try:
-                    head = await self._store.head(one.id)
-                except UnknownConversation:
-                    one.sharing.catch_up()
-                except ParleyError as error:
-                    log.warning("%s: %s", one.id, error)
-                else:
-                    if head.last > one.log.durable or one.state.phase is not Phase.IDLE:
-                        one.sharing.catch_up()
-            if not watched:
+            if self._touched or look.has_turns or tick % LOOK_THROUGH_TICKS == 0:
+                self._touched = False
+                look = _Look(one for one in self if one.is_watched or not one.sharing.line.is_empty)
+            if look.is_empty:
                 self._watching = None
                 return
+            try:
+                news = await self._store.advanced(look.ends) if look.ends else ()
+                trouble = ""
+            except ParleyError as error:
+                news = ()
+                if str(error) != trouble:
+                    log.warning("looking for what other processes have written failed: %s", error)
+                trouble = str(error)
+            for conversation_id in (*news, *look.unfinished):
+                if (one := self._alive.get(conversation_id)) is not None and one.is_others:
+                    self._touched = True
+                    one.sharing.catch_up()
 
     def _settings(self) -> StoreSettings:
         try:
@@ -376,6 +386,28 @@ class Conversations:
         for one in gone:
             self._forget(one.id, is_gone=one.is_gone)
         return len(gone)
+
+
+class _Look:
+    """What is watched here of other processes."""
+
+    def __init__(self, watched: Iterable[Conversation]) -> None:
+        self.is_empty = True
+        self.has_turns = False
+        """Whether some turn is unfinished. What the store says of all others changes with a write alone."""
+        self.ends: dict[ConversationId, Seq] = {}
+        """Where the logs of the conversations without a turn end, as far as this process knows."""
+        self.unfinished: list[ConversationId] = []
+        """Conversations with a turn of another process that is not followed: its owner may have died."""
+        for one in watched:
+            self.is_empty = False
+            is_idle = one.state.phase is Phase.IDLE
+            self.has_turns |= not is_idle
+            if one.is_others:
+                if is_idle:
+                    self.ends[one.id] = one.log.durable
+                else:
+                    self.unfinished.append(one.id)
 
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:

@@ -106,6 +106,7 @@ class Session:
         self.asking.came_by(conversation.id, call.id)
         voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
         stream = self._streams[conversation.id] = _Stream(self, conversation, call, voice, after)
+        voice.name_conversation(len(self._streams) > 1)
         self._tell_apart()
         conversation.when_gone[self] = lambda: self._disconnect(conversation.id, StreamDisconnected.DELETED)
         call.on_cancel(lambda: self._close(conversation.id))  # it may have been cancelled already
@@ -136,6 +137,7 @@ class Session:
         self._tell_apart()
 
     def _tell_apart(self) -> None:
-        several = len(self._streams) > 1
-        for stream in self._streams.values():
-            stream.voice.name_conversation(several)
+        """Name the conversation of each event while there are several streams, and not while there is one."""
+        if len(self._streams) <= 2:  # with more, the streams that were open before name it already
+            for stream in self._streams.values():
+                stream.voice.name_conversation(len(self._streams) == 2)

@@ -10,7 +10,7 @@ import itertools
 import os
 import time
 from asyncio import Future
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from parley.conversation.log import Entry
@@ -111,6 +111,9 @@ class MemoryStore:
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
         return self._named(conversation_id).entries[after : after + PAGE]
+
+    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        return [one for one, end in ends.items() if one not in self._kept or len(self._kept[one].entries) > end]
 
     async def head(self, conversation_id: ConversationId) -> Head:
         kept = self._named(conversation_id)

@@ -12,7 +12,7 @@ import errno
 import os
 import time
 from asyncio import Future, Task
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -21,6 +21,7 @@ from parley.conversation.log import Entry
 from parley.errors import Fenced, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space, together
+from parley.stores.advances import Advances
 from parley.stores.batch import Batch
 from parley.stores.drafts import SqliteDraft
 from parley.stores.space import Freed
@@ -74,6 +75,7 @@ class SqliteStore:
         self._held: dict[ConversationId, _Held] = {}
         self._rows: dict[ConversationId, int] = {}
         """Of those that were taken last. A number is never used again."""
+        self._advances = Advances()
         self._left_behind: set[Task[Lease] | Task[None]] = set()
         """What goes on although nobody awaits it any more."""
         self._closed = False
@@ -188,6 +190,9 @@ class SqliteStore:
     async def head(self, conversation_id: ConversationId) -> Head:
         opened = await self._opened()
         return await self._read(partial(rows.head, conversation_id=conversation_id, taken=opened.owners.taken))
+
+    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        return await self._read(partial(self._advances.find, ends=ends))
 
     async def find(self, query: Query) -> Found:
         opened = await self._opened()

@@ -1,0 +1,59 @@
+"""Which of many logs have grown: one query for all of them, and none while nobody writes to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from parley.wire.ids import ConversationId, Seq
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+__all__ = ["Advances"]
+
+CONVERSATIONS_A_STATEMENT: Final = 400
+"""Each takes two variables of a statement; older releases of SQLite allow 999."""
+
+
+class Advances:
+    """Remembers what was compared last, and at which version of the database.
+
+    A version is known per connection: SQLite counts, for each connection, the commits of all others.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[int, int] = {}
+        """The data version that each connection had at its last comparison, by the identity of the connection."""
+        self._current: Mapping[ConversationId, Seq] = {}
+        """The positions that the last comparison found to be current."""
+
+    def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        """Return the conversations whose log ends after the given position, and those that do not exist."""
+        # The version is read before the query, so that a commit between the two is found next time.
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        unknown = ends
+        if self._versions.get(id(db)) == version:  # nothing was committed since any comparison
+            current = self._current
+            unknown = {one: end for one, end in ends.items() if current.get(one) != end}
+        advanced = _advanced(db, list(unknown.items()))
+        self._current = {one: end for one, end in ends.items() if one not in advanced} if advanced else dict(ends)
+        self._versions[id(db)] = version
+        return advanced
+
+
+def _advanced(db: Connection, ends: Sequence[tuple[ConversationId, Seq]]) -> list[ConversationId]:
+    found: list[ConversationId] = []
+    for begin in range(0, len(ends), CONVERSATIONS_A_STATEMENT):
+        some = ends[begin : begin + CONVERSATIONS_A_STATEMENT]
+        found += (
+            one
+            for (one,) in db.execute(
+                f"WITH known (id, last) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
+                " SELECT known.id FROM known LEFT JOIN conversations AS kept ON kept.id = known.id"
+                " WHERE kept.last IS NULL OR typeof(kept.last) <> 'integer' OR kept.last > known.last",
+                tuple(chain.from_iterable(some)),
+            )
+        )
+    return found

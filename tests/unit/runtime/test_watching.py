@@ -1,0 +1,94 @@
+"""Looking for what other processes have written, where they did not say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from kit.leaving import pass_time
+from kit.lives import Life
+from kit.owners import Owner
+from kit.stores import SlowStore
+from parley.conversation.state import Phase
+from parley.ports.store import Head
+from parley.runtime.conversation import Conversation
+from parley.wire.ids import ConversationId, Seq
+
+MANY = 300
+
+
+class CountingStore(SlowStore):
+    """A store that counts how often it is asked whether something is new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for: list[int] = []
+        """For how many conversations, each time."""
+        self.heads = 0
+
+    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        self.asked_for.append(len(ends))
+        return await super().advanced(ends)
+
+    async def head(self, conversation_id: ConversationId) -> Head:
+        self.heads += 1
+        return await super().head(conversation_id)
+
+
+async def watch(conversation: Conversation) -> asyncio.Task[None]:
+    """Wait for the next entry, as a client does that reads on."""
+    task = asyncio.create_task(conversation.wait_beyond(conversation.log.durable))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_one_question_a_second_is_asked_for_all_conversations_that_are_watched(home: str) -> None:
+    store = CountingStore()
+    async with Life(home, store, peers=Owner("")) as life:
+        tasks = [await watch(await life.create()) for _ in range(MANY)]
+        await pass_time(life, 10)
+
+        assert store.asked_for == [MANY] * 10
+        assert store.heads == 0
+    await asyncio.gather(*tasks)
+
+
+async def test_what_another_process_writes_is_read_within_a_second_although_it_does_not_say_so(home: str) -> None:
+    store = CountingStore()
+    async with Life(home, store, peers=Owner("")) as life, Life(home, store) as other:
+        conversation, idle = await life.create(), await life.create()
+        waiting, idling = await watch(conversation), await watch(idle)
+        await pass_time(life, 2)  # nothing has happened for a while
+        there = await other.find(conversation.id)
+        await other.send(there, "say Hello")
+        await other.until(there, Phase.IDLE)
+        await pass_time(life, 1)
+
+        await asyncio.wait_for(waiting, 60)
+        assert not idling.done()
+    await idling
+
+
+async def test_a_conversation_that_is_watched_from_now_on_is_asked_for_with_the_others(home: str) -> None:
+    store = CountingStore()
+    async with Life(home, store, peers=Owner("")) as life:
+        first = await watch(await life.create())
+        await pass_time(life, 2)
+        second = await watch(await life.create())
+        await pass_time(life, 1)
+
+        assert store.asked_for == [1, 1, 2]
+    await asyncio.gather(first, second)
+
+
+async def test_nothing_is_asked_when_no_conversation_is_watched_any_more(home: str) -> None:
+    store = CountingStore()
+    async with Life(home, store, peers=Owner("")) as life:
+        waiting = await watch(await life.create())
+        await pass_time(life, 2)
+        waiting.cancel()
+        await pass_time(life, 10)
+        asked = len(store.asked_for)
+        await pass_time(life, 10)
+
+        assert len(store.asked_for) == asked
