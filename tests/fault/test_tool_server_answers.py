@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -213,7 +213,6 @@ async def test_a_stream_that_ends_at_once_is_not_opened_at_once_for_ever() -> No
         pytest.param(body(b"{nope"), UNREADABLE, id="not JSON"),
         pytest.param(in_one_event(b"{nope"), UNREADABLE, id="an event that is not JSON"),
         pytest.param(of_another_request, UNREADABLE, id="another id"),
-        pytest.param(body(b" " * (16 * MEBIBYTE + 1)), TOO_LONG, id="long"),
     ],
 )
 async def test_why_a_far_server_did_not_start_is_said_in_a_few_words(
@@ -225,6 +224,38 @@ async def test_why_a_far_server_did_not_start_is_said_in_a_few_words(
         sentences = await pool.start([ToolServer(name="far", url=url)])
 
     assert sentences == (f"MCP client for `far` failed to start: {detail}",)
+
+
+@pytest.mark.parametrize(("method", "limit"), [("initialize", MEBIBYTE), ("tools/list", 16 * MEBIBYTE)])
+@pytest.mark.parametrize("spoils", [body, in_one_event], ids=["body", "event"])
+async def test_a_first_answer_that_is_too_long_names_the_limit(
+    method: str, limit: int, spoils: Callable[[bytes], Spoil]
+) -> None:
+    loopback = Loopback()
+    loopback.spoils[method] = spoils(b" " * (limit + 1))
+    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool, asyncio.timeout(PATIENCE_SECONDS):
+        sentences = await pool.start([ToolServer(name="far", url=url)])
+
+    assert sentences == (f"MCP client for `far` failed to start: its answer is longer than {limit} bytes",)
+
+
+async def test_an_answer_in_an_event_is_counted_from_its_own_beginning() -> None:
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 900}}
+        for _ in range(20):
+            await response.write(b"data: " + json.dumps(note).encode() + b"\r\n\r")
+            await response.write(b"\n")
+        await response.write(b"data: " + answer(message) + b"\n\n")
+        return response
+
+    loopback = Loopback()
+    loopback.spoils["tools/call"] = spoil
+    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool:
+        server = ToolServer(name="far", url=url, max_answer_bytes=8192)
+        async with pool.lease([server]) as lease:
+            assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "fine"
 
 
 @pytest.mark.parametrize("method", ["initialize", "tools/list"])

@@ -258,6 +258,7 @@ SETTINGS: Final = Table(
                     "url": _address,
                     "bearer_token_env_var": _text,
                     "tool_timeout_seconds": _integer(0, 2**31 - 1),
+                    "max_answer_bytes": _integer(1024, 2**30),
                 }
             )
         ),

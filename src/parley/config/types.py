@@ -133,6 +133,8 @@ class ToolServer(Struct, frozen=True, kw_only=True):
     bearer_token_env_var: str | None = None
     tool_timeout_seconds: int = 600
     """How long one call of a tool may take; 0: as long as it likes."""
+    max_answer_bytes: int = 16 * 1024 * 1024
+    """The longest message that is read from it."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ import anyio
 import httpx2
 import msgspec
 
-from parley.tools.servers.failures import MAX_MESSAGE_BYTES, TOO_LONG, UNREADABLE, refusal
+from parley.tools.servers.failures import UNREADABLE, refusal
+from parley.tools.servers.size import GREETING_BYTES, EventSize, excess
 from parley.wire.jsonrpc import decode_message
 
 __all__ = ["Exchange", "looked_at"]
@@ -34,24 +35,32 @@ class Exchange:
         """Why its answer is none, where HTTP or the body says so."""
 
 
-def looked_at(response: httpx2.Response, exchange: Exchange) -> httpx2.AsyncByteStream:
-    """What to read in place of the response's own stream: it fails as the library expects a broken one to."""
+def looked_at(response: httpx2.Response, exchange: Exchange, *, max_bytes: int) -> httpx2.AsyncByteStream:
+    """What to read in place of the response's own stream: it fails as the library expects a broken one to.
+
+    No message in it is longer than `max_bytes`.
+    """
     if response.status_code >= HTTP_ERROR and response.request.method == "POST":
         exchange.why = refusal(response.status_code, response.reason_phrase)
-    return _Body(response, exchange)
+    return _Body(response, exchange, max_bytes)
 
 
 class _Body(httpx2.AsyncByteStream):
-    def __init__(self, response: httpx2.Response, exchange: Exchange) -> None:
+    def __init__(self, response: httpx2.Response, exchange: Exchange, max_bytes: int) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._response, self._stream, self._exchange = response, response.stream, exchange
+        self._max_bytes = min(max_bytes, GREETING_BYTES) if _greets(response.request) else max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         headers = self._response.headers
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise self._broken(UNREADABLE)  # none was asked for, and a small one may become a large one
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            async for data in self._stream:  # the library bounds each event
+            size = EventSize(self._max_bytes)
+            async for data in self._stream:
+                if (why := size.add(data)) is not None:
+                    self._exchange.why = why
+                    raise httpx2.SSEError(why)  # after any other error the library would ask again
                 yield data
             if self._response.request.method == "GET":
                 await anyio.sleep(REOPEN_SECONDS)
@@ -59,11 +68,15 @@ class _Body(httpx2.AsyncByteStream):
         body = bytearray()
         async for data in self._stream:
             body += data
-            if len(body) > MAX_MESSAGE_BYTES:
-                raise self._broken(TOO_LONG)
-        if self._response.is_success and not self._is_the_answer(bytes(body)):
+            if len(body) > self._max_bytes:
+                break
+        whole = bytes(body)
+        del body
+        if (why := excess(whole, self._max_bytes)) is not None:
+            raise self._broken(why)
+        if self._response.is_success and not self._is_the_answer(whole):
             raise self._broken(UNREADABLE)
-        yield bytes(body)
+        yield whole
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -82,3 +95,12 @@ class _Body(httpx2.AsyncByteStream):
     def _broken(self, why: str) -> httpx2.StreamError:
         self._exchange.why = self._exchange.why or why
         return httpx2.StreamError(why)
+
+
+def _greets(request: httpx2.Request) -> bool:
+    if request.method != "POST":
+        return False
+    try:
+        return decode_message(request.content).method == "initialize"
+    except msgspec.DecodeError:
+        return False

@@ -144,7 +144,7 @@ class Connection:
         env = environment(self._environ, self._settings.env)
         program = await Program.start((command, *self._settings.args), env, name=self._settings.name)
         try:
-            async with over_pipes(program, lost=self._lose) as streams:
+            async with over_pipes(program, max_bytes=self._settings.max_answer_bytes, lost=self._lose) as streams:
                 try:
                     with anyio.CancelScope() as self._scope:
                         await self._talk(streams)
@@ -164,7 +164,9 @@ class Connection:
 
         token = self._token()
         with anyio.CancelScope() as self._scope:
-            async with over_http(url, token, answered=self._note_answer) as streams:
+            async with over_http(
+                url, token, max_bytes=self._settings.max_answer_bytes, answered=self._note_answer
+            ) as streams:
                 try:
                     await self._talk(streams)
                 except Exception as error:  # noted before the farewell, which may take its time

@@ -9,23 +9,19 @@ from parley.tools.servers.names import SERVER_NAME_PATTERN
 
 __all__ = [
     "LOST",
-    "MAX_MESSAGE_BYTES",
     "TIMED_OUT",
-    "TOO_LONG",
     "UNREADABLE",
     "bad_name",
     "one_line",
     "refusal",
     "start_failure",
+    "too_long",
+    "too_many_values",
 ]
-
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""The longest message that is taken from a tool server."""
 
 LOST: Final = "the connection to the tool server was lost"
 TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its answer cannot be read"
-TOO_LONG: Final = f"its answer is longer than {MAX_MESSAGE_BYTES} bytes"
 
 MAX_DETAIL_CHARACTERS: Final = 500
 """What a tool server says of itself may be of any length; this much explains."""
@@ -34,6 +30,14 @@ MAX_DETAIL_CHARACTERS: Final = 500
 def start_failure(server: ToolServer, detail: str) -> str:
     """What clients are told of a server that could not be started."""
     return f"MCP client for `{server.name}` failed to start: {detail}"
+
+
+def too_long(limit_bytes: int) -> str:
+    return f"its answer is longer than {limit_bytes} bytes"
+
+
+def too_many_values(limit: int) -> str:
+    return f"its answer has more than {limit} values"
 
 
 def bad_name(name: str) -> str:

@@ -42,7 +42,14 @@ class Timing(Struct, frozen=True, kw_only=True):
 def key_of(settings: ToolServer) -> Key:
     """What two conversations must have in common to share a server; the name is not part of it."""
     env = tuple(sorted(settings.env.items()))
-    return settings.command, settings.args, env, settings.url, settings.bearer_token_env_var
+    return (
+        settings.command,
+        settings.args,
+        env,
+        settings.url,
+        settings.bearer_token_env_var,
+        settings.max_answer_bytes,
+    )
 
 
 class Server:

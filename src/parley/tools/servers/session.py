@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -28,15 +28,16 @@ from mcp_types import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
-    CallToolRequest,
-    CallToolRequestParams,
     ErrorData,
     Implementation,
     JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
     ToolListChangedNotification,
     jsonrpc_message_adapter,
 )
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from parley.errors import CallFailed, NotStarted, os_detail
 from parley.ports.model import ToolSpec
@@ -44,15 +45,15 @@ from parley.tools.servers.bodies import Exchange, looked_at
 from parley.tools.servers.depth import cut_short
 from parley.tools.servers.failures import (
     LOST,
-    MAX_MESSAGE_BYTES,
     TIMED_OUT,
-    TOO_LONG,
     UNREADABLE,
     one_line,
     refusal,
+    too_long,
 )
 from parley.tools.servers.offers import Offers
 from parley.tools.servers.program import PIPE_SECONDS, Program
+from parley.tools.servers.size import GREETING_BYTES, excess
 from parley.version import __version__
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
 from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient, read_outline
@@ -95,8 +96,10 @@ REFUSED: Final = (
 
 RESULT_KEYS: Final = ("content", "structuredContent", "isError")
 
+HEARD: Final = ("notifications/progress", "notifications/cancelled", "notifications/tools/list_changed")
+"""The notifications that the session acts on."""
+
 _json: Final = msgspec.json.Decoder()
-_result: Final = TypeAdapter(dict[str, Any])
 
 _exchange: Final[ContextVar[Exchange | None]] = ContextVar("exchange", default=None)
 """What is being asked: the library makes each HTTP request in the context of whoever wanted it."""
@@ -117,14 +120,14 @@ class Session:
 
     async def initialize(self, *, within_seconds: float) -> None:
         """Get acquainted; `in_words` has what may go wrong."""
-        with anyio.fail_after(within_seconds):
+        with anyio.fail_after(within_seconds), _reasons():
             await self._client.initialize()
 
     async def tools(self, *, within_seconds: float) -> tuple[ToolSpec, ...]:
         """Its tools under their own names; `in_words` has what may go wrong."""
         offers = Offers()
         params: dict[str, Any] | None = None
-        with anyio.fail_after(within_seconds):
+        with anyio.fail_after(within_seconds), _reasons():
             for _ in range(MAX_PAGES):
                 try:
                     # Not `list_tools`: that takes all tools or none.
@@ -157,9 +160,10 @@ class Session:
 
         exchange = Exchange()
         _exchange.set(exchange)
-        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        params = {"name": tool} if arguments is None else {"name": tool, "arguments": arguments}
         try:
-            result = await self._client.send_request(request, _result, progress_callback=on_progress)  # type: ignore[type-var] # a plain value will do
+            # Not `call_tool`: its validation keeps kilobytes for each value that does not fit.
+            result = await self._dispatcher.send_raw_request("tools/call", params, {"on_progress": on_progress})
         except MCPError as error:
             words = _of_the_library(error.error)
             self.is_closed |= error.code == CONNECTION_CLOSED and error.error.message == CLOSED
@@ -167,9 +171,7 @@ class Session:
                 raise CallFailed(exchange.why or words) from None
             log.info("call of %s: error %d: %s", tool, error.code, one_line(error.error.message))
             raise CallFailed(None) from None
-        except ValidationError:
-            raise CallFailed(UNREADABLE) from None
-        if "content" not in result:
+        if not _is_tool_result(result):
             raise CallFailed(UNREADABLE)
         if not isinstance(result.get("isError", False), bool):
             del result["isError"]
@@ -184,22 +186,75 @@ async def talking(streams: Streams, name: str, *, tools_changed: Callable[[], No
         if isinstance(message, ToolListChangedNotification):
             tools_changed()
 
-    read, write = streams
+    read: Any = _Expected(streams[0])
+    write = streams[1]
     info = Implementation(name="parley", version=__version__)
     dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(read, write)
     async with ClientSession(dispatcher=dispatcher, message_handler=on_message, client_info=info) as client:
         yield Session(client, dispatcher, name)
 
 
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Where HTTP or a body says why there is no answer, raise that."""
+    exchange = Exchange()
+    _exchange.set(exchange)
+    try:
+        yield
+    except MCPError:
+        if exchange.why is not None:
+            raise NotStarted(exchange.why) from None
+        raise
+
+
+def _is_tool_result(result: dict[str, Any]) -> bool:
+    content, structured = result.get("content"), result.get("structuredContent", {})
+    if not isinstance(content, list) or not isinstance(structured, dict):
+        return False
+    return all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in content)
+
+
+class _Expected:
+    """The messages of a tool server, without those that the session has no use for.
+
+    The library validates every request and notification, at a cost of kilobytes for each value that does not fit.
+    """
+
+    def __init__(self, received: Any) -> None:
+        self._received = received
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._received, "last_context", None)
+
+    async def __aenter__(self) -> _Expected:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._received.aclose()
+
+    async def __aiter__(self) -> AsyncIterator[SessionMessage | Exception]:
+        async for item in self._received:
+            message = item.message if isinstance(item, SessionMessage) else None
+            if isinstance(message, JSONRPCNotification) and message.method not in HEARD:
+                continue
+            if isinstance(message, JSONRPCRequest) and message.method != "ping":
+                message.params = None  # refused by the library, whatever it asks for
+            yield item
+
+
 # --- a program ---------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def over_pipes(program: Program, *, lost: Callable[[], None]) -> AsyncIterator[Streams]:
-    """The way to a program; `lost` is called when it ends or falls silent for good."""
+async def over_pipes(program: Program, *, max_bytes: int, lost: Callable[[], None]) -> AsyncIterator[Streams]:
+    """The way to a program; `lost` is called when it ends or falls silent for good.
+
+    An answer of more than `max_bytes` is read to its end, not kept, and passed on as an error.
+    """
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    hearing = asyncio.create_task(_hear(program, to_session, lost))
+    hearing = asyncio.create_task(_hear(program, to_session, max_bytes, lost))
     others = [
         asyncio.create_task(_say(program, from_session, hearing)),
         asyncio.create_task(_watch(program, hearing)),
@@ -215,14 +270,19 @@ async def over_pipes(program: Program, *, lost: Callable[[], None]) -> AsyncIter
 
 
 async def _hear(
-    program: Program, to_session: MemoryObjectSendStream[SessionMessage | Exception], lost: Callable[[], None]
+    program: Program,
+    to_session: MemoryObjectSendStream[SessionMessage | Exception],
+    max_bytes: int,
+    lost: Callable[[], None],
 ) -> None:
-    framer = LineFramer(MAX_MESSAGE_BYTES)
+    framer, limit = LineFramer(max_bytes), min(max_bytes, GREETING_BYTES)
     try:
         while data := await program.read():
             for frame in framer.feed(data):
-                message = _message(frame)
+                message = _message(frame, limit)
                 if message is not None:
+                    if isinstance(message.message, JSONRPCResponse):
+                        limit = max_bytes  # the first answer is the one to `initialize`
                     await to_session.send(message)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass  # the session is over
@@ -257,11 +317,13 @@ def _value(frame: bytes) -> Any:
         return decode_lenient(_json, cut_short(frame))
 
 
-def _message(frame: bytes | Overlong) -> SessionMessage | None:
+def _message(frame: bytes | Overlong, max_bytes: int) -> SessionMessage | None:
     """What a line says. For an answer that cannot be read: that, so that nobody waits for it."""
     if isinstance(frame, Overlong):
-        prefix, suffix, why = frame.prefix, frame.suffix, TOO_LONG
-    elif not frame.strip():
+        prefix, suffix, why = frame.prefix, frame.suffix, too_long(max_bytes)
+    elif (beyond := excess(frame, max_bytes)) is not None:
+        prefix, suffix, why = frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], beyond
+    elif not frame or frame.isspace():
         return None
     else:
         try:
@@ -282,16 +344,19 @@ def _message(frame: bytes | Overlong) -> SessionMessage | None:
 
 
 @asynccontextmanager
-async def over_http(url: str, token: str | None, *, answered: Callable[[int, str], None]) -> AsyncIterator[Streams]:
+async def over_http(
+    url: str, token: str | None, *, max_bytes: int, answered: Callable[[int, str], None]
+) -> AsyncIterator[Streams]:
     """The way to an address; `answered` hears the status of every answer to a message.
 
+    Reading ends where a message gets longer than `max_bytes`.
     The library follows no redirect to another origin, so the token stays where it belongs.
     """
 
     async def on_response(response: httpx2.Response) -> None:
         if response.request.method == "POST":
             answered(response.status_code, response.reason_phrase)
-        response.stream = looked_at(response, _exchange.get() or Exchange())
+        response.stream = looked_at(response, _exchange.get() or Exchange(), max_bytes=max_bytes)
 
     tls = await asyncio.to_thread(httpx2.create_ssl_context)  # reads every certificate there is
     headers = {"accept-encoding": "identity"}
@@ -304,7 +369,7 @@ async def over_http(url: str, token: str | None, *, answered: Callable[[int, str
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
             event_hooks={"response": [on_response]},
         ) as client,
-        streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+        streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
 
@@ -346,11 +411,13 @@ def _of_the_library(error: ErrorData) -> str | None:
     """What an error means that the library made up, or we, because there was no answer; None for an answer."""
     code, message = error.code, error.message
     if code == CONNECTION_CLOSED and message.startswith("SSE stream failed"):
-        return TOO_LONG if f"{MAX_MESSAGE_BYTES} byte" in message else UNREADABLE
+        return UNREADABLE
     if code == CONNECTION_CLOSED and message.startswith((CLOSED, "SSE stream")):
         return LOST
-    if code == PARSE_ERROR and message.startswith(("Failed to parse", UNREADABLE, TOO_LONG)):
-        return TOO_LONG if TOO_LONG in message else UNREADABLE
+    if code == PARSE_ERROR and message.startswith("Failed to parse"):
+        return UNREADABLE
+    if code == PARSE_ERROR and message.startswith("its answer "):
+        return one_line(message)
     if code == INVALID_REQUEST and message.startswith("Unexpected content type"):
         return UNREADABLE
     if code == INVALID_REQUEST and message.startswith("server answered a request with 202"):

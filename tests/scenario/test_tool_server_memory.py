@@ -1,0 +1,121 @@
+"""Tool servers with huge answers: what they cost the server in memory, and what the model is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kit.calls import speaking
+from parley.testing import Call, ScriptedModel
+
+MEBIBYTE: Final = 1024 * 1024
+FAILED: Final = "tool call error: tool call failed for `x/answer`: "
+
+PROGRAM: Final = r"""
+import json, sys
+MEBIBYTE = 1024 * 1024
+out = sys.stdout.buffer
+
+def empty_objects(count):
+    return b"[" + b",".join([b"{}"] * count) + b"]"
+
+def answer(kind, request_id):
+    if kind == "a request":
+        out.write(b'{"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage", ')
+        out.write(b'"params": {"maxTokens": 1, "messages": ' + empty_objects(200_000) + b"}}\n")
+        out.flush()
+        sys.stdin.readline()  # the refusal
+    if kind == "a notification":
+        out.write(b'{"jsonrpc": "2.0", "method": "notifications/elicitation/complete", "params": ')
+        out.write(empty_objects(200_000) + b"}\n")
+    out.write(b'{"jsonrpc": "2.0", "id": %d, "result": {"content": ' % request_id)
+    if kind == "text":
+        out.write(b'[{"type": "text", "text": "')
+        for _ in range(200):
+            out.write(b"x" * MEBIBYTE)
+        out.write(b'"}]')
+    elif kind == "values":
+        out.write(empty_objects(5_000_000))
+    elif kind == "unfit":
+        out.write(empty_objects(300_000))
+    else:
+        out.write(b'[{"type": "text", "text": "fine"}]')
+    out.write(b"}}\n")
+    out.flush()
+
+for line in sys.stdin:
+    message = json.loads(line)
+    match message.get("method"):
+        case "initialize":
+            version = message["params"]["protocolVersion"]
+            info = {"name": "huge", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            result = {"tools": [{"name": "answer", "inputSchema": {"type": "object", "properties": {}}}]}
+        case "tools/call":
+            answer(message["params"]["arguments"]["kind"], message["id"])
+            continue
+        case _:
+            continue
+    out.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode() + b"\n")
+    out.flush()
+"""
+
+
+def peak_mebibytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+@pytest.mark.promises("servers.bounded")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("text", f"{FAILED}its answer is longer than {16 * MEBIBYTE} bytes"),
+        ("unfit", f"{FAILED}its answer cannot be read"),
+        ("values", f"{FAILED}its answer has more than 2000000 values"),
+        ("a request", '[{"text":"fine","type":"text"}]'),
+        ("a notification", '[{"text":"fine","type":"text"}]'),
+    ],
+)
+async def test_a_huge_answer_costs_little_memory(
+    scripted_model: ScriptedModel, tmp_path: Path, kind: str, told: str
+) -> None:
+    script = tmp_path / "huge.py"
+    script.write_text(PROGRAM)
+    scripted_model.says(Call("x__answer", {"kind": "small"}, call_id="c1"))
+    scripted_model.says(Call("x__answer", {"kind": kind}, call_id="c2"))
+    config = f"[mcp_servers.x]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(script)])}\n"
+    async with speaking(scripted_model, config=config) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+        peak = peak_mebibytes(wire.raw.pid)
+
+    outputs = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    assert outputs == ['[{"text":"fine","type":"text"}]', told]
+    assert peak < 300
+
+
+@pytest.mark.promises("servers.bounded")
+async def test_the_limit_of_an_answer_is_a_setting(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    script = tmp_path / "huge.py"
+    script.write_text(PROGRAM)
+    scripted_model.says(Call("x__answer", {"kind": "unfit"}, call_id="c1"))
+    config = (
+        f"[mcp_servers.x]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(script)])}\n"
+        "max_answer_bytes = 100000\n"
+    )
+    async with speaking(scripted_model, config=config) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+
+    (output,) = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    assert output == f"{FAILED}its answer is longer than 100000 bytes"
