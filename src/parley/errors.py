@@ -22,6 +22,7 @@
     ├── BadFile            no conversation can be made of a file
     ├── StoreError         a conversation cannot be read or written
     │   ├── StoreFailed        the system refuses, as it does when the disk is full
+    │   │   └── WriteLockHeld      another process holds the write lock of the home
     │   ├── BadHome            the home cannot hold conversations
     │   ├── Unreadable         what is kept of a conversation is damaged
     │   ├── OwnedElsewhere     another process has its turn
@@ -110,6 +111,7 @@ __all__ = [
     "UnknownTool",
     "Unreadable",
     "UsageLimitReached",
+    "WriteLockHeld",
     "os_detail",
 ]
 
@@ -314,6 +316,15 @@ class StoreFailed(StoreError):
         self.detail = detail
 
 
+class WriteLockHeld(StoreFailed):
+    """Another process held the write lock of the home for as long as the caller could wait; nothing was changed."""
+
+    def __init__(self, holder: str) -> None:
+        """`holder` describes the process, as `stores/holders.py` does."""
+        super().__init__(f"{holder} holds the write lock of the home; nothing was changed")
+        self.holder = holder
+
+
 class BadHome(StoreError):
     """The home cannot hold conversations."""
 
@@ -333,9 +344,10 @@ class Unreadable(StoreError):
 class OwnedElsewhere(StoreError):
     """Another process has its turn."""
 
-    def __init__(self, *, pid: int, address: str) -> None:
-        super().__init__(f"process {pid} runs a turn of the conversation")
-        self.pid, self.address = pid, address
+    def __init__(self, *, pid: int, address: str, lock_holder: str | None = None) -> None:
+        """`pid` is 0 while the owner is unknown: it waits for the write lock, which `lock_holder` holds."""
+        super().__init__(f"{_process(pid)} runs a turn of the conversation")
+        self.pid, self.address, self.lock_holder = pid, address, lock_holder
 
 
 class NotOwned(StoreError):
@@ -349,8 +361,12 @@ class OwnerSilent(StoreError):
     """The process that runs a turn does not answer. What it was asked it may still do, if it goes on."""
 
     def __init__(self, *, pid: int) -> None:
-        super().__init__(f"process {pid} runs a turn of the conversation and does not answer; was it stopped?")
+        super().__init__(f"{_process(pid)} runs a turn of the conversation and does not answer; was it stopped?")
         self.pid = pid
+
+
+def _process(pid: int) -> str:
+    return f"process {pid}" if pid else "another process"
 
 
 class Fenced(StoreError):

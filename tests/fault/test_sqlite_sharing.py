@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -11,28 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from kit.holding import held_by_flock
 from kit.kept import FIRST, OTHER, everything_in, said, summary
 from kit.store_program import StoreProcess
-from parley.errors import Fenced, OwnedElsewhere, StoreFailed
-from parley.stores.locks import WriteLock
+from parley.errors import Fenced, OwnedElsewhere, StoreFailed, WriteLockHeld
+from parley.ports.store import CALL_SECONDS, TURN_SECONDS
+from parley.stores.holders import UNKNOWN, holder_in
 from parley.stores.sqlite import SqliteStore
 
 WAIT_SECONDS = 60
 ENOUGH = 20
 """Writes of a process that does not starve."""
-
-
-class Heard(logging.Handler):
-    """Waits for a line of the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = ""
-        self.came = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.line = record.getMessage()
-        self.came.set()
 
 
 async def test_two_processes_exclude_each_other_from_a_conversation_and_from_no_other(tmp_path: Path) -> None:
@@ -114,34 +102,6 @@ async def test_a_stopped_process_keeps_others_from_writing_not_from_reading(tmp_
     assert (read, was_written) == ([said(1, "one")], False)
 
 
-def test_whoever_waits_long_says_for_whom(tmp_path: Path) -> None:
-    heard = Heard()
-    logging.getLogger("parley.stores.locks").addHandler(heard)
-    lock = WriteLock(str(tmp_path), warn_after_seconds=0.01)
-    entered = threading.Event()
-
-    def enter() -> None:
-        with lock:
-            entered.set()
-
-    with StoreProcess(tmp_path) as child:
-        child.ask("hold_the_write_lock")
-        os.kill(child.pid, signal.SIGSTOP)
-        waiting = threading.Thread(target=enter)
-        waiting.start()
-        came = heard.came.wait(WAIT_SECONDS)
-        entered_before = entered.is_set()
-        child.kill()
-        waiting.join(WAIT_SECONDS)
-    logging.getLogger("parley.stores.locks").removeHandler(heard)
-    lock.close()
-
-    assert (came, entered_before, entered.is_set()) == (True, False, True)
-    assert heard.line == (
-        f"nothing can be written: process {child.pid} has held the write lock for 0.01 seconds; was it stopped?"
-    )
-
-
 @pytest.mark.long
 async def test_closing_does_not_wait_for_ever_for_a_stopped_process(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path))
@@ -180,3 +140,47 @@ async def test_nobody_starves_while_another_writes_without_pause(tmp_path: Path)
     await store.close()
 
     assert is_alive
+
+
+async def test_a_write_that_waits_too_long_fails_and_is_never_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    await store.create(OTHER, [], summary())
+    lease, other = await store.acquire(FIRST, address=""), await store.acquire(OTHER, address="")
+    loop = asyncio.get_running_loop()
+    now, passed = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: now() + passed)
+    with held_by_flock(tmp_path) as held:
+        call = store.append(lease, [said(1, "of a call")], summary(), until=loop.time() + CALL_SECONDS)
+        turns = store.append(other, [said(1, "of a turn")], summary())
+        while not store._writer.waiting_seconds:  # noqa: ASYNC110 - the thread tells nobody that it waits
+            await asyncio.sleep(0.01)
+        passed = CALL_SECONDS
+        with pytest.raises(WriteLockHeld) as refused:
+            await call
+        is_pending = not turns.done()
+        passed += TURN_SECONDS
+        with pytest.raises(WriteLockHeld):
+            await turns
+        held.release()
+    await store.append(other, [said(1, "later")], summary())
+    found = [await everything_in(store, name) for name in (FIRST, OTHER)]
+    await store.close()
+
+    assert (is_pending, found) == (True, [[], [said(1, "later")]])
+    assert refused.value.holder.startswith(f"process {held.holder} (flock, running since ")
+
+
+def test_a_holder_in_another_pid_namespace_is_not_called_process_0(tmp_path: Path) -> None:
+    file = tmp_path / "write.lock"
+    file.touch()
+    inode = file.stat().st_ino
+
+    assert holder_in(f"1: FLOCK  ADVISORY  WRITE 0 08:01:{inode} 0 EOF\n", {inode}) == UNKNOWN
+    assert holder_in(f"1: -> FLOCK  ADVISORY  WRITE {os.getpid()} 08:01:{inode} 0 EOF\n", {inode}) is None
+    assert holder_in(f"1: POSIX  ADVISORY  READ {os.getpid()} 08:01:{inode} 124 124\n", {inode}) is None
+    held = holder_in(f"1: POSIX  ADVISORY  WRITE {os.getpid()} 08:01:{inode} 120 120\n", {inode})
+    assert held is not None
+    assert held.startswith(f"process {os.getpid()} (")

@@ -9,10 +9,12 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, Final
 
 from kit.kept import said, summary
@@ -122,6 +124,15 @@ class _Program:
     async def hold_the_write_lock(self) -> None:
         self._lock = WriteLock(self._home)
         self._lock.__enter__()
+
+    async def stop_in_a_write(self, name: str) -> None:
+        """Stop like SIGSTOP does, inside a transaction."""
+
+        def stop(db: Connection) -> None:
+            db.execute("UPDATE conversations SET title = 'x' WHERE id = ?", (name,))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+        await self._store._write(stop)
 
     async def limit_files(self, size: int | None) -> None:
         """No file may grow beyond that; None: none is limited any more."""

@@ -42,9 +42,11 @@ class SlowStore(MemoryStore):
         """The types of the entries of each append that is under way."""
         return [[entry.type for entry in append.entries] for append in self._waiting]
 
-    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
+    def append(
+        self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
+    ) -> Future[None]:
         if not self.slow:
-            return super().append(lease, entries, summary)
+            return super().append(lease, entries, summary, until=until)
         done: Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Append(done, lease, entries, summary))
         self._begun.set()
@@ -66,6 +68,10 @@ class SlowStore(MemoryStore):
     async def fail(self, error: Exception | None = None) -> None:
         """The first append that waits fails; by default because the disk is full."""
         await _settle(self._waiting.popleft().done, error or StoreFailed(DISK_FULL))
+
+    async def fail_last(self) -> None:
+        """The append that came last fails; those before it are still under way."""
+        await _settle(self._waiting.pop().done, StoreFailed(DISK_FULL))
 
     def evict(self, conversation_id: ConversationId) -> None:
         """Whoever holds the lease has lost it, and does not know."""

@@ -301,7 +301,7 @@ async def test_whoever_has_read_enough_of_an_export_may_go(home: Home) -> None:
 async def test_a_signal_ends_an_export_and_leaves_nothing_of_it(home: Home) -> None:
     await home.keep(ID, *TALK)
     lock = WriteLock(str(home.path))
-    with closing(lock), lock:  # what opens the home waits for whoever has this
+    with closing(lock), lock:  # an export waits half a second for it, and then reads without it
         process = await home.start("export", ID, "-o", "talk.jsonl")
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not os.listdir(home.work):  # noqa: ASYNC110 - nobody tells us of a file that is begun

@@ -143,7 +143,6 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
     assert asked[1].commands == []
 
 
-@pytest.mark.long
 @pytest.mark.promises("keeping.silent")
 async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_later(
     start: Start, scripted_model: ScriptedModel
@@ -167,7 +166,6 @@ async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_lat
     assert [event for event in events if isinstance(event, ErrorEvent)] == []
 
 
-@pytest.mark.long
 @pytest.mark.promises("keeping.silent")
 async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_end(
     start: Start, scripted_model: ScriptedModel

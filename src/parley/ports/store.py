@@ -18,8 +18,10 @@ from parley.conversation.state import State
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = [
+    "CALL_SECONDS",
     "PAGE",
     "STATES",
+    "TURN_SECONDS",
     "Draft",
     "Found",
     "Head",
@@ -35,6 +37,10 @@ __all__ = [
 
 StateName = Literal["idle", "running", "asking"]
 STATES: Final[tuple[str, ...]] = get_args(StateName)
+CALL_SECONDS: Final = 5.0
+"""How long a client's call waits for another process: one that holds the write lock, or one that runs the turn."""
+TURN_SECONDS: Final = 60.0
+"""How long an append of a running turn waits for the write lock before the turn fails."""
 PAGE = 2000
 """Entries that are written or read in one go, at most: nobody else can write meanwhile."""
 
@@ -157,6 +163,8 @@ class Store(Protocol):
 
     Everything that writes is on disk when it returns: neither the end of this process nor of the computer
     takes it back. Raises `StoreFailed` where the system refuses (a full disk); nothing was changed then.
+    Where another process holds the write lock of the home, writing waits `CALL_SECONDS` or until the moment
+    `until`, by the clock of the event loop, and then raises `WriteLockHeld`. Reading never waits for that lock.
     A conversation that does not exist raises `UnknownConversation`.
     """
 
@@ -173,7 +181,7 @@ class Store(Protocol):
         """Begin a log that is too long for `create`."""
         ...
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
         """Take the lease and raise the epoch, in one step.
 
         Raises:
@@ -185,15 +193,22 @@ class Store(Protocol):
         """Give it back; nothing happens where it is not held any more."""
         ...
 
-    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
-        """Write entries behind the last one, all or none. What is handed over first is written first.
+    def append(
+        self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
+    ) -> Future[None]:
+        """Write entries after the last one, all or none. What is handed over first is written first.
 
-        The result is there when they are on disk. It may be there at once. Cancelling it changes nothing.
+        The result is there when they are on disk. It may be there at once. Cancelling it changes nothing. Without
+        `until` it waits `TURN_SECONDS` for the write lock.
 
         Fails with:
             Fenced: the lease is not held any more, or the log goes on behind the place where these begin.
             StoreFailed: the system refuses, or refused what was handed over before these.
         """
+        ...
+
+    async def writable(self, *, until: float) -> None:
+        """Return once this process has had the write lock of the home. Raises `WriteLockHeld`."""
         ...
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:

@@ -35,6 +35,15 @@ _ASKED: Final = record_type(QuestionAsked)
 _ENDED: Final = record_type(TurnEnded)
 
 
+class _Write:
+    """Entries that were handed to the store."""
+
+    __slots__ = ("before", "last", "phase", "shown")
+
+    def __init__(self, before: Seq, last: Seq, phase: Phase, shown: Callable[[], None] | None) -> None:
+        self.before, self.last, self.phase, self.shown = before, last, phase, shown
+
+
 class Book:
     """Writing is for whoever holds the lease; reading is for everybody. To a turn it is the `Transcript`."""
 
@@ -52,8 +61,8 @@ class Book:
         """What is true already, and stands in no log yet."""
         self._noted_before: list[tuple[Seq, Happened]] = []
         """What was, and stands in what is being written, with its position: that may be taken back."""
-        self._set_back = 0
-        """How often something could not be written."""
+        self._in_flight: list[_Write] = []
+        """Writes that the store has not confirmed, in order."""
         self._reading_on = asyncio.Lock()
         self._opening = False
         self._told_by: object = None
@@ -114,10 +123,10 @@ class Book:
                 if after == self.log.durable:
                     self.take(page)
 
-    async def open(self, *, address: str) -> None:
+    async def open(self, *, address: str, until: float | None = None) -> None:
         """Take the right to write, and take in what others have written before.
 
-        `address` is where this process listens to the others.
+        `address` is where this process listens to the others; `until` is the end of the wait for the write lock.
 
         Raises:
             OwnedElsewhere: another has it.
@@ -127,7 +136,7 @@ class Book:
         """
         if self._lease is not None:
             return
-        lease = await self._store.acquire(self.id, address=address)
+        lease = await self._store.acquire(self.id, address=address, until=until)
         self._opening, self._told_by = True, None
         try:
             if self.log.durable != lease.last:
@@ -201,18 +210,33 @@ class Book:
 
     # --- writing -----------------------------------------------------------------------
 
-    async def append(self, *happened: Happened) -> None:
+    async def writable(self, *, until: float) -> None:
+        """Return once the store can write.
+
+        A client's write awaits this while a turn runs: the turn's own writes would be after it, and would fail with
+        it where it cannot wait as long as they can.
+
+        Raises:
+            WriteLockHeld: another process holds the write lock of the home.
+        """
+        await self._store.writable(until=until)
+
+    async def append(self, *happened: Happened, until: float | None = None) -> None:
         """Write these down, all or none; return when they are on disk and shown.
+
+        Waits for the write lock of the home until the moment `until`; by default as long as a turn does.
 
         Raises:
             StoreFailed: they cannot be; nothing has happened.
             Fenced: another process has taken over.
         """
         if happened:
-            await outlast(self.write(*happened))
+            await outlast(self.write(*happened, until=until))
 
-    def write(self, *happened: Happened, shown: Callable[[], None] | None = None) -> asyncio.Future[None]:
-        """Write these down, all or none; the result is there when they are on disk and shown.
+    def write(
+        self, *happened: Happened, shown: Callable[[], None] | None = None, until: float | None = None
+    ) -> asyncio.Future[None]:
+        """Like `append`, but return a future that is done when the entries are on disk and shown.
 
         `shown` is called when they are on disk, before any reader sees them.
         """
@@ -230,14 +254,10 @@ class Book:
         self._noted.clear()
         for reader in self._readers:
             reader.appended(entries[0].seq)
-        written = self._store.append(self._lease, entries, self._summary())
-        finish = partial(
-            self._written,
-            last=entries[-1].seq,
-            phase=self.folds.state.phase,
-            set_back=self._set_back,
-            shown=shown,
-        )
+        write = _Write(before, entries[-1].seq, self.folds.state.phase, shown)
+        self._in_flight.append(write)
+        written = self._store.append(self._lease, entries, self._summary(), until=until)
+        finish = partial(self._written, write)
         if written.done():
             finish(written)
         else:
@@ -262,35 +282,33 @@ class Book:
         """When it happened is told by what it is written down with."""
         self.folds.apply(happened, at=self.folds.state.updated_at)
 
-    def _written(
-        self,
-        written: asyncio.Future[None],
-        *,
-        last: Seq,
-        phase: Phase,
-        set_back: int,
-        shown: Callable[[], None] | None,
-    ) -> None:
+    def _written(self, write: _Write, written: asyncio.Future[None]) -> None:
         error = written.exception()
-        if set_back != self._set_back:
-            return  # it was taken back with what stood before it
+        if write not in self._in_flight:
+            return  # a write before it failed, and this one was taken back with it
         if error is not None:
-            self._take_back(error)
+            self._take_back(write, error)
             return
-        self.log.durable, self.phase = last, phase
-        self._noted_before = [one for one in self._noted_before if one[0] > last]
-        if shown is not None:
-            shown()
+        self._in_flight.remove(write)
+        self.log.durable, self.phase = write.last, write.phase
+        self._noted_before = [one for one in self._noted_before if one[0] > write.last]
+        if write.shown is not None:
+            write.shown()
         self._show()
 
-    def _take_back(self, error: BaseException) -> None:
+    def _take_back(self, write: _Write, error: BaseException) -> None:
+        """Undo a failed write and those after it. Writes before it may still succeed."""
         log.error("%s: %s", self.id, error)
-        self._set_back += 1
-        self._noted[:0] = [one for _, one in self._noted_before]
-        self._noted_before.clear()
         if isinstance(error, Fenced):
+            self._in_flight.clear()
+            self._noted_before.clear()
             self._noted.clear()
-        self._go_back(self.log.durable)
+            self._go_back(self.log.durable)
+        else:
+            del self._in_flight[self._in_flight.index(write) :]
+            self._noted[:0] = [one for seq, one in self._noted_before if seq > write.before]
+            self._noted_before = [one for one in self._noted_before if one[0] <= write.before]
+            self._go_back(write.before)
         if isinstance(error, Fenced):
             self._lease = None
             self.log.void()

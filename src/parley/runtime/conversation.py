@@ -28,7 +28,9 @@ from parley.errors import (
     TurnIsRunning,
     UnknownConversation,
 )
+from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.runtime.book import Book
+from parley.runtime.deadline import Deadline
 from parley.runtime.here import Here
 from parley.runtime.means import Means
 from parley.runtime.messages import Accepted, Messages
@@ -59,7 +61,9 @@ class Conversation:
         """What was allowed and asked for in it, which outlives it here."""
         self._closing, self._neighbours, self._choices = means.closing, means.neighbours, trust.choices
         self.book = Book(conversation_id, means.store, means.clock)
-        self.tool_servers = ToolServers(means.tools, lambda failed: self.here.append(failed))
+        self.tool_servers = ToolServers(
+            means.tools, lambda failed: self.here.append(failed, deadline=Deadline(TURN_SECONDS))
+        )
         self.questions = Questions(self.book, interrupt=self.interrupt, answer=self.answer, clock=means.clock)
         self._turns = Turns(
             self.book,
@@ -187,13 +191,14 @@ class Conversation:
         parent_id: MessageId | None = None,
         event_id: EventId | None = None,
         wanted: Wanted | None = None,
+        deadline: Deadline | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:
         """Take a message: it starts a turn, or joins the one that runs.
 
         With `parent_id` it begins a branch behind that message; `wanted` are settings that hold
-        from this message on. `accepted` is called when the message is written down and before any
-        reader sees it.
+        from this message on. Other processes are waited for until `deadline`, by default for `CALL_SECONDS`.
+        `accepted` is called when the message is written down and before any reader sees it.
 
         Raises:
             MessageIdTaken: the id stands for another message.
@@ -223,13 +228,22 @@ class Conversation:
             accepted(Accepted(message.message_id, turn, answer.first))
 
         await self.sharing.here_or_there(
-            lambda: self.here.submit(message, accepted=accepted), message, answered=taken
+            lambda until: self.here.submit(message, until, accepted=accepted),
+            message,
+            deadline or Deadline(CALL_SECONDS),
+            answered=taken,
         )
 
     # --- questions ---------------------------------------------------------------------
 
     def answer(
-        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+        self,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        *,
+        by: SettledBy,
+        reason: str | None = None,
+        deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
         """Settle a question: at once where its turn runs here, else when that has been taken over.
 
@@ -237,7 +251,8 @@ class Conversation:
         OwnedElsewhere, ConfigError or StoreFailed, and raises none of them.
         """
         if self.turn is None:
-            return asyncio.ensure_future(self._answer_what_was_left(approval_id, decision, by, reason))
+            until = deadline or Deadline(CALL_SECONDS)
+            return asyncio.ensure_future(self._answer_what_was_left(approval_id, decision, by, reason, until))
         try:
             return self._turns.answer(approval_id, decision, by=by, reason=reason)
         except (PeerError, StoreError, ConfigError) as error:
@@ -246,15 +261,16 @@ class Conversation:
             return refused
 
     async def _answer_what_was_left(
-        self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None
+        self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None, deadline: Deadline
     ) -> None:
         wish = AnswerQuestion(
             conversation_id=self.id, approval_id=approval_id, decision=decision, by=by, reason=reason
         )
         await self.rounds.pass_by()  # what was wished for before may stand there
         await self.sharing.here_or_there(
-            lambda: self.here.answer(wish),
+            lambda until: self.here.answer(wish, until),
             wish,
+            deadline,
             is_done=lambda: self.book.folds.ledger.settled.get(approval_id) == decision,
         )
 
@@ -278,14 +294,21 @@ class Conversation:
         except ParleyError as error:
             log.warning("%s: the turn goes on: %s", self.id, error)
 
-    async def interrupt_wherever(self, event_id: EventId | None = None) -> None:
+    async def interrupt_wherever(
+        self, event_id: EventId | None = None, *, deadline: Deadline | None = None
+    ) -> None:
         """As `interrupt`, also where another process has the turn, or none any more; if one is named, only that.
 
         Raises:
             StoreError: it cannot be taken over.
         """
         wish = InterruptTurn(conversation_id=self.id, event_id=event_id)
-        await self.sharing.here_or_there(lambda: self.here.interrupt(wish), wish, holds_up=event_id is None)
+        await self.sharing.here_or_there(
+            lambda until: self.here.interrupt(wish, until),
+            wish,
+            deadline or Deadline(CALL_SECONDS),
+            holds_up=event_id is None,
+        )
 
     def _turn_is_over(self, turn: Turn) -> None:
         self.sharing.let_go_of_their_turn()
@@ -295,19 +318,19 @@ class Conversation:
 
     # --- writing -----------------------------------------------------------------------
 
-    async def _get_ready(self) -> None:
-        """Have the right to write, and no turn that nobody has.
+    async def _get_ready(self, deadline: Deadline) -> None:
+        """Acquire the lease, then end or resume a turn that no process runs any more.
 
         Raises:
             ShuttingDown: the server ends, and whoever begins something now could not end it.
         """
         if self._closing.is_set():
             raise ShuttingDown
-        await self._turns.ending_is_over()  # what is said behind an interrupt is not part of it
+        await self._turns.ending_is_over(deadline)  # what is said behind an interrupt is not part of it
         await self._neighbours.listen()
-        await self.book.open(address=self._neighbours.address)
+        await self.book.open(address=self._neighbours.address, until=deadline.at)
         self.sharing.follow_no_more()
-        await self._turns.pick_up()
+        await self._turns.pick_up(deadline)
         self.sharing.let_go_of_their_turn()
         self.sharing.line.move()  # there may be a turn here now
 
@@ -318,12 +341,14 @@ class Conversation:
 
     # --- its life ----------------------------------------------------------------------
 
-    async def rename(self, title: str) -> None:
+    async def rename(self, title: str, *, deadline: Deadline | None = None) -> None:
         """Raises StoreError."""
         wish = RenameConversation(conversation_id=self.id, title=title)
-        await self.sharing.here_or_there(lambda: self.here.rename(wish), wish)
+        await self.sharing.here_or_there(
+            lambda until: self.here.rename(wish, until), wish, deadline or Deadline(CALL_SECONDS)
+        )
 
-    async def delete(self) -> None:
+    async def delete(self, *, deadline: Deadline | None = None) -> None:
         """Remove it for ever.
 
         Raises:
@@ -334,7 +359,7 @@ class Conversation:
         with self.sharing.line.place() as place:
             await place.begin()
             async with self._writing.lock:
-                await self.sharing.open_between_turns()
+                await self.sharing.open_between_turns(deadline or Deadline(CALL_SECONDS))
                 if self.state.phase is not Phase.IDLE:
                     await self._rest()
                     raise TurnIsRunning

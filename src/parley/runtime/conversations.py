@@ -36,6 +36,7 @@ from parley.runtime.alone import Alone
 from parley.runtime.choices import Choices, Choose
 from parley.runtime.conversation import Conversation
 from parley.runtime.damaged import Damaged
+from parley.runtime.deadline import Deadline
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Neighbours
 from parley.runtime.means import Means
 from parley.runtime.permits import Trust
@@ -230,8 +231,8 @@ class Conversations:
         left = [one for one in found.page if one.summary.state == "running" and not one.owned]
         if not left:
             return found
-        for one in left:
-            await self._find_if_possible(one.conversation_id)
+        # At once: each of them takes its time while another process holds the write lock.
+        await asyncio.gather(*(self._find_if_possible(one.conversation_id) for one in left))
         return await self._store.find(query)
 
     async def _find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
@@ -248,7 +249,7 @@ class Conversations:
         """Raises UnknownConversation, StoreError."""
         await self._store.archive(conversation_id, archived=archived)
 
-    async def delete(self, conversation_id: ConversationId) -> None:
+    async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
         """Remove a conversation for ever, also one that cannot be read.
 
         Raises:
@@ -256,7 +257,7 @@ class Conversations:
         """
         try:
             conversation = await self.find(conversation_id)
-            await conversation.delete()
+            await conversation.delete(deadline=deadline)
         except Unreadable:
             await self._damaged.delete(conversation_id)
             self._means.neighbours.tell(conversation_id)

@@ -1,4 +1,4 @@
-"""A moment until which something may take."""
+"""A moment until which something may take, by the clock of the event loop."""
 
 from __future__ import annotations
 

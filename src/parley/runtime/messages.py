@@ -16,6 +16,7 @@ from parley.conversation.records import InputRead, TurnStarted
 from parley.errors import CannotCarry, MessageIdTaken, ShuttingDown, TurnIsRunning
 from parley.runtime.book import Book
 from parley.runtime.choices import Choices
+from parley.runtime.deadline import Deadline
 from parley.runtime.outlast import outlast
 from parley.runtime.turns import Turn, Turns
 from parley.wire.events import TaskStarted, UserMessage
@@ -43,7 +44,7 @@ class Messages:
         self._book, self._choices, self._turns = book, choices, turns
         self._closing = closing
 
-    async def take(self, message: Submit, *, accepted: Callable[[Accepted], None]) -> None:
+    async def take(self, message: Submit, deadline: Deadline, *, accepted: Callable[[Accepted], None]) -> None:
         """`accepted` is called when the message is written down and before any reader sees it.
 
         Raises:
@@ -59,6 +60,8 @@ class Messages:
         wanted = None if message.wanted is None else convert(message.wanted, Wanted)
         chosen = self._chosen(message, wanted)
         read = await read_content(message.content, chosen.settings)
+        if self._turns.running is not None:
+            await self._book.writable(until=deadline.at)
         turn = self._turns.running  # it may be over by now
         # As it was sent, so that the places are the sender's; what was read from disk can be carried by all.
         used = chosen.settings if turn is None else turn.settings or chosen.settings
@@ -77,7 +80,7 @@ class Messages:
             entries.append(self._choices.record(wanted or Wanted(), chosen))
         if turn is None:
             entries[:0] = self._started(message)
-        await outlast(self._book.write(*entries, shown=taken))
+        await outlast(self._book.write(*entries, shown=taken, until=deadline.at))
 
     def _taken_before(self, message: Submit) -> Accepted | None:
         """What came of a message that is sent again: it is answered like the first time."""

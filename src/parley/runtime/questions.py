@@ -20,7 +20,9 @@ from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import Fenced, OwnerSilent, QuestionIsSettled, StoreFailed, UnknownQuestion
 from parley.ports.clock import Clock
+from parley.ports.store import CALL_SECONDS
 from parley.runtime.book import Book
+from parley.runtime.deadline import Deadline
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS, outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
@@ -184,12 +186,19 @@ class Questions:
             UnknownQuestion: it was never asked here.
             QuestionIsSettled: somebody was faster.
         """
-        return self._settle(self.find(approval_id), decision, by=by, reason=reason)
+        until = Deadline(CALL_SECONDS).at
+        return self._settle(self.find(approval_id), decision, by=by, reason=reason, until=until)
 
     def _settle(
-        self, question: Question, decision: Settlement, *, by: SettledBy, reason: str | None = None
+        self,
+        question: Question,
+        decision: Settlement,
+        *,
+        by: SettledBy,
+        reason: str | None = None,
+        until: float | None = None,
     ) -> asyncio.Future[None]:
-        written = self._book.write(*_settlement(question, decision, by, reason))
+        written = self._book.write(*_settlement(question, decision, by, reason), until=until)
         tell = partial(self._tell_if, self._answer, question.approval_id, decision, reason)
         if written.done():
             tell(written)

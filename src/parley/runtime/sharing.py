@@ -22,10 +22,13 @@ from parley.errors import (
     ParleyError,
     PeerError,
     ShuttingDown,
+    StoreError,
     StoreFailed,
     TurnIsRunning,
     UnknownConversation,
+    WriteLockHeld,
 )
+from parley.ports.store import CALL_SECONDS
 from parley.runtime.book import Book
 from parley.runtime.deadline import Deadline
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Elsewhere, Neighbours
@@ -42,14 +45,15 @@ log = logging.getLogger(__name__)
 
 BETWEEN_LOOKS_SECONDS: Final = 0.05
 """How long until it is looked again who has a conversation."""
-PATIENCE_SECONDS: Final = 30.0
-"""How long whoever has it may take to do what it is asked. One that lives does so at once, if its disk does not
-hang."""
 LAST_ANSWERS_SECONDS: Final = 1.0
 """How long an ending server waits for what others were asked: as much as leaves it the time to pass that on."""
 
 ToPeer = AnswerQuestion | InterruptTurn | RenameConversation | Submit
 """What can be asked of whoever has the turn."""
+
+
+def _unresponsive(owner: OwnedElsewhere) -> StoreError:
+    return OwnerSilent(pid=owner.pid) if owner.lock_holder is None else WriteLockHeld(owner.lock_holder)
 
 
 class TheirTurn(Turn):
@@ -143,10 +147,10 @@ class Sharing:
                 self._trouble = str(error)
 
     async def _follow_or_take_over(self) -> None:
-        patience = Deadline(PATIENCE_SECONDS)
+        patience = Deadline(CALL_SECONDS)
         while not self._turns.has_one and self._elsewhere is None and self._phase is not Phase.IDLE:
             try:
-                async with self._writing:
+                async with self._writing.within(patience):
                     return
             except OwnedElsewhere as owner:
                 await self._join(owner, patience)
@@ -156,10 +160,11 @@ class Sharing:
         deadline. Nobody does when the server ends.
 
         Raises:
-            OwnerSilent: there is no patience left.
+            OwnerSilent: the deadline has passed.
+            WriteLockHeld: the deadline has passed, and the owner waits for the write lock.
         """
         if patience.is_past:
-            raise OwnerSilent(pid=owner.pid)
+            raise _unresponsive(owner)
         join = asyncio.timeout_at(patience.at)
         try:
             async with join:
@@ -169,7 +174,7 @@ class Sharing:
                         await self._follow(owner)
         except TimeoutError:
             if not self._closing.is_set():
-                raise OwnerSilent(pid=owner.pid) from None
+                raise _unresponsive(owner) from None
         finally:
             self._joins.discard(join)
 
@@ -190,8 +195,9 @@ class Sharing:
 
     async def here_or_there(
         self,
-        here: Callable[[], Awaitable[None]],
+        here: Callable[[Deadline], Awaitable[None]],
         wish: ToPeer,
+        patience: Deadline,
         *,
         answered: Callable[[Raw], None] = lambda result: None,
         is_done: Callable[[], bool] = lambda: False,
@@ -200,12 +206,13 @@ class Sharing:
         """When it is its turn in the line, do it where the turn runs; repeat it where that is not known, or has
         changed meanwhile. `is_done` tells whether what another process was asked for in vain has come about there.
         If it `holds_up`, nothing behind it is done before: repeated, it must not hit what came behind it.
+        `patience` is how long other processes are waited for.
 
         Raises:
             OwnerSilent: another process has the turn and does not answer. It may do it all the same.
             ShuttingDown: the server ends.
         """
-        patience, was_asked = Deadline(PATIENCE_SECONDS), False
+        was_asked = False
         silent: OwnerSilent | None = None
         """Of one who was asked and has not said no."""
         if self._closing.is_set():
@@ -218,7 +225,7 @@ class Sharing:
                 there = self._elsewhere
                 try:
                     if there is None:
-                        await here()
+                        await here(patience)
                     elif patience.is_past:
                         raise TimeoutError
                     else:
@@ -247,7 +254,7 @@ class Sharing:
                         return
                     raise
 
-    async def open_between_turns(self) -> None:
+    async def open_between_turns(self, deadline: Deadline) -> None:
         """Take the right to write, if no turn runs anywhere.
 
         Raises:
@@ -258,7 +265,7 @@ class Sharing:
         patience = Deadline(FOLLOW_SECONDS)
         while self._phase is Phase.IDLE:
             try:
-                await self._book.open(address=self._neighbours.address)
+                await self._book.open(address=self._neighbours.address, until=deadline.at)
                 return
             except OwnedElsewhere:
                 if patience.is_past:

@@ -24,6 +24,7 @@ from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import Book
 from parley.runtime.choices import Choices
+from parley.runtime.deadline import Deadline
 from parley.runtime.endings import end_of_cut, end_of_failed
 from parley.runtime.means import Means
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
@@ -114,7 +115,7 @@ class Turns:
         """Run the turn whose beginning was just written down."""
         return self._begin(settings, self._work(settings))
 
-    async def pick_up(self) -> None:
+    async def pick_up(self, deadline: Deadline) -> None:
         """Have done with a turn that no process has: one that ran is ended, and one that asked goes on asking.
 
         Raises:
@@ -123,7 +124,7 @@ class Turns:
         if self.running is not None:
             return
         if self._book.folds.state.phase is Phase.RUNNING:
-            await self._book.append(*end_of_cut(self._book, "restarted"))
+            await self._book.append(*end_of_cut(self._book, "restarted"), until=deadline.at)
         elif self._book.folds.state.phase is Phase.ASKING:
             try:
                 settings = self._of_turn()
@@ -213,7 +214,7 @@ class Turns:
         else:
             self.leave()
 
-    async def ending_is_over(self) -> None:
+    async def ending_is_over(self, deadline: Deadline) -> None:
         """Return when no turn is about to end, be it that its end could not be written down before.
 
         Raises:
@@ -224,7 +225,7 @@ class Turns:
             if turn.is_left:
                 await self.last_is_over()
             else:
-                await self._write_end_of(turn)
+                await self._write_end_of(turn, until=deadline.at)
 
     async def last_is_over(self) -> None:
         """Return when the turn that was begun last is over."""
@@ -268,11 +269,11 @@ class Turns:
             said = last_text(self._book.log.entries, up_to=self._book.log.last)
             run_notify_program(turn.settings.notify, turn.event_id, inputs, said)
 
-    async def _write_end_of(self, turn: OurTurn) -> None:
+    async def _write_end_of(self, turn: OurTurn, until: float | None = None) -> None:
         """If it has none by now: where it could not be written down, whoever wants to go on tries again."""
         if self.running is turn and not isinstance(turn.bug, Fenced):
             self._questions.drop()
-            await self._book.append(*self._end_of(turn))
+            await self._book.append(*self._end_of(turn), until=until)
 
     def _end_of(self, turn: OurTurn) -> tuple[Happened, ...]:
         if (bug := turn.bug) is None:

@@ -1,41 +1,39 @@
-"""The right to write to one conversation, for one after another: `async with writing`.
+"""The right to write to one conversation, for one task after another: `async with writing.within(deadline)`.
 
-Whoever has it finds the conversation ready to be written to. It is given back to other processes where no turn
-needs it.
+Inside the block the conversation is ready to be written to. The right is given back to other processes where no
+turn needs it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from parley.runtime.deadline import Deadline
 
 __all__ = ["Writing"]
 
 
 class Writing:
-    def __init__(self, *, get_ready: Callable[[], Awaitable[None]], rest: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, *, get_ready: Callable[[Deadline], Awaitable[None]], rest: Callable[[], Awaitable[None]]
+    ) -> None:
         """`get_ready` takes the right to write, and `rest` gives it back where no turn needs it."""
         self._get_ready, self._rest = get_ready, rest
         self._resting: asyncio.Task[None] | None = None
         self.lock = asyncio.Lock()
         """Messages are taken in the order in which they came, also where one has to wait."""
 
-    async def __aenter__(self) -> None:
-        await self.lock.acquire()
-        try:
-            await self._get_ready()
-        except BaseException:
-            await self._end()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._end()
-
-    async def _end(self) -> None:
-        try:
-            await self._rest()
-        finally:
-            self.lock.release()
+    @asynccontextmanager
+    async def within(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Have the right to write in this block. Until the deadline other processes are waited for."""
+        async with self.lock:
+            try:
+                await self._get_ready(deadline)
+                yield
+            finally:
+                await self._rest()
 
     def rest_soon(self) -> None:
         """When it is nobody else's turn, give the right to write back."""

@@ -14,7 +14,9 @@ from parley.conversation.log import Cursor, Delta, Entry
 from parley.conversation.output import OutputDelta
 from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown, StoreFailed
 from parley.ports.outbox import Outbox
+from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
+from parley.runtime.deadline import Deadline
 from parley.runtime.here import Here
 from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
@@ -49,6 +51,10 @@ __all__ = ["PeerVoice", "serve_peer"]
 log = logging.getLogger(__name__)
 
 Params = TypeVar("Params", bound=Struct)
+
+PEER_SECONDS: Final = CALL_SECONDS - 1.0
+"""How long a request of another process waits for the write lock: that process is answered before it tells its
+client that this one is silent."""
 
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, Fenced, ShuttingDown)
 
@@ -115,21 +121,21 @@ class _Peering:
             event_id = None if taken.turn is None else taken.turn.event_id
             call.answer(encode(Submitted(event_id=event_id, first=taken.first)))
 
-        await self._do(message.conversation_id, lambda here: here.submit(message, accepted=accepted))
+        await self._do(message.conversation_id, lambda here, until: here.submit(message, until, accepted=accepted))
 
     async def _answer(self, call: Call) -> None:
         answer = _params(AnswerQuestion, call.params)
-        await self._do(answer.conversation_id, lambda here: here.answer(answer))
+        await self._do(answer.conversation_id, lambda here, until: here.answer(answer, until))
         call.answer(b"{}")
 
     async def _interrupt(self, call: Call) -> None:
         wish = _params(InterruptTurn, call.params)
-        await self._do(wish.conversation_id, lambda here: here.interrupt(wish))
+        await self._do(wish.conversation_id, lambda here, until: here.interrupt(wish, until))
         call.answer(b"{}")
 
     async def _rename(self, call: Call) -> None:
         wish = _params(RenameConversation, call.params)
-        await self._do(wish.conversation_id, lambda here: here.rename(wish))
+        await self._do(wish.conversation_id, lambda here, until: here.rename(wish, until))
         call.answer(b"{}")
 
     def _unfollow(self, params: Raw) -> None:
@@ -153,7 +159,7 @@ class _Peering:
             conversation, reader = followed
             conversation.detach(reader)
 
-    async def _do(self, conversation_id: ConversationId, wish: Callable[[Here], Awaitable[None]]) -> None:
+    async def _do(self, conversation_id: ConversationId, wish: Callable[[Here, Deadline], Awaitable[None]]) -> None:
         """What is refused here is refused there, in the same words. Where we end, another process has to do it.
 
         Whoever is told that it is not ours has to follow it anew: what he wished for behind that must not be done
@@ -162,7 +168,7 @@ class _Peering:
         try:
             if conversation_id not in self._followed:
                 raise NotOwned
-            await wish(self._ours(conversation_id).here)
+            await wish(self._ours(conversation_id).here, Deadline(PEER_SECONDS))
         except ParleyError as error:
             if self._host.conversations.closing or isinstance(error, _NOT_OURS):
                 self._stop(conversation_id)

@@ -6,7 +6,9 @@ from uuid import UUID
 
 from msgspec import UNSET
 
+from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
+from parley.runtime.deadline import Deadline
 from parley.server.dispatch import Call
 from parley.server.host import Host
 from parley.server.session import Session
@@ -21,6 +23,8 @@ class ToolCall:
     def __init__(self, call: Call, params: CallToolParams, session: Session, host: Host) -> None:
         self.call, self.session, self.host = call, session, host
         self.arguments = params.arguments
+        self.deadline = Deadline(CALL_SECONDS)
+        """How long this call waits for other processes."""
 
         self.progress_token: RequestId | None = None
         if params.meta and params.meta.progress_token is not UNSET:

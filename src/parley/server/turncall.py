@@ -71,7 +71,8 @@ class TurnCall:
             after = Seq(message.first - 1) if follow_from is None else follow_from
             self._follow(after, message.turn)
 
-        await self._conversation.submit((TextItem(text=prompt),), event_id=event_id, accepted=accepted)
+        content = (TextItem(text=prompt),)
+        await self._conversation.submit(content, event_id=event_id, deadline=self._call.deadline, accepted=accepted)
 
     def _follow(self, after: Seq, turn: Turn | None) -> None:
         """Without a turn, it is over: its process died when it had taken the message, and the end is in the log."""

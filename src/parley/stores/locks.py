@@ -8,41 +8,39 @@ that is started later inherits it.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import struct
 import sys
-import threading
+import time
 from types import TracebackType
 from typing import Final, Protocol
 
-__all__ = ["OwnerBytes", "OwnerFiles", "Owners", "WriteLock", "owners_of"]
+from parley.stores.holders import UNKNOWN, holder_of
 
-log = logging.getLogger(__name__)
+__all__ = ["OwnerBytes", "OwnerFiles", "Owners", "WriteLock", "owners_of", "write_lock_holder"]
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o600
 
-WARN_AFTER_SECONDS: Final = 5.0
-"""A transaction takes milliseconds. Who has the lock for so long was stopped, or its disk hangs."""
-
 
 class WriteLock:
-    """Held by whoever writes, checkpoints, opens or closes the database; a context manager.
+    """The lock of the process that writes, checkpoints, opens or closes the database; a context manager.
 
-    Whoever wants it stands at the gate first. So one who has just written queues behind those who wait, and no
-    process starves.
+    A process that wants it takes the gate first. So a process that has just written queues after those that wait,
+    and no process starves.
     """
 
-    def __init__(self, home: str, *, warn_after_seconds: float = WARN_AFTER_SECONDS) -> None:
-        self._warn_after_seconds = warn_after_seconds
+    def __init__(self, home: str) -> None:
+        self._path = os.path.join(home, "write.lock")
         self._gate = os.open(os.path.join(home, "gate.lock"), _FLAGS, _MODE)
         try:
-            self._lock = os.open(os.path.join(home, "write.lock"), _FLAGS, _MODE)
+            self._lock = os.open(self._path, _FLAGS, _MODE)
         except OSError:
             os.close(self._gate)
             raise
         self._pid = b"%-10d\n" % os.getpid()
+        self.waiting_since: float | None = None
+        """When a wait for the lock began that is not over, by the monotonic clock."""
 
     def __enter__(self) -> None:
         self._wait_for(self._gate)
@@ -50,6 +48,7 @@ class WriteLock:
             self._wait_for(self._lock)
         finally:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
+            self.waiting_since = None
         if os.pread(self._lock, len(self._pid), 0) != self._pid:
             try:
                 os.pwrite(self._lock, self._pid, 0)
@@ -68,24 +67,17 @@ class WriteLock:
     def _wait_for(self, fd: int) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
         except BlockingIOError:
-            pass
-        warning = threading.Timer(self._warn_after_seconds, self._warn)
-        warning.daemon = True
-        warning.start()
-        try:
+            self.waiting_since = self.waiting_since or time.monotonic()
             fcntl.flock(fd, fcntl.LOCK_EX)
-        finally:
-            warning.cancel()
 
-    def _warn(self) -> None:
-        holder = os.pread(self._lock, len(self._pid), 0).decode("ascii", "replace").strip() or "unknown"
-        log.warning(
-            "nothing can be written: process %s has held the write lock for %g seconds; was it stopped?",
-            holder,
-            self._warn_after_seconds,
-        )
+
+def write_lock_holder(home: str) -> str:
+    """Describe the process that holds the write lock of a home, or the gate before it."""
+    for name in ("write.lock", "gate.lock"):
+        if (holder := holder_of(os.path.join(home, name))) is not None:
+            return holder
+    return UNKNOWN
 
 
 class Owners(Protocol):

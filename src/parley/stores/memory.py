@@ -75,7 +75,7 @@ class MemoryStore:
     async def draft(self) -> Draft:
         return _Draft(self)
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
         kept = self._named(conversation_id)
         if kept.owner is not None:
             raise OwnedElsewhere(pid=kept.owner.pid, address=kept.owner.address)
@@ -87,7 +87,9 @@ class MemoryStore:
         if (kept := self._held(lease)) is not None:
             kept.owner = None
 
-    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
+    def append(
+        self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
+    ) -> Future[None]:
         done: Future[None] = asyncio.get_running_loop().create_future()
         try:
             self._append(lease, entries, summary)
@@ -108,6 +110,9 @@ class MemoryStore:
             raise StoreFailed("what comes before it was not written")
         kept.entries += entries
         kept.summary = summary
+
+    async def writable(self, *, until: float) -> None:
+        self._refuse_when_closed()
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
         return self._named(conversation_id).entries[after : after + PAGE]

@@ -1,12 +1,14 @@
 """The database of a home, opened: one connection that writes, a few that read, and the locks.
 
-Opening and closing happen under the write lock, for each may recover or checkpoint the database.
+Opening and closing happen under the write lock, for each may recover or checkpoint the database. `peeking.py` reads
+while another process holds that lock.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -24,7 +26,19 @@ from parley.stores.rows import as_text
 from parley.stores.schema import MIGRATIONS
 from parley.stores.wording import said
 
-__all__ = ["DATABASE", "Opened", "look_at_database", "open_home"]
+__all__ = [
+    "DATABASE",
+    "Home",
+    "Opened",
+    "connect_read_only",
+    "look_at_database",
+    "open_database",
+    "open_home",
+    "open_locks",
+    "prepare_reader",
+    "traces",
+    "version_of",
+]
 
 DATABASE: Final = "parley.db"
 
@@ -49,20 +63,45 @@ LOOKS: Final = 10
 T = TypeVar("T")
 
 
-class Opened:
-    """All that is open of a home."""
+class Home:
+    """The locks of a home and the threads that read it: all that is open before its database is."""
 
-    def __init__(
-        self, home: str, lock: WriteLock, owners: Owners, writer: Connection, readers: list[Connection]
-    ) -> None:
-        self.home, self.lock, self.owners, self.writer = home, lock, owners, writer
-        self._path = os.path.join(home, DATABASE)
+    def __init__(self, path: str) -> None:
+        """Raises OSError."""
+        self.path = path
+        self.lock = WriteLock(path)
+        try:
+            self.owners: Owners = owners_of(path)
+        except OSError:
+            self.lock.close()
+            raise
+        self.pool = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="parley-read")
+        self.peeking = threading.Lock()
+        """Held while the database is read without being open, and while it is opened: connections of the two kinds
+        would share the same mapped memory, read-only."""
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Release everything but the locks of conversations."""
+        with self.peeking:
+            self.is_closed = True
+            self.lock.close()
+        self.pool.shutdown(wait=False)
+
+
+class Opened:
+    """The open database of a home."""
+
+    def __init__(self, home: Home, writer: Connection, readers: list[Connection]) -> None:
+        self.lock, self.owners, self.pool = home.lock, home.owners, home.pool
+        self.home, self.writer = home.path, writer
+        self._home = home
+        self._path = os.path.join(home.path, DATABASE)
         self._file = os.stat(self._path)
         self._readers = readers
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for reader in readers:
             self._free.put(reader)
-        self.pool = ThreadPoolExecutor(max_workers=len(readers), thread_name_prefix="parley-read")
 
     def read(self, ask: Callable[[Connection], T]) -> T:
         """What it finds; called in a thread of the pool."""
@@ -93,7 +132,7 @@ class Opened:
         Raises:
             BadHome: a newer version of Parley has changed the format since it was opened.
         """
-        _version(self.home, self.writer)
+        version_of(self.home, self.writer)
 
     def close(self) -> None:
         """Wait for those that read, then let go of the database. The locks of conversations are left."""
@@ -101,39 +140,52 @@ class Opened:
         with self.lock:
             for db in (*self._readers, self.writer):
                 db.close()
-        self.lock.close()
+        self._home.close()
 
 
-def open_home(home: str) -> Opened:
-    """Open the database of a home; make or migrate it first where needed.
+def open_locks(home: str) -> Home:
+    """Prepare a home, which is made where it is missing. Nothing is waited for.
+
+    Raises:
+        BadHome: it cannot hold conversations, with the reason.
+    """
+    _refuse_old_sqlite(home)
+    prepare_home(home)
+    try:
+        return Home(home)
+    except OSError as error:
+        raise refused_at_opening(home, error) from error
+
+
+def open_database(home: Home) -> Opened:
+    """Open the database of a home; make or migrate it first where needed. The caller holds the write lock.
 
     Raises:
         BadHome: it cannot hold conversations, with the reason.
         StoreFailed: the system refuses for the moment.
     """
-    _refuse_old_sqlite(home)
-    prepare_home(home)
     connections: list[Connection] = []
-    lock: WriteLock | None = None
-    owners: Owners | None = None
     try:
-        lock = WriteLock(home)
-        owners = owners_of(home)
-        with lock:
-            try:
-                _open_all(home, connections)
-                writer, *readers = connections
-                return Opened(home, lock, owners, writer, readers)
-            except BaseException:
-                for db in connections:
-                    db.close()
-                raise
+        with home.peeking:
+            _open_all(home.path, connections)
+        writer, *readers = connections
+        return Opened(home, writer, readers)
     except Exception as error:
-        if owners is not None:
-            owners.close()
-        if lock is not None:
-            lock.close()
-        raise refused_at_opening(home, error) from error
+        for db in connections:
+            db.close()
+        raise refused_at_opening(home.path, error) from error
+
+
+def open_home(path: str) -> Opened:
+    """Open the locks and the database of a home, waiting for the write lock. Raises what the two parts raise."""
+    home = open_locks(path)
+    try:
+        with home.lock:
+            return open_database(home)
+    except BaseException:
+        home.owners.close()
+        home.close()
+        raise
 
 
 def look_at_database(home: str) -> None:
@@ -150,11 +202,11 @@ def look_at_database(home: str) -> None:
     for _ in range(LOOKS):
         if not os.path.lexists(path):
             return
-        before = _traces(path)
+        before = traces(path)
         try:
             _look(home, path)
         except Exception as error:
-            if not isinstance(error, sqlite3.Error | FileNotFoundError) or _traces(path) == before:
+            if not isinstance(error, sqlite3.Error | FileNotFoundError) or traces(path) == before:
                 raise refused_at_opening(home, error) from error
         else:
             return
@@ -167,16 +219,11 @@ def _refuse_old_sqlite(home: str) -> None:
 
 
 def _look(home: str, path: str) -> None:
-    from urllib.parse import quote  # only for whoever looks
-
-    is_shared = os.path.exists(f"{path}-shm") and os.path.exists(f"{path}-wal")
-    if not is_shared and os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+    is_shared = os.path.exists(f"{path}-shm")
+    if (db := connect_read_only(path)) is None:
         return  # the log counts, and SQLite reads none without making a file beside it
-    # Where nobody has it, all of it is in the file. Where somebody does, what they share is read and not written.
-    how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
-    db = sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, timeout=0)
     try:
-        _version(home, db)
+        version_of(home, db)
     except sqlite3.OperationalError:
         if not is_shared:  # otherwise somebody opens or closes it just now
             raise
@@ -184,7 +231,20 @@ def _look(home: str, path: str) -> None:
         db.close()
 
 
-def _traces(path: str) -> list[tuple[int, int] | None]:
+def connect_read_only(path: str, *, timeout_seconds: float = 0) -> Connection | None:
+    """Connect to a database without changing any file. None: its log has to be recovered first."""
+    from urllib.parse import quote  # rarely needed
+
+    is_shared = os.path.exists(f"{path}-shm") and os.path.exists(f"{path}-wal")
+    if not is_shared and os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+        return None
+    # Where no process has it open, all of it is in the file. Otherwise the shared memory is read and not written.
+    how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
+    address = f"file:{quote(path)}?{how}"
+    return sqlite3.connect(address, uri=True, timeout=timeout_seconds, isolation_level=None)
+
+
+def traces(path: str) -> list[tuple[int, int] | None]:
     """What is different when somebody has written to a database."""
     found: list[tuple[int, int] | None] = []
     for file in (path, f"{path}-wal", f"{path}-shm"):
@@ -205,10 +265,15 @@ def _open_all(home: str, connections: list[Connection]) -> None:
     for _ in range(READERS):
         reader = _connect(path, connections)
         reader.execute("PRAGMA query_only = ON")
-        reader.execute("SELECT count(*) FROM removed").fetchone()
-        reader.create_function("plain_path", 1, lambda path: plain_path(as_text(path)), deterministic=True)
-        reader.create_function("said", 2, said, deterministic=True)
-        reader.create_function("holds", 2, _holds, deterministic=True)
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        prepare_reader(reader)
+
+
+def prepare_reader(reader: Connection) -> None:
+    """Define the functions that queries use."""
+    reader.create_function("plain_path", 1, lambda path: plain_path(as_text(path)), deterministic=True)
+    reader.create_function("said", 2, said, deterministic=True)
+    reader.create_function("holds", 2, _holds, deterministic=True)
 
 
 def _holds(text: str, title: bytes) -> bool:
@@ -238,7 +303,7 @@ def _connect(path: str, connections: list[Connection]) -> Connection:
     return db
 
 
-def _version(home: str, db: Connection) -> int:
+def version_of(home: str, db: Connection) -> int:
     """How many migrations it has seen.
 
     Raises:
@@ -258,7 +323,7 @@ def _version(home: str, db: Connection) -> int:
 
 
 def _migrate(home: str, db: Connection) -> None:
-    version = _version(home, db)
+    version = version_of(home, db)
     if version == 0:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()

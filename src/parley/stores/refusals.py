@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import Final
 
 from parley.errors import BadHome, StoreFailed, os_detail
+from parley.stores.holders import holder_of
 
 __all__ = ["refused", "refused_at_opening"]
 
@@ -26,6 +28,9 @@ def refused(home: str, error: Exception) -> Exception:
         return BadHome(home, f"the database is damaged ({error}); nothing in it was changed")
     if code == sqlite3.SQLITE_READONLY:
         return BadHome(home, "conversations cannot be kept here: it is read-only")
+    if code == sqlite3.SQLITE_BUSY:
+        holder = holder_of(*(os.path.join(home, f"parley.db{ending}") for ending in ("-shm", "")))
+        return StoreFailed(f"{error}, by {holder}" if holder is not None else str(error))
     if code == sqlite3.SQLITE_IOERR:
         return StoreFailed(f"{error} ({error.sqlite_errorname})")
     return StoreFailed(str(error))

@@ -19,25 +19,30 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from parley.conversation.log import Entry
 from parley.errors import Fenced, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
-from parley.ports.store import Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.ports.store import TURN_SECONDS, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space, together
 from parley.stores.advances import Advances
 from parley.stores.batch import Batch
 from parley.stores.drafts import SqliteDraft
 from parley.stores.space import Freed
-from parley.stores.writer import Writer
+from parley.stores.writer import Writer, open_only
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from parley.stores.opening import Opened
+    from parley.stores.peeking import Peek
 
 __all__ = ["Freed", "SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
 """Who has just taken a lease has not written down yet who it is, and who gives one back has still its lock."""
+
+OPEN_SECONDS: Final = 0.5
+"""How long reading waits for the home to be opened. Then it is read without being open, for as long as another
+process holds the write lock."""
 
 ROWS: Final = 1000
 """Conversations whose rows need not be looked up again."""
@@ -78,6 +83,8 @@ class SqliteStore:
         self._advances = Advances()
         self._left_behind: set[Task[Lease] | Task[None]] = set()
         """What goes on although nobody awaits it any more."""
+        self._opening: Future[None] | None = None
+        """Done when the home is open, or could not be opened."""
         self._closed = False
 
     async def create(
@@ -97,8 +104,8 @@ class SqliteStore:
             raise StoreFailed(f"row {row} is taken")
         return SqliteDraft(row, opened.owners, self._write, self._remove_the_deleted_if_possible)
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
-        taking = asyncio.ensure_future(self._acquire(conversation_id, address))
+    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
+        taking = asyncio.ensure_future(self._acquire(conversation_id, address, until))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -106,23 +113,25 @@ class SqliteStore:
             taking.add_done_callback(self._give_back)
             raise
 
-    async def _acquire(self, conversation_id: ConversationId, address: str) -> Lease:
+    async def _acquire(self, conversation_id: ConversationId, address: str, until: float | None) -> Lease:
         known = self._rows.pop(conversation_id, None)
         if known is not None:
             try:
-                return await self._acquire_row(conversation_id, known, address)
+                return await self._acquire_row(conversation_id, known, address, until)
             except UnknownConversation:
                 pass  # it was deleted, and may have been imported again
         row = await self._read(partial(rows.row_of, conversation_id=conversation_id))
-        return await self._acquire_row(conversation_id, row, address)
+        return await self._acquire_row(conversation_id, row, address, until)
 
-    async def _acquire_row(self, conversation_id: ConversationId, row: int, address: str) -> Lease:
-        opened = await self._opened()
+    async def _acquire_row(
+        self, conversation_id: ConversationId, row: int, address: str, until: float | None
+    ) -> Lease:
+        opened = await self._opened(until)
         await self._take(opened, row)
         owner = Owner(pid=os.getpid(), address=address, since=time.time())
         try:
             wanted = together.Taking(row, conversation_id, owner)
-            lease = await asyncio.shield(self._writer.submit_one(together.raise_epochs, wanted))
+            lease = await asyncio.shield(self._writer.submit_one(together.raise_epochs, wanted, until=until))
         except BaseException:
             opened.owners.free(row)
             raise
@@ -145,7 +154,14 @@ class SqliteStore:
             if owner is not None:
                 raise OwnedElsewhere(pid=owner.pid, address=owner.address)
             await asyncio.sleep(PAUSE_SECONDS)
-        raise OwnedElsewhere(pid=0, address="")
+        raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(opened))
+
+    async def _lock_holder(self, opened: Opened) -> str | None:
+        """Who holds the write lock, for which the owner of a lease that names no owner is likely to wait."""
+        from parley.stores.holders import holder_of
+
+        path = os.path.join(opened.home, "write.lock")
+        return await asyncio.get_running_loop().run_in_executor(opened.pool, holder_of, path)
 
     def _give_back(self, taking: Task[Lease]) -> None:
         """A lease came when nobody wanted it any more."""
@@ -170,33 +186,39 @@ class SqliteStore:
         except StoreError:
             pass  # its lock is free, which is what counts
 
-    def append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> Future[None]:
-        held = self._held.get(lease.conversation_id)
+    def append(
+        self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
+    ) -> Future[None]:
+        held, loop = self._held.get(lease.conversation_id), asyncio.get_running_loop()
         if self._closed or held is None or held.epoch != lease.epoch:
-            refused: Future[None] = asyncio.get_running_loop().create_future()
+            refused: Future[None] = loop.create_future()
             refused.set_exception(StoreFailed("the store is closed") if self._closed else Fenced())
             return refused
         batch = Batch(entries)
         held.is_named = True
         addition = together.Addition(held.row, held.epoch, batch, summary, held.owner)
-        held.written = written = self._writer.submit_one(together.append, addition, batch)
+        until = loop.time() + TURN_SECONDS if until is None else until
+        held.written = written = self._writer.submit_one(together.append, addition, batch, until=until)
         if summary.state == "idle":
             written.add_done_callback(held.rests)
         return written
+
+    async def writable(self, *, until: float) -> None:
+        await asyncio.shield(self._writer.submit(open_only, until=until))
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
         return await self._read(partial(rows.entries_behind, conversation_id=conversation_id, after=after))
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        opened = await self._opened()
-        return await self._read(partial(rows.head, conversation_id=conversation_id, taken=opened.owners.taken))
+        source = await self._readable()
+        return await self._read(partial(rows.head, conversation_id=conversation_id, taken=source.owners.taken))
 
     async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         return await self._read(partial(self._advances.find, ends=ends))
 
     async def find(self, query: Query) -> Found:
-        opened = await self._opened()
-        return await self._read(partial(rows.find, query=query, taken=opened.owners.taken))
+        source = await self._readable()
+        return await self._read(partial(rows.find, query=query, taken=source.owners.taken))
 
     async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
         return await self._read(partial(rows.asks_any, questions=frozenset(questions)))
@@ -221,8 +243,8 @@ class SqliteStore:
 
     async def expired(self, *, archived_before: float) -> list[Listed]:
         """Archived conversations that were last active before a moment."""
-        opened = await self._opened()
-        return await self._read(partial(rows.expired, archived_before=archived_before, taken=opened.owners.taken))
+        source = await self._readable()
+        return await self._read(partial(rows.expired, archived_before=archived_before, taken=source.owners.taken))
 
     async def unused_blobs(self) -> Freed:
         """What `tidy` would remove."""
@@ -230,8 +252,8 @@ class SqliteStore:
 
     async def left_empty(self) -> int:
         """By how many bytes `tidy` would make the database smaller, about, besides those blobs."""
-        opened = await self._opened()
-        return await self._read(partial(space.left_empty, taken=opened.owners.taken))
+        source = await self._readable()
+        return await self._read(partial(space.left_empty, taken=source.owners.taken))
 
     async def tidy(self) -> Freed:
         """Remove what deleted conversations have left and blobs that nothing refers to, and make the database
@@ -262,8 +284,8 @@ class SqliteStore:
 
             return copy_to(db, path, given_up)
 
-        opened = await self._opened()
-        copying = asyncio.get_running_loop().run_in_executor(opened.pool, opened.read, copy)
+        source = await self._readable()
+        copying = asyncio.get_running_loop().run_in_executor(source.pool, source.read, copy)
         try:
             is_new = await asyncio.shield(copying)
         except asyncio.CancelledError:
@@ -283,8 +305,8 @@ class SqliteStore:
                 cleared.add_done_callback(Future.exception)  # its lock is freed all the same
             self._held.clear()
         await self._writer.close()
-        if self._writer.opened is not None:
-            self._writer.opened.owners.close()
+        if self._writer.home is not None:
+            self._writer.home.owners.close()
 
     async def _remove_the_deleted(self) -> None:
         opened = await self._opened()
@@ -305,14 +327,32 @@ class SqliteStore:
         if self._closed:
             raise StoreFailed("the store is closed")
 
-    async def _opened(self) -> Opened:
+    async def _opened(self, until: float | None = None) -> Opened:
         """What can be used until something is awaited."""
         if self._writer.opened is None:
-            await self._write(lambda db: None)
+            await asyncio.shield(self._writer.submit(open_only, until=until))
         self._refuse_when_closed()
         assert self._writer.opened is not None
         return self._writer.opened
 
+    async def _readable(self) -> Opened | Peek:
+        """The open home; without being opened where another process holds the write lock."""
+        if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
+            if self._opening is None or self._opening.done():
+                self._opening = self._writer.submit(open_only)
+            opening = self._opening
+            while not opening.done() and self._writer.waiting_seconds < OPEN_SECONDS:
+                await asyncio.wait({opening}, timeout=OPEN_SECONDS)
+            if opening.done():
+                opening.result()
+        self._refuse_when_closed()
+        if (opened := self._writer.opened) is not None:
+            return opened
+        from parley.stores.peeking import Peek
+
+        assert self._writer.home is not None  # its lock is waited for
+        return Peek(self._writer.home, lambda: self._writer.opened)
+
     async def _read(self, ask: Callable[[Connection], T]) -> T:
-        opened = await self._opened()
-        return await asyncio.get_running_loop().run_in_executor(opened.pool, opened.read, ask)
+        source = await self._readable()
+        return await asyncio.get_running_loop().run_in_executor(source.pool, source.read, ask)

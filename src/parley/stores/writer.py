@@ -17,16 +17,16 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from parley.errors import ParleyError, StoreFailed
-from parley.ports.store import PAGE
+from parley.errors import ParleyError, StoreFailed, WriteLockHeld
+from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.batch import Batch
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from parley.stores.opening import Opened
+    from parley.stores.opening import Home, Opened
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "open_only"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,9 @@ COMMIT_BYTES: Final = 16 * 1024
 
 INDEX_BYTES: Final = 4096
 """What a batch adds besides what is in it: the page of the index on which its conversation ends."""
+
+CHECK_SECONDS: Final = 0.25
+"""How long until it is checked again whether the thread waits for the write lock."""
 
 CLOSE_SECONDS: Final = 10.0
 """How long closing waits where another process was stopped while it holds the write lock."""
@@ -54,10 +57,14 @@ anything, and may be run again if it was undone."""
 class _Job:
     """Something to be written: one of those that `work` writes together."""
 
-    __slots__ = ("batch", "future", "one", "work")
+    __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
 
-    def __init__(self, future: Future[Any], work: WriteMany[Any, Any], one: Any, batch: Batch | None) -> None:
-        self.future, self.work, self.one, self.batch = future, work, one, batch
+    def __init__(
+        self, future: Future[Any], work: WriteMany[Any, Any], one: Any, batch: Batch | None, until: float
+    ) -> None:
+        self.future, self.work, self.one, self.batch, self.until = future, work, one, batch, until
+        self.has_expired = False
+        """True if it waited for the write lock too long. It is not begun any more."""
 
 
 _Outcome = tuple["Future[Any]", Any, Exception | None]
@@ -68,7 +75,7 @@ class Writer:
 
     def __init__(self, find_home: Callable[[], str]) -> None:
         self._find_home = find_home
-        self._home = ""
+        self._path = ""
         self._jobs: deque[_Job] = deque()
         self._more: SimpleQueue[None] = SimpleQueue()
         """Wakes the thread."""
@@ -82,17 +89,35 @@ class Writer:
         self._given_up = False
         self._closing = False
         self._grown = 0
+        self._checking: asyncio.TimerHandle | None = None
+        self._naming: set[Future[str]] = set()
+        self._named = ""
+        """The holder of the write lock that was logged last."""
+        self.home: Home | None = None
+        """Set by the thread, before it waits for the write lock for the first time."""
         self.opened: Opened | None = None
         """Set by the thread, before it answers the first job."""
 
-    def submit(self, work: Callable[[Connection], T], batch: Batch | None = None) -> Future[T]:
-        """Have it done in a transaction, behind what was submitted before. What it raises fails the future.
+    @property
+    def waiting_seconds(self) -> float:
+        """How long the thread has been waiting for the write lock; 0 if it is not."""
+        since = None if self.home is None else self.home.lock.waiting_since
+        return 0.0 if since is None or self._loop is None else self._loop.time() - since
 
-        It checks before it changes anything, and may be run again if it was undone.
+    def submit(
+        self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
+    ) -> Future[T]:
+        """Run `work` in a transaction, after what was submitted before. What it raises fails the future.
+
+        It checks before it changes anything, and may be run again if it was undone. Where another process holds the
+        write lock until the moment `until`, by default for `CALL_SECONDS`, it fails with `WriteLockHeld` and is not
+        run.
         """
-        return self.submit_one(_alone, work, batch)
+        return self.submit_one(_alone, work, batch, until=until)
 
-    def submit_one(self, work: WriteMany[A, T], one: A, batch: Batch | None = None) -> Future[T]:
+    def submit_one(
+        self, work: WriteMany[A, T], one: A, batch: Batch | None = None, *, until: float | None = None
+    ) -> Future[T]:
         """As `submit`, for something that can be written together with others of its kind."""
         loop = asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
@@ -102,7 +127,8 @@ class Writer:
         if self._loop is None:
             self._loop, self._ended = loop, loop.create_future()
             threading.Thread(target=self._run, name="parley-write", daemon=True).start()
-        self._jobs.append(_Job(future, work, one, batch))
+        self._jobs.append(_Job(future, work, one, batch, loop.time() + CALL_SECONDS if until is None else until))
+        self._check_soon(at_once=until is not None and until <= loop.time() and self._is_held)
         if not self._waking:
             self._waking = True
             loop.call_soon(self._wake)
@@ -117,6 +143,54 @@ class Writer:
         """Have the log of the database folded in with the next transaction: only then a database gets smaller."""
         self._grown = CHECKPOINT_BYTES
 
+    @property
+    def _is_held(self) -> bool:
+        """True if another process holds the write lock for longer than a call waits."""
+        return self.waiting_seconds >= CALL_SECONDS
+
+    def _check_soon(self, *, at_once: bool = False) -> None:
+        assert self._loop is not None
+        if at_once and self._checking is not None:
+            self._checking.cancel()
+            self._checking = None
+        if self._checking is None:
+            self._checking = self._loop.call_later(0 if at_once else CHECK_SECONDS, self._check)
+
+    def _check(self) -> None:
+        """Fail the jobs that have waited for the write lock too long. None of them has begun, nor will begin."""
+        assert self._loop is not None
+        self._checking = None
+        now, is_held = self._loop.time(), self._is_held
+        with self._deciding:
+            pending = [*self._waiting, *self._jobs]
+            expired = [job for job in pending if is_held and job.until <= now]
+            for job in expired:
+                job.has_expired = True
+            if expired:
+                self._waiting = [job for job in self._waiting if not job.has_expired]
+                self._jobs = deque(job for job in self._jobs if not job.has_expired)
+        if expired:
+            self._fail_expired(expired)
+        if len(pending) > len(expired):
+            self._check_soon()
+
+    def _fail_expired(self, jobs: Sequence[_Job]) -> None:
+        from parley.stores.locks import write_lock_holder
+
+        assert self._loop is not None
+
+        def fail(named: Future[str]) -> None:
+            self._naming.discard(named)
+            holder = "another process" if named.cancelled() or named.exception() else named.result()
+            if holder != self._named:
+                self._named = holder
+                log.warning("%s cannot be written: %s holds the write lock; was it stopped?", self._path, holder)
+            _settle((job.future, None, WriteLockHeld(holder)) for job in jobs)
+
+        naming = self._loop.run_in_executor(None, write_lock_holder, self._path)
+        self._naming.add(naming)
+        naming.add_done_callback(fail)
+
     async def close(self) -> None:
         """Finish all that was submitted; fail what cannot be begun, at once where the caller is cancelled."""
         if not self._closing:
@@ -125,10 +199,20 @@ class Writer:
         if self._ended is None:
             return
         try:
-            await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while not self._ended.done() and not self._waits_in_vain():
+                    await asyncio.wait((self._ended,), timeout=CHECK_SECONDS)
+        except TimeoutError:
+            pass
         finally:
             if not self._ended.done() and not self._given_up:
                 self._give_up()
+
+    def _waits_in_vain(self) -> bool:
+        """True if the thread waits for the write lock and has nothing to write."""
+        with self._deciding:
+            is_needed = any(job.one is not open_only for job in (*self._waiting, *self._jobs))
+        return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
         """Another process has the lock and does not let go. The thread begins nothing any more, and ends when it
@@ -148,8 +232,12 @@ class Writer:
         try:
             if self.opened is not None:
                 self.opened.close()
+            elif self.home is not None:
+                self.home.close()
         except Exception:
-            log.exception("the database of %s was not closed as it should", self._home)
+            log.exception("the database of %s was not closed as it should", self._path)
+        if self._checking is not None:
+            self._tell(self._checking.cancel)
         self._tell(self._end)
 
     def _end(self) -> None:
@@ -174,35 +262,46 @@ class Writer:
             self._waiting = jobs
         return jobs
 
-    def _begins(self) -> bool:
-        """Whether what was taken is still to be done."""
+    def _begin(self, jobs: Sequence[_Job]) -> list[_Job]:
+        """Those of the jobs that are still to be done. From here on only the thread decides about them."""
         with self._deciding:
             self._waiting = ()
-            return not self._given_up
+            return [] if self._given_up else [job for job in jobs if not job.has_expired]
+
+    def _open(self) -> Home:
+        """Prepare the home. Nothing is waited for."""
+        from parley.stores.opening import open_locks
+
+        if self.home is None:
+            self._path = self._find_home()
+            self.home = open_locks(self._path)
+        return self.home
 
     def _do(self, jobs: Sequence[_Job]) -> None:
-        from parley.stores.opening import open_home
+        from parley.stores.opening import open_database
         from parley.stores.refusals import refused
 
         packed, outcomes = _packed(jobs)
         try:
-            if self.opened is None:
-                self._home = self._find_home()
-                self.opened = open_home(self._home)
-            with self.opened.lock:
-                if not self._begins():
-                    return
-                self.opened.refuse_what_would_be_lost()
-                outcomes += self._transaction(self.opened.writer, packed)
+            home = self._open()
+            with home.lock:
+                opened = self.opened = self.opened or open_database(home)
+                if begun := self._begin(packed):
+                    opened.refuse_what_would_be_lost()
+                    outcomes += self._transaction(opened.writer, begun)
             # The loop takes the interpreter as soon as it is told; no other process waits for the lock meanwhile.
             self._tell(_settle, outcomes)
             outcomes = []
             if self._grown >= CHECKPOINT_BYTES:
-                with self.opened.lock:
-                    self._checkpoint(self.opened.writer)
+                with home.lock:
+                    self._checkpoint(opened.writer)
         except Exception as error:
+            if self.opened is None and self.home is not None:
+                self.home.owners.close()
+                self.home.close()
+                self.home = None  # it may be another directory the next time
             told = {future for future, _, _ in outcomes}
-            why = refused(self._home, error)
+            why = refused(self._path, error)
             outcomes += [(job.future, None, why) for job in jobs if job.future not in told]
             self._tell(_settle, outcomes)
 
@@ -217,7 +316,7 @@ class Writer:
                 db.execute("ROLLBACK")
             if len(jobs) == 1:
                 self._grown = CHECKPOINT_BYTES  # on a full disk this may make room
-                return [(jobs[0].future, None, refused(self._home, error))]
+                return [(jobs[0].future, None, refused(self._path, error))]
         return [outcome for job in jobs for outcome in self._transaction(db, (job,))]
 
     def _together(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
@@ -252,6 +351,10 @@ class Writer:
             self._loop.call_soon_threadsafe(call, *about)
         except RuntimeError:
             pass  # the loop is closed: nobody waits
+
+
+def open_only(db: Connection) -> None:
+    """A job that has the home opened and does nothing else."""
 
 
 _work_of: Final = attrgetter("work")

@@ -484,3 +484,19 @@ async def test_what_was_noted_goes_with_the_right_to_write(how: str) -> None:
     await book.open(address="")
     await book.append(agent_message("Hello"))
     assert [entry.type for entry in book.log.entries[4:]] == ["agent_message"]
+
+
+async def test_a_write_that_fails_alone_leaves_those_before_it_under_way() -> None:
+    store = SlowStore()
+    book = await written_book(store)
+    first = book.write(agent_message("one"))
+    second = book.write(user_message("two"))
+    await store.until_waiting(2)
+    await store.fail_last()
+    third = book.write(agent_message("three"))
+    await store.write()
+    await store.write()
+
+    assert (first.exception(), type(second.exception()), third.exception()) == (None, StoreFailed, None)
+    assert [entry.type for entry in book.log.entries[-2:]] == ["agent_message"] * 2
+    assert book.log.durable == book.log.last == (await store.head(CONVERSATION)).last

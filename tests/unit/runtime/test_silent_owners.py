@@ -15,7 +15,7 @@ from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.state import Phase
 from parley.errors import OwnerSilent, ShuttingDown
-from parley.runtime.sharing import PATIENCE_SECONDS as MOST_SECONDS
+from parley.ports.store import CALL_SECONDS as MOST_SECONDS
 from parley.server.serve import ENDING_SECONDS
 from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow

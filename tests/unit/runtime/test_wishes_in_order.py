@@ -16,8 +16,9 @@ from kit.stores import SlowStore
 from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
 from parley.errors import OwnerSilent, QuestionIsSettled
-from parley.ports.store import Head, Lease
+from parley.ports.store import CALL_SECONDS, Head, Lease
 from parley.runtime.conversation import Conversation
+from parley.runtime.deadline import Deadline
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
@@ -47,10 +48,10 @@ class SlowToGive(SlowStore):
 
     is_held = False
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str) -> Lease:
+    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
         if self.is_held:
             await asyncio.Event().wait()
-        return await super().acquire(conversation_id, address=address)
+        return await super().acquire(conversation_id, address=address, until=until)
 
 
 def said(conversation: Conversation) -> list[str]:
@@ -194,7 +195,7 @@ async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_ta
         answer = AnswerQuestion(
             conversation_id=conversation.id, approval_id=question.approval_id, decision="approved", by="client"
         )
-        answering = asyncio.create_task(conversation.here.answer(answer))
+        answering = asyncio.create_task(conversation.here.answer(answer, Deadline(CALL_SECONDS)))
         await store.until_waiting(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await conversation.interrupt_wherever()
@@ -264,7 +265,7 @@ async def test_nor_is_what_waits_behind_others_to_be_done_here(home: str) -> Non
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         store.is_held = True
-        before = asyncio.create_task(two.here.here.append(Renamed(title="Foxes")))
+        before = asyncio.create_task(two.here.here.append(Renamed(title="Foxes"), deadline=Deadline(CALL_SECONDS)))
         await begun()
         two.here.sharing.follow_no_more()
         await begun()
@@ -333,7 +334,7 @@ async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: 
 async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FollowedTurn(home) as two:
         with monkeypatch.context() as impatient:
-            impatient.setattr("parley.runtime.sharing.PATIENCE_SECONDS", 0.0)
+            impatient.setattr("parley.runtime.conversation.CALL_SECONDS", 0.0)
             answering = two.here.questions.insist(two.question, "approved", by="client")
             await begun()
         assert two.owner.passed_on == []

@@ -14,5 +14,6 @@ __all__ = ["answer_question"]
 async def answer_question(call: ToolCall, args: ApprovalAnswerArguments) -> CallToolResult:
     approval_id = ApprovalId(str(args.approval_id))
     conversation = await call.host.conversations.question(approval_id)
-    await conversation.answer(approval_id, args.decision, by="tool", reason=harmless(args.reason or ""))
+    reason = harmless(args.reason or "")
+    await conversation.answer(approval_id, args.decision, by="tool", reason=reason, deadline=call.deadline)
     return typed_result(PlainOk())

@@ -11,5 +11,5 @@ __all__ = ["rename"]
 
 async def rename(call: ToolCall, args: ConversationRenameArguments) -> CallToolResult:
     conversation = await call.conversation(args.conversation_id)
-    await conversation.rename(args.title)
+    await conversation.rename(args.title, deadline=call.deadline)
     return typed_result(PlainOk())

@@ -40,6 +40,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         message_id=message_id,
         parent_id=_parent(call, args, conversation),
         wanted=None if overrides == Wanted() else overrides,
+        deadline=call.deadline,
         accepted=accepted,
     )
 
