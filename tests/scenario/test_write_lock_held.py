@@ -15,9 +15,9 @@ from kit.holding import held_by_flock, held_by_heir
 from kit.one_home import Start, is_, log_of, said, shared, until
 from kit.store_program import StoreProcess
 from parley.client import Conversation, ToolFailed
-from parley.ports.store import CALL_SECONDS
+from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
-from parley.wire.events import AgentMessageDelta, TaskComplete, UserMessage
+from parley.wire.events import AgentMessageDelta, ErrorEvent, TaskComplete, UserMessage
 from parley.wire.ids import ConversationId
 
 MESSAGE = "11111111-0000-4000-8000-000000000000"
@@ -150,6 +150,29 @@ async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_goes_on(
 
     assert events[-1] == TaskComplete(last_agent_message="Half a sentence")
     assert [event for event in events if isinstance(event, UserMessage)] == []
+
+
+@pytest.mark.long
+@pytest.mark.promises("keeping.write-lock")
+async def test_a_turn_that_cannot_write_for_a_minute_fails_with_one_sentence(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    async with ParleyProcess(scripted_model, home=tmp_path / "home") as parley, asyncio.timeout(3 * TURN_SECONDS):
+        scripted_model.says("Half ", HOLD, "a sentence")
+        calling = parley.client.codex("go")
+        await scripted_model.holding()
+        with held_by_flock(parley.home) as held:
+            scripted_model.release()
+            result = await calling
+            held.release()
+        listed = (await parley.client.list()).conversations[0]
+        conversation = parley.client.conversation(listed.conversation_id)
+        async with conversation.stream() as stream:
+            events = await stream.turn()
+
+    assert isinstance(result.error, str)
+    assert f": process {held.holder} (flock, running since " in result.error
+    assert events[-2:] == [ErrorEvent(message=result.error), TaskComplete(last_agent_message=None)]
 
 
 async def test_a_holder_that_inherited_the_lock_is_named(start: Start) -> None:

@@ -107,7 +107,9 @@ async def test_of_two_exports_to_one_name_one_is_told_that_it_is_there(home: Pat
     with closing(lock), lock:  # an export waits half a second for it, and then reads without it
         both = [await start(home, "export", ID, "-o", "talk.jsonl") for _ in range(2)]
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(list(begun(home.parent / "work"))) < 2 and any(one.returncode is None for one in both):
+            while len(list(begun(home.parent / "work"))) < 2 and any(  # noqa: ASYNC110 - nobody tells us of a file
+                one.returncode is None for one in both
+            ):
                 await asyncio.sleep(0.01)
 
     told = sorted([await ended(process) for process in both])
