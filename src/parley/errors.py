@@ -538,6 +538,13 @@ class ToolFailed(ClientError):
         self.tool, self.message = tool, message
 
 
+class CallCancelled(ClientError):
+    """This client has cancelled the call, and the server sends no result."""
+
+    def __init__(self) -> None:
+        super().__init__("the call was cancelled")
+
+
 class StreamEnded(ClientError):
     """A stream ended before what was awaited from it; `reason` is the server's word, if it gave one."""
 

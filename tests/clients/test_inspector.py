@@ -6,83 +6,25 @@ and say so.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
-import tempfile
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-import pytest
 
+from kit.npm import fetched, output_of
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
 VERSION: Final = "2.12.0"
 PACKAGE: Final = "@modelcontextprotocol/inspector"
-INSTALL_SECONDS: Final = 90.0
-"""Ample for some hundred small packages, and still within the time that a test may take."""
 CALL_SECONDS: Final = 20.0
-
-
-def cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "parley-test" / "inspector" / VERSION
-
-
-async def output_of(
-    *command: str, env: Mapping[str, str], cwd: Path, seconds: float
-) -> tuple[int | None, bytes, bytes]:
-    """Exit code, stdout and stderr of a program that is killed when it takes too long."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=env, cwd=cwd
-    )
-    try:
-        async with asyncio.timeout(seconds):
-            said, complained = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.communicate()
-        raise
-    return process.returncode, said, complained
 
 
 async def inspector() -> Path:
     """The program, fetched if need be; skips the test where that is not possible."""
-    if shutil.which("node") is None:
-        pytest.skip("MCP Inspector was not tried: there is no node")
-    program = cache() / "node_modules" / ".bin" / "mcp-inspector"
-    if program.exists():
-        return program
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip(f"MCP Inspector was not tried: it is not in {cache()}, and there is no npm to fetch it")
-    cache().parent.mkdir(parents=True, exist_ok=True)
-    # Into a folder of its own first: what stands under its final name is whole.
-    with tempfile.TemporaryDirectory(dir=cache().parent) as folder:
-        quietly = ("--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--fetch-retries=0")
-        install = (npm, "install", "--prefix", folder, *quietly, f"{PACKAGE}@{VERSION}")
-        try:
-            code, _, complained = await output_of(
-                *install, env=os.environ, cwd=Path(folder), seconds=INSTALL_SECONDS
-            )
-        except TimeoutError:
-            pytest.skip(f"MCP Inspector was not tried: npm took more than {INSTALL_SECONDS:g} s to fetch it")
-        if code != 0:
-            reason = complained.decode(errors="replace").strip()[-500:]
-            pytest.skip(f"MCP Inspector was not tried: npm could not fetch it: {reason}")
-        try:
-            os.rename(folder, cache())
-        except OSError:  # somebody else was faster
-            if not program.exists():
-                raise
-        else:
-            os.mkdir(folder)  # the block wants to remove it
-    return program
+    modules = await fetched("MCP Inspector", "inspector", VERSION, f"{PACKAGE}@{VERSION}")
+    return modules / ".bin" / "mcp-inspector"
 
 
 async def inspect(home: Home, *arguments: str) -> Any:

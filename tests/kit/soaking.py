@@ -220,6 +220,8 @@ class Life:
         self._prompts: list[str] = []
         """All that was said in calls."""
         self._calls: list[tuple[Calling, int, asyncio.Future[Any]]] = []
+        self._cancelled: set[int] = set()
+        """Calls that were cancelled: one that the cancellation ended is not answered."""
         self._readings: list[Reading] = []
         self._stream: tuple[int, Reading] | None = None
         self._pager = Reading(View())
@@ -322,11 +324,13 @@ class Life:
         assert await self.client.value(call) == {"status": "ok"}
 
     async def _cancel_send(self) -> None:
+        """It is answered, so nothing comes of it."""
         if self._last_send is not None:
             self.client.cancel(self._last_send)
 
     async def _cancel_call(self) -> None:
         if self._calls:
+            self._cancelled.add(self._calls[-1][1])
             self.client.cancel(self._calls[-1][1])
 
     # --- reading -----------------------------------------------------------------------
@@ -397,7 +401,10 @@ class Life:
     async def settle(self) -> None:
         """Everything ends, and everybody has seen the same."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            results = [(calling, request_id, await result) for calling, request_id, result in self._calls]
+            results = [
+                (calling, request_id, await self._result(calling, request_id, result))
+                for calling, request_id, result in self._calls
+            ]
             await self._over()
             truth = Reading(View())
             while (page := await self._read_on(truth, limit=1000))["events"]:
@@ -421,10 +428,23 @@ class Life:
         self.client.counts["views compared"] += 1 + len(self._readings) + len(results)
         self.client.counts["texts cut short"] += sum(calling.cut_short for calling, _, _ in self._calls)
         self._calls.clear()
+        self._cancelled.clear()
         self._readings = [self._stream[1]] if self._stream is not None else self._readings[-1:]
         self.turns = sum(event["type"] == "task_started" for event in events)
         self.entries = page["seq"]
         self.text_bytes = sum(len(msgspec.json.encode(event)) for event in events)
+
+    async def _result(self, calling: Calling, request_id: int, result: asyncio.Future[Any]) -> Any:
+        """The answer to a call; None where its cancellation has ended it."""
+        while request_id in self._cancelled and not result.done():
+            await self.client.ping()
+            if calling.events and calling.events[-1].get("message") == INTERRUPTED:
+                await self.client.ping()  # an answer would have come by now
+                if not result.done():
+                    del self.client.waiting[request_id]
+                    self.client.counts["calls that were dropped"] += 1
+                    return None
+        return await result
 
     def _check_turns(self, events: list[Any]) -> None:
         """Each turn has one end, each message is there once, and what was said belongs to this conversation."""
@@ -481,7 +501,10 @@ class Life:
         }
         if failed:
             result |= {"error": text, "isError": True}
-        assert message == {"jsonrpc": "2.0", "id": request_id, "result": result}
+        if message is None:
+            assert text == INTERRUPTED
+        else:
+            assert message == {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
 def _id_of(event: Any) -> str:

@@ -210,13 +210,14 @@ async def caller(model: ScriptedModel, version: str = FULL) -> AsyncIterator[Cal
             check_message(frame, version=version)
 
 
-def good_arguments(conversation: str) -> dict[str, dict[str, Any]]:
+def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str, Any]]:
     """For each tool the least that it takes."""
     of_one = {"conversation_id": conversation}
+    create = {"cwd": "."} if version == FULL else {"prompt": "", "model": "m", "cwd": "."}
     return {
         "codex": {"prompt": "go"},
         "codex-reply": {"sessionId": conversation, "prompt": "go"},
-        "conversationCreate": {"prompt": "", "model": "m", "cwd": "."},
+        "conversationCreate": create,
         "conversationSendMessage": {**of_one, "content": [{"type": "text", "text": "go"}]},
         "conversationStream": of_one,
         "conversationsList": {},
@@ -239,7 +240,7 @@ async def test_every_argument_that_does_not_fit_is_named_with_its_tool(
 ) -> None:
     async with caller(scripted_model, version) as client:
         before = await client.everything()
-        good = good_arguments(client.conversation)
+        good = good_arguments(client.conversation, version)
         tools = await client.tools()
         assert [tool["name"] for tool in tools] == list(good)
 
@@ -281,7 +282,7 @@ async def test_a_call_without_arguments_says_what_is_required(scripted_model: Sc
                 "codex-reply",
                 "Missing arguments for codex-reply tool-call; the `session_id` and `prompt` fields are required.",
             ),
-            "conversationCreate": refusal("conversationCreate", "missing field `prompt`"),
+            "conversationCreate": refusal("conversationCreate", "missing field `cwd`"),
             **{
                 tool: refusal(tool, "missing field `conversation_id`")
                 for tool in (

@@ -66,14 +66,16 @@ async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keep
     )
 
 
-async def test_an_interrupt_has_structured_content_for_the_full_version(scripted_model: ScriptedModel) -> None:
+async def test_an_interrupted_call_has_structured_content_for_the_full_version(
+    scripted_model: ScriptedModel,
+) -> None:
     scripted_model.says(HOLD)
     async with speaking(scripted_model, version=FULL_VERSION) as wire:
         wire.codex("a", "first")
         before = await wire.until(is_event("user_message"))
         await scripted_model.holding()
-        wire.cancel("a")
-        after = await wire.answer("a")
+        wire.call("b", "conversationInterrupt", {"conversation_id": wire.sessions[0]})
+        after = [one for one in await wire.answer("a", "b") if one.get("id") != "b"]
 
     session = wire.sessions[0]
     assert without_message_ids(before) == [

@@ -139,20 +139,25 @@ async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_ord
 async def test_a_turn_is_interrupted_from_another_process(
     start: Start, scripted_model: ScriptedModel, how: str
 ) -> None:
-    _, _, here, there = await shared(start)
+    _, two, here, there = await shared(start)
     scripted_model.says("First", HOLD)
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
         await scripted_model.holding()
-        joined = await there.send("and that")
         if how == "interrupt":
+            await there.send("and that")
             await there.interrupt()
         else:
-            await joined.cancel()
+            joined = asyncio.Event()
+            call = two.client.codex_reply(there.id, "and that", on_event=lambda event: joined.set())
+            await joined.wait()
+            await call.cancel()
         seen = await turn_in(first), await turn_in(second)
+        await two.client.ping()
 
     assert seen[0] == seen[1]
     assert seen[0][-1].msg == INTERRUPTED
+    assert [frame for frame in two.frames if b" Turn interrupted" in frame and b'"result"' in frame] == []
 
 
 async def test_a_reply_in_another_process_joins_the_turn_and_both_calls_are_answered(

@@ -9,12 +9,13 @@ from parley.client.options import CodexOptions, CreateOptions, Overrides
 from parley.client.questions import Answer, OpenQuestion, Question
 from parley.client.running import Running
 from parley.client.stream import Event, Seen, Stream
-from parley.errors import ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
+from parley.errors import CallCancelled, ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
 from parley.wire import events, items
 from parley.wire.elicitation import ElicitationAnswer
 
 __all__ = [
     "Answer",
+    "CallCancelled",
     "Child",
     "Client",
     "ClientError",

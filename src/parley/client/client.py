@@ -173,11 +173,17 @@ class Client:
     # --- conversations -------------------------------------------------------------------
 
     async def create(
-        self, *, model: str, cwd: str | PathLike[str], prompt: str = "", **options: Unpack[CreateOptions]
+        self,
+        *,
+        cwd: str | PathLike[str],
+        model: str | None = None,
+        prompt: str = "",
+        **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Open a new conversation; nothing is sent to the model yet."""
+        """Open a new conversation; nothing is sent to the model yet. Servers at 2025-06-18 need the model."""
         tool = "conversationCreate"
-        call = self._connection.call_tool(tool, {"prompt": prompt, "model": model, "cwd": str(cwd), **options})
+        named = {} if model is None else {"model": model}
+        call = self._connection.call_tool(tool, {"prompt": prompt, **named, "cwd": str(cwd), **options})
         created = typed_value(tool, await call.result, ConversationCreated)
         return Conversation(self._connection, self._streams, created.conversation_id, created.model)
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.client.child import Child
-from parley.errors import ClientError, Disconnected, RequestFailed, ToolFailed
+from parley.errors import CallCancelled, ClientError, Disconnected, RequestFailed, ToolFailed
 from parley.wire.jsonrpc import (
     Message,
     RequestId,
@@ -104,6 +104,12 @@ class Connection:
         """Tell the server that nobody wants the request to go on; nothing happens if it is gone."""
         if not self.child.ended:
             self.notify(Cancelled.METHOD, Cancelled(request_id=request_id))
+
+    def cancel_call(self, call: Call) -> None:
+        """Cancel a request that waits for its result; the wait ends with `CallCancelled`."""
+        if self._pending.pop(call.request_id, None) is not None:
+            self.cancel(call.request_id)
+            _fail(call.result, CallCancelled())
 
     def write(self, frame: bytes) -> None:
         """Send one message, without its line end."""

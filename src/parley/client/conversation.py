@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, Unpack
 
 from msgspec import UnsetType
@@ -14,7 +14,6 @@ from parley.client.streams import Streams
 from parley.wire.events import decode_event
 from parley.wire.ids import ConversationId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem
-from parley.wire.jsonrpc import RequestId
 from parley.wire.tools import (
     ConversationForked,
     ConversationReadResult,
@@ -48,20 +47,11 @@ class Page(NamedTuple):
     state: PhaseName
 
 
-class Sent:
+class Sent(NamedTuple):
     """A message that the server has accepted."""
 
-    def __init__(
-        self, message_id: MessageId | None, request_id: RequestId, *, cancel: Callable[[RequestId], None]
-    ) -> None:
-        self.message_id = message_id
-        """The server's or our own; None where a server of the plain version does not tell."""
-        self.request_id = request_id
-        self._cancel = cancel
-
-    async def cancel(self) -> None:
-        """Interrupt the turn that took this message, while it runs."""
-        self._cancel(self.request_id)
+    message_id: MessageId | None
+    """The server's or our own; None where a server of the plain version does not tell."""
 
 
 class Conversation:
@@ -92,7 +82,7 @@ class Conversation:
         accepted = typed_value(tool, await call.result, MessageAccepted)
         told = accepted.message_id
         known = (MessageId(message_id) if message_id else None) if isinstance(told, UnsetType) else told
-        return Sent(known, call.request_id, cancel=self._connection.cancel)
+        return Sent(known)
 
     def stream(self, *, after: int | None = None, event_meta: bool | None = None) -> Stream:
         """Watch the conversation: `async with conversation.stream() as stream`.

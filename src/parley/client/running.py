@@ -25,7 +25,10 @@ async def tool_result(call: Call) -> CallToolResult:
 
 
 class Running:
-    """The call was sent; awaiting this gives its result, also that of a turn that failed."""
+    """The call was sent; awaiting this gives its result, also that of a turn that failed.
+
+    Raises `CallCancelled` after `cancel`.
+    """
 
     def __init__(self, connection: Connection, call: Call) -> None:
         self._connection, self._call = connection, call
@@ -38,5 +41,5 @@ class Running:
         return tool_result(self._call).__await__()
 
     async def cancel(self) -> None:
-        """Interrupt the turn; the result then says so."""
-        self._connection.cancel(self._call.request_id)
+        """Interrupt the turn; awaiting the call then raises `CallCancelled`. Does nothing after the result."""
+        self._connection.cancel_call(self._call)

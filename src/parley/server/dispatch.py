@@ -1,9 +1,9 @@
 """Requests in, answers out: ids, concurrency, cancellation. Knows no method.
 
 What a client says takes effect in the order of arrival; every request runs as a task of its own, and
-reading goes on meanwhile. A request is answered exactly once. It can be cancelled for as long as something of
-it goes on, which may be long after its answer: a stream, a turn. What the client answers goes to
-whoever asked it.
+reading goes on meanwhile. A request is answered exactly once, or dropped when a cancellation has ended it. It can
+be cancelled for as long as something of it goes on, which may be long after its answer: a stream, a turn. What the
+client answers goes to whoever asked it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class Call:
 
     def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch) -> None:
         self.id, self.params = request_id, params
-        self.answered = False
+        self.closed = False
+        """True when the request was answered or dropped."""
+        self.cancelled = False
+        """True when the client has cancelled the request, whether or not that had an effect."""
         self._dispatch = dispatch
-        self._cancelled = False
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes) -> None:
@@ -66,12 +68,23 @@ class Call:
         """What a cancellation does from now on; it may have come already."""
         self._on_cancel = do
         self._dispatch.remember(self)  # its answer may have left before
-        if self._cancelled:
+        if self.cancelled:
             self.cancel()
+
+    def stop_on_cancel(self) -> None:
+        """From now on a cancellation stops the current task, which handles the request, and drops the request."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            self.drop()
+            task.cancel()
+
+        self.on_cancel(stop)
 
     def cancel(self) -> None:
         """The client does not want it any more; works once."""
-        self._cancelled = True
+        self.cancelled = True
         if (do := self._on_cancel) is not None:
             self.finished()
             do()
@@ -79,13 +92,19 @@ class Call:
     def finished(self) -> None:
         """Nothing of this request goes on: its id is inert."""
         self._on_cancel = None
-        if self.answered:
+        if self.closed:
             self._dispatch.forget(self)
 
+    def drop(self) -> None:
+        """Close the request without an answer: a cancellation has ended it, and the client waits for none."""
+        self.closed = True
+        self._on_cancel = None
+        self._dispatch.drop(self)
+
     def _settle(self, frame: bytes) -> None:
-        if self.answered:
+        if self.closed:
             raise RuntimeError(f"request {self.id!r} is answered already")
-        self.answered = True
+        self.closed = True
         self._dispatch.settle(frame)
         if self._on_cancel is None:
             self._dispatch.forget(self)
@@ -171,6 +190,11 @@ class Dispatch:
         self.out.send(frame)
         self._settled.set()
 
+    def drop(self, call: Call) -> None:
+        """A request gets no answer."""
+        self.forget(call)
+        self._settled.set()
+
     def remember(self, call: Call) -> None:
         """The id can be cancelled until it is forgotten."""
         self._calls[call.id] = call
@@ -181,8 +205,8 @@ class Dispatch:
             del self._calls[call.id]
 
     async def all_answered(self) -> None:
-        """Return when no request waits for its answer."""
-        while any(not call.answered for call in self._calls.values()):
+        """Return when every request is answered or dropped."""
+        while any(not call.closed for call in self._calls.values()):
             self._settled.clear()
             await self._settled.wait()
 
@@ -193,7 +217,7 @@ class Dispatch:
 
     def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType) -> None:
         before = self._calls.get(request_id)
-        if before is not None and not before.answered:
+        if before is not None and not before.closed:
             log.warning("request id %r is in use and was refused", request_id)
             self.out.send(error_response(request_id, INVALID_REQUEST, "request id is in use"))
             return
@@ -213,7 +237,7 @@ class Dispatch:
             call.fail(refused.code, refused.message)
         except Exception:
             log.exception("request %r failed", call.id)
-            if not call.answered:
+            if not call.closed:
                 call.fail(INTERNAL_ERROR, "internal error")
 
     def _notice(self, message: Message) -> None:

@@ -17,17 +17,19 @@ from parley.server.session import Session
 from parley.server.toolcall import ToolCall
 from parley.server.tools import TOOLS
 from parley.version import __version__
-from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, decode_lenient, encode
+from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, decode_lenient, encode
 from parley.wire.mcp import (
+    FULL_CAPABILITIES,
     FULL_VERSION,
     KNOWN_VERSIONS,
+    PLAIN_CAPABILITIES,
     CallToolParams,
     Implementation,
     InitializeParams,
     InitializeResult,
     ListToolsResult,
     Ping,
-    ServerCapabilities,
+    SetLevelParams,
     text_result,
 )
 
@@ -44,6 +46,7 @@ INSTRUCTIONS: Final = (
 )
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)
+_level_decoder: Final = msgspec.json.Decoder(SetLevelParams)
 _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 
 Params = TypeVar("Params", bound=Struct)
@@ -61,7 +64,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         session.begin(version, can_be_asked=params.capabilities.can_be_asked)
         result = InitializeResult(
             protocol_version=session.version,
-            capabilities=ServerCapabilities(),
+            capabilities=FULL_CAPABILITIES if session.full else PLAIN_CAPABILITIES,
             server_info=Implementation(name="parley", title="Parley", version=__version__),
             instructions=INSTRUCTIONS if session.full else UNSET,
         )
@@ -69,6 +72,12 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         asyncio.get_running_loop().call_soon(host.on_initialized)  # behind the write of the answer
 
     async def ping(call: Call) -> None:
+        call.answer(b"{}")
+
+    async def set_level(call: Call) -> None:
+        if not session.full:
+            raise RequestRefused(METHOD_NOT_FOUND, f"method not found: {SetLevelParams.METHOD}")
+        session.log_level = _params(_level_decoder, call).level
         call.answer(b"{}")
 
     async def list_tools(call: Call) -> None:
@@ -88,12 +97,13 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
                 isinstance(error, StoreError) and not isinstance(error, OwnerSilent) and host.conversations.closing
             )
             result = failure(tool.name, tool.faults, ShuttingDown() if ends else error)
-        if result is not None:
+        if result is not None and not call.closed:
             call.answer(encode(result))
 
     return {
         InitializeParams.METHOD: initialize,
         Ping.METHOD: ping,
+        SetLevelParams.METHOD: set_level,
         ListToolsResult.METHOD: list_tools,
         CallToolParams.METHOD: call_tool,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from parley.conversation.log import Cursor, Entry
 from parley.ports.outbox import Outbox
@@ -13,32 +14,40 @@ from parley.server.dispatch import Call
 from parley.server.requests import Requests
 from parley.server.voices import StreamVoice
 from parley.wire.ids import ConversationId, Seq
-from parley.wire.jsonrpc import encode, notification
-from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
-from parley.wire.notifications import EventMeta, StreamDisconnected
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION, LogLevel
+from parley.wire.notifications import StreamDisconnected
 
 __all__ = ["Session"]
+
+_SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
+"""Levels at which a client gets messages of level `info`."""
 
 
 class _Stream:
     """One conversation shown to one client: first all that happened, then all that happens."""
 
     def __init__(
-        self, session: Session, conversation: Conversation, call: Call, voice: StreamVoice, after: Seq
+        self,
+        session: Session,
+        conversation: Conversation,
+        call: Call,
+        *,
+        voice: StreamVoice,
+        out: Outbox,
+        after: Seq,
     ) -> None:
-        self.call, self.voice = call, voice
+        self.call, self.voice, self.out = call, voice, out
         self._session, self._conversation, self._after = session, conversation, after
-        self._out = session.out
         self._reader: Reader | None = None
         self._ended = False
 
     def begin(self) -> None:
-        if self._out.writable or self._ended:
+        if self.out.writable or self._ended:
             self._join()
         else:
             session = self._session
             self._conversation.questions.read_by(self, can_be_asked=session.asking.can_be_asked, full=session.full)
-            self._out.when_writable(self._join)
+            self.out.when_writable(self._join)
 
     def _join(self) -> None:
         """The snapshot, made when the client is ready for it, and from there on live, in one step."""
@@ -46,8 +55,8 @@ class _Stream:
             return
         log = self._conversation.log
         entries = log.events(after=self._after, hidden=self.voice.hidden)
-        self._out.send(self.voice.snapshot(entries, log.open_deltas(), log.durable))
-        self._reader = Reader(log, Cursor.at_end_of(log), self._out, self.voice, passed=self._passed)
+        self.out.send(self.voice.snapshot(entries, log.open_deltas(), log.durable))
+        self._reader = Reader(log, Cursor.at_end_of(log), self.out, self.voice, passed=self._passed)
         self._session.attach(self._conversation, self._reader)
         self._conversation.questions.left_by(self)
         self._session.asking.ask_what_is_open(self._conversation)
@@ -63,6 +72,24 @@ class _Stream:
             self._session.detach(self._conversation, self._reader)
 
 
+class _LogOutbox:
+    """The outbox of a stream that is sent as log messages: drops them while the client wants only severer ones."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._out = session, session.out
+
+    @property
+    def writable(self) -> bool:
+        return self._out.writable
+
+    def send(self, frame: bytes) -> None:
+        if self._session.log_level in _SHOWS_INFO:
+            self._out.send(frame)
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        self._out.when_writable(wake)
+
+
 class Session:
     """One client."""
 
@@ -70,6 +97,8 @@ class Session:
         self.out = out
         self.version = PLAIN_VERSION
         self.initialized = False
+        self.log_level: LogLevel = "info"
+        """The least severe log messages that the client wants."""
         self.requests = Requests(out, request_ids)
         self.asking = Asking(self.requests)
         self._followed: dict[Reader, Conversation] = {}
@@ -97,15 +126,19 @@ class Session:
         self._followed.pop(reader, None)
         conversation.detach(reader)
 
-    def open_stream(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool) -> None:
+    def open_stream(
+        self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool, as_log: bool
+    ) -> None:
         """Show a conversation from now on; a stream of it that is open here is taken over."""
         if self._is_gone:
             call.finished()
             return
         self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
         self.asking.came_by(conversation.id, call.id)
-        voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta)
-        stream = self._streams[conversation.id] = _Stream(self, conversation, call, voice, after)
+        voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta, as_log=as_log)
+        out = _LogOutbox(self) if as_log else self.out
+        stream = _Stream(self, conversation, call, voice=voice, out=out, after=after)
+        self._streams[conversation.id] = stream
         voice.name_conversation(len(self._streams) > 1)
         self._tell_apart()
         conversation.when_gone[self] = lambda: self._disconnect(conversation.id, StreamDisconnected.DELETED)
@@ -127,10 +160,9 @@ class Session:
         self.asking.gone()
 
     def _disconnect(self, conversation_id: ConversationId, reason: str) -> None:
-        if conversation_id in self._streams:
+        if (stream := self._streams.get(conversation_id)) is not None:
             self._close(conversation_id)
-            said = StreamDisconnected(meta=EventMeta(conversation_id=conversation_id), reason=reason)
-            self.out.send(notification(StreamDisconnected.METHOD, encode(said)))
+            stream.out.send(stream.voice.disconnected(reason))
 
     def _close(self, conversation_id: ConversationId) -> None:
         self._streams.pop(conversation_id).end()

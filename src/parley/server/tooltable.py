@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from parley.errors import BadArguments
 from parley.server.faults import FAILED_VALUES, NO_ARGUMENTS, Faults
@@ -30,14 +30,21 @@ class Tool(Generic[Arguments]):
         title: str,
         description: str,
         args: type[Arguments],
+        plain_args: type[Arguments] | None = None,
         result: type[Struct],
         run: Callable[[ToolCall, Arguments], Awaitable[CallToolResult | None]],
         faults: Faults,
         annotations: ToolAnnotations,
     ) -> None:
+        """`plain_args` are the arguments for clients at 2025-06-18 and older, where these differ."""
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.faults, self.annotations = args, result, faults, annotations
+        self._plain_args = plain_args or args
         self._run = run
+
+    def args_for(self, *, full: bool) -> type[Arguments]:
+        """The type of the arguments, by what the client negotiated."""
+        return self.args if full else self._plain_args
 
     async def call(self, call: ToolCall) -> CallToolResult | None:
         """Run it; None: it has answered by itself.
@@ -49,8 +56,8 @@ class Tool(Generic[Arguments]):
         if arguments is UNSET or bytes(arguments) == b"null":
             if self.faults is Faults.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
-            return await self._run(call, fit(self.args, b"{}"))
-        return await self._run(call, fit(self.args, arguments))
+            arguments = Raw(b"{}")
+        return await self._run(call, fit(self.args_for(full=call.session.full), arguments))
 
 
 class ToolTable:
@@ -72,7 +79,7 @@ class ToolTable:
                 name=tool.name,
                 title=tool.title,
                 description=tool.description,
-                input_schema=schema_of(tool.args),
+                input_schema=schema_of(tool.args_for(full=full)),
                 output_schema=_output_schema(tool) if full else UNSET,
                 annotations=tool.annotations if full else UNSET,
             )

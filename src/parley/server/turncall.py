@@ -2,6 +2,7 @@
 
 It is one more reader of the conversation: one that gets `codex/event` pairs, and that answers
 its request when it has passed the end of the turn. So the answer can never overtake an event.
+At 2025-11-25 a call whose cancellation interrupted the turn gets the events and no answer.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ from parley.runtime.endings import ENDINGS
 from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.runtime.turns import Turn
+from parley.server.progress import ProgressReporter
 from parley.server.toolcall import ToolCall
 from parley.server.voices import CodexVoice
 from parley.wire.events import EventBase, event_type
 from parley.wire.ids import START, EventId, Seq
 from parley.wire.items import TextItem
-from parley.wire.jsonrpc import encode, notification
-from parley.wire.mcp import CallToolResult, Progress, TextContent
+from parley.wire.jsonrpc import encode
+from parley.wire.mcp import CallToolResult, TextContent
 from parley.wire.tools import CodexResult
 
 __all__ = ["TurnCall"]
 
 BEFORE_THE_TURN: Final = EventId("0")
-PROGRESS_SECONDS: Final = 15.0
-"""A client that asked for progress hears something at least this often: many give up after 30 or 60."""
 
 _STARTED: Final = record_type(TurnStarted)
 _ENDED: Final = record_type(TurnEnded)
@@ -48,8 +48,10 @@ class TurnCall:
         self._voice = CodexVoice(call.call.id, full=call.session.full, event_id=BEFORE_THE_TURN)
         call.session.asking.came_by(conversation.id, call.call.id)
         self._reader: Reader | None = None
-        self._progress = 0
-        self._heartbeat: asyncio.TimerHandle | None = None
+        self._progress = ProgressReporter(self._out, call.progress_token, delayed=call.session.full)
+        self._cancelled = False
+        """True when the client has cancelled the call while its turn ran."""
+        self._ended = False
 
     def say(self, event: EventBase) -> None:
         """An event for this call alone."""
@@ -81,12 +83,18 @@ class TurnCall:
         session.attach(self._conversation, self._reader)
         session.asking.ask_what_is_open(self._conversation)  # where it joins a turn that waits for an answer
         if turn is not None:
-            self._call.call.on_cancel(lambda: self._conversation.interrupt(turn))
+            self._call.call.on_cancel(partial(self._cancel, turn))
             turn.work.add_done_callback(partial(self._work_ended, turn))
         else:
             self._reader.pump()
-        if self._call.progress_token is not None:
-            self._beat()
+        self._progress.begin()
+
+    def _cancel(self, turn: Turn) -> None:
+        """Interrupt the turn."""
+        if self._call.session.full and not turn.work.done():
+            self._cancelled = True
+            self._progress.stop()
+        self._conversation.interrupt(turn)
 
     def _passed(self, entry: Entry) -> None:
         self._call.session.asking.passed(self._conversation, entry)
@@ -96,9 +104,13 @@ class TurnCall:
             ended = msgspec.json.decode(entry.encoded, type=TurnEnded)
             is_done = ended.why == "done"
             said = last_text(self._conversation.log.entries, up_to=entry.seq) if is_done else ended.message
-            self._end(said or "", is_done=is_done)
+            if self._cancelled and ended.why == "interrupted":
+                self._leave()
+                self._call.call.drop()
+            else:
+                self._end(said or "", is_done=is_done)
         elif entry.is_event and entry.type not in self._voice.hidden:
-            self._report(entry.type)
+            self._progress.event(entry.type)
 
     def _work_ended(self, turn: Turn, work: asyncio.Future[TurnEnded]) -> None:
         """Where the end of the turn cannot be written down, or comes when this server has ended, nobody here passes
@@ -109,13 +121,19 @@ class TurnCall:
         elif isinstance(error := work.exception(), StoreFailed):
             self._end(str(error), is_done=False)
 
-    def _end(self, text: str, *, is_done: bool) -> None:
-        if self._call.call.answered:
-            return
+    def _leave(self) -> None:
+        """Follow the conversation no longer."""
+        self._ended = True
         assert self._reader is not None
         self._call.session.detach(self._conversation, self._reader)
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        self._progress.stop()
+
+    def _end(self, text: str, *, is_done: bool) -> None:
+        if not self._ended:
+            self._leave()
+            self._progress.before_result(partial(self._answer, text, is_done=is_done))
+
+    def _answer(self, text: str, *, is_done: bool) -> None:
         structured: CodexResult | UnsetType = UNSET
         if self._call.session.full:
             structured = CodexResult(session_id=self._conversation.id, message=text)
@@ -128,19 +146,3 @@ class TurnCall:
             )
         )
         self._call.call.finished()
-
-    def _report(self, what: str) -> None:
-        """One step of progress, for a client that asked for it."""
-        if self._call.progress_token is None:
-            return
-        self._progress += 1
-        said = Progress(progress_token=self._call.progress_token, progress=self._progress, message=what)
-        self._out.send(notification(Progress.METHOD, encode(said)))
-
-    def _beat(self) -> None:
-        self._heartbeat = asyncio.get_running_loop().call_later(PROGRESS_SECONDS, self._still_working)
-
-    def _still_working(self) -> None:
-        if self._out.writable:
-            self._report("working")
-        self._beat()

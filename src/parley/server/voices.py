@@ -2,21 +2,32 @@
 
 Bytes around bytes: the event was encoded once for all readers, and what stands around it is
 made once for each type of event. `wire/notifications.py` has the same shapes as structs, and
-tests hold the two together.
+tests hold the two together. A stream as log messages has the same bytes in a longer envelope.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from parley.conversation.log import Delta, Entry, encode_piece, output_of
 from parley.conversation.output import OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
-from parley.wire.notifications import CodexEvent, InitialState
+from parley.wire.mcp import LogMessage
+from parley.wire.notifications import CONVERSATION_LOGGER, CodexEvent, InitialState, StreamDisconnected
 
 __all__ = ["CodexVoice", "StreamVoice", "hidden_events"]
+
+_NOTIFICATION: Final = b'{"jsonrpc":"2.0","method":"%b","params":{', b"}}"
+"""What stands before and after the params of a notification."""
+_LOG_MESSAGE: Final = (
+    b'{"jsonrpc":"2.0","method":"%b","params":{"level":"info","logger":"%b","data":{"method":"%%b","params":{'
+    % (LogMessage.METHOD.encode(), CONVERSATION_LOGGER.encode()),
+    b"}}}}",
+)
+"""The same for a notification that is the data of a log message."""
 
 
 def hidden_events(*, full: bool) -> frozenset[str]:
@@ -29,9 +40,10 @@ class StreamVoice:
 
     tells_records = False
 
-    def __init__(self, conversation: ConversationId, *, full: bool, event_meta: bool) -> None:
+    def __init__(self, conversation: ConversationId, *, full: bool, event_meta: bool, as_log: bool = False) -> None:
         self.hidden = hidden_events(full=full)
         self._event_meta = event_meta
+        self._begin, self._end = _LOG_MESSAGE if as_log else _NOTIFICATION
         self._conversation = b'"conversationId":%b' % encode(conversation)
         self._heads: dict[str, bytes] = {}
         self._named = False
@@ -45,15 +57,21 @@ class StreamVoice:
     def entry(self, entry: Entry) -> bytes:
         head = self._heads.get(entry.type) or self._head(entry.type)
         if self._event_meta:
-            return b'%b,"seq":%d},"msg":%b}}' % (head, entry.seq, entry.encoded)
-        return b"%b%b}}" % (head, entry.encoded)
+            return b'%b,"seq":%d},"msg":%b%b' % (head, entry.seq, entry.encoded, self._end)
+        return b"%b%b%b" % (head, entry.encoded, self._end)
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
         item = delta.item
         head = self._heads.get(item.type) or self._head(item.type)
         if self._event_meta:
-            return b'%b,"item":"%b","offset":%d},"msg":%b}}' % (head, item.id.encode(), delta.offset, encoded)
-        return b"%b%b}}" % (head, encoded)
+            return b'%b,"item":"%b","offset":%d},"msg":%b%b' % (
+                head,
+                item.id.encode(),
+                delta.offset,
+                encoded,
+                self._end,
+            )
+        return b"%b%b%b" % (head, encoded, self._end)
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
         """All that happened, as one notification."""
@@ -73,11 +91,20 @@ class StreamVoice:
             ]
             events += map(_without_place, open_deltas)
             meta = self._conversation
-        body = b",".join(events)
-        return b'{"jsonrpc":"2.0","method":"%b","params":{"_meta":{%b},"initial_state":{"events":[%b]}}}' % (
-            InitialState.METHOD.encode(),
+        return b'%b"_meta":{%b},"initial_state":{"events":[%b]}%b' % (
+            self._begin % InitialState.METHOD.encode(),
             meta,
-            body,
+            b",".join(events),
+            self._end,
+        )
+
+    def disconnected(self, reason: str) -> bytes:
+        """The server ends the stream."""
+        return b'%b"_meta":{%b},"reason":%b%b' % (
+            self._begin % StreamDisconnected.METHOD.encode(),
+            self._conversation,
+            encode(reason),
+            self._end,
         )
 
     def _head(self, event: str) -> bytes:
@@ -88,7 +115,7 @@ class StreamVoice:
             meta = b'"_meta":{%b},"msg":' % self._conversation
         else:
             meta = b'"msg":'
-        head = self._heads[event] = b'{"jsonrpc":"2.0","method":"%b","params":{%b' % (event.encode(), meta)
+        head = self._heads[event] = self._begin % event.encode() + meta
         return head
 
 

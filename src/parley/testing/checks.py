@@ -12,8 +12,15 @@ import msgspec
 from msgspec import Raw, Struct
 
 from parley.wire.events import EVENT_TYPES, UnknownEvent, decode_event, event_type
-from parley.wire.mcp import FULL_VERSION, Ping
-from parley.wire.notifications import CodexEvent, ConversationEvent, InitialState, StreamDisconnected
+from parley.wire.mcp import FULL_VERSION, LogMessage, Ping
+from parley.wire.notifications import (
+    CONVERSATION_LOGGER,
+    CodexEvent,
+    ConversationEvent,
+    InitialState,
+    LoggedNotification,
+    StreamDisconnected,
+)
 
 __all__ = ["check_message"]
 
@@ -61,12 +68,28 @@ def _check(message: Any, frame: bytes, version: str) -> None:
         parse_server_request(method, version, params)
     elif (method, version) in SERVER_NOTIFICATIONS:
         parse_server_notification(method, version, params)
+        if method == LogMessage.METHOD and params.get("logger") == CONVERSATION_LOGGER:
+            _check_logged(msgspec.json.decode(frame, type=_Logged).params.data)
     else:
         _check_vendor(method, msgspec.json.decode(frame, type=_Notification).params)
 
 
 class _Notification(Struct, frozen=True):
     params: Raw
+
+
+class _LoggedParams(Struct, frozen=True):
+    data: Raw
+
+
+class _Logged(Struct, frozen=True):
+    params: _LoggedParams
+
+
+def _check_logged(data: Raw) -> None:
+    logged = msgspec.json.decode(data, type=LoggedNotification)
+    _same(data, logged)
+    _check_vendor(logged.method, logged.params)
 
 
 def _check_vendor(method: str, params: Raw) -> None:

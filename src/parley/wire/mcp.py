@@ -10,8 +10,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.wire.jsonrpc import RequestId
 
 __all__ = [
+    "FULL_CAPABILITIES",
     "FULL_VERSION",
     "KNOWN_VERSIONS",
+    "PLAIN_CAPABILITIES",
     "PLAIN_VERSION",
     "CallToolParams",
     "CallToolResult",
@@ -23,10 +25,14 @@ __all__ = [
     "InitializeResult",
     "Initialized",
     "ListToolsResult",
+    "LogLevel",
+    "LogMessage",
+    "LoggingCapability",
     "Ping",
     "Progress",
     "RequestMeta",
     "ServerCapabilities",
+    "SetLevelParams",
     "TextContent",
     "ToolAnnotations",
     "ToolDefinition",
@@ -79,11 +85,23 @@ class InitializeParams(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ToolsCapability(Struct, frozen=True, kw_only=True, rename="camel"):
-    list_changed: bool = True
+    list_changed: bool | UnsetType = UNSET
+
+
+class LoggingCapability(Struct, frozen=True, kw_only=True):
+    pass
 
 
 class ServerCapabilities(Struct, frozen=True, kw_only=True):
     tools: ToolsCapability = ToolsCapability()
+    logging: LoggingCapability | UnsetType = UNSET
+
+
+FULL_CAPABILITIES: Final = ServerCapabilities(logging=LoggingCapability())
+"""The list of tools never changes, and newer clients are not told that it may."""
+
+PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
+"""As clients of the original know them."""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -99,6 +117,24 @@ class Initialized(Struct, frozen=True):
 
 class Ping(Struct, frozen=True):
     METHOD: ClassVar[str] = "ping"
+
+
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+"""From the least severe to the most severe."""
+
+
+class SetLevelParams(Struct, frozen=True, kw_only=True):
+    METHOD: ClassVar[str] = "logging/setLevel"
+
+    level: LogLevel
+
+
+class LogMessage(Struct, frozen=True, kw_only=True):
+    METHOD: ClassVar[str] = "notifications/message"
+
+    level: LogLevel
+    logger: str | UnsetType = UNSET
+    data: Any
 
 
 class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -7,7 +7,7 @@ The server's hot path writes the same shapes as bytes around an event that is en
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -16,11 +16,13 @@ from parley.wire.ids import ConversationId, EventId, ItemId, Seq
 from parley.wire.jsonrpc import RequestId
 
 __all__ = [
+    "CONVERSATION_LOGGER",
     "CodexEvent",
     "CodexMeta",
     "ConversationEvent",
     "EventMeta",
     "InitialState",
+    "LoggedNotification",
     "SnapshotEvent",
     "StreamDisconnected",
 ]
@@ -85,3 +87,14 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
 
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str
+
+
+CONVERSATION_LOGGER: Final = "parley.conversation"
+"""The `logger` of log messages that stand for the notifications of a stream."""
+
+
+class LoggedNotification(Struct, frozen=True, kw_only=True):
+    """The `data` of such a log message: the notification that it stands for."""
+
+    method: str
+    params: Raw

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from parley.wire.events import Decision, OutputStream
 from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
@@ -42,6 +42,7 @@ __all__ = [
     "OpenText",
     "Owner",
     "PhaseName",
+    "PlainConversationCreateArguments",
     "PlainOk",
     "PositionedEvent",
     "Question",
@@ -99,8 +100,10 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
-    prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
-    model: Annotated[str, Meta(description="Name of the model to use.")]
+    prompt: Annotated[str | None, Meta(description="Not used: nothing is sent to the model.")] = None
+    model: Annotated[str | None, Meta(description="Name of the model to use (default: that of the settings).")] = (
+        None
+    )
     cwd: Annotated[str, Meta(description="Working directory; a relative one is resolved against the server's own.")]
     approval_policy: Annotated[
         ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
@@ -114,6 +117,13 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
     base_instructions: Annotated[
         str | None, Meta(description="Instructions for the model in place of the built-in ones.")
     ] = None
+
+
+class PlainConversationCreateArguments(ConversationCreateArguments, frozen=True, kw_only=True):
+    """For clients at 2025-06-18 and older."""
+
+    prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
+    model: Annotated[str, Meta(description="Name of the model to use.")]
 
 
 class ConversationCreated(Struct, frozen=True, kw_only=True):
@@ -166,6 +176,10 @@ class ConversationStreamArguments(Struct, frozen=True, kw_only=True):
     event_meta: Annotated[
         bool | None, Meta(description="Whether events carry positions; by default for clients at 2025-11-25.")
     ] = None
+    as_: Annotated[
+        Literal["log"] | None,
+        Meta(description="`log` sends everything as log messages, for clients that drop unknown notifications."),
+    ] = field(default=None, name="as")
 
 
 class StreamStarted(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley.client import Client, Disconnected, RequestFailed, ToolFailed
+from parley.client import CallCancelled, Client, Disconnected, RequestFailed, ToolFailed
 from parley.client.conversation import Page, ReadEvent
 from parley.wire.events import AgentMessage, SessionConfigured, TaskStarted
 from parley.wire.ids import ConversationId, ItemId, Seq
@@ -97,17 +97,15 @@ async def test_call_tool_returns_failures_like_any_result(peer: StartPeer) -> No
         )
 
 
-async def test_a_sent_message_has_its_id_and_can_be_cancelled(peer: StartPeer) -> None:
+async def test_a_sent_message_has_its_id(peer: StartPeer) -> None:
     script = {"conversationSendMessage": typed({"status": "ok", "message_id": ID})}
     async with asyncio.timeout(10), peer(script) as client:
         sent = await client.conversation(ID).send("hello", model="other")
-        await sent.cancel()
 
         assert sent.message_id == ID
         arguments = {"conversation_id": ID, "content": [{"type": "text", "text": "hello"}], "model": "other"}
         assert await received(client) == [
             {"method": "tools/call", "params": {"name": "conversationSendMessage", "arguments": arguments}},
-            {"method": "notifications/cancelled", "params": {"requestId": sent.request_id}},
         ]
 
 
@@ -198,14 +196,33 @@ async def test_a_codex_call_hears_each_event_once_and_then_the_result(peer: Star
         }
 
 
-async def test_a_running_call_can_be_cancelled(peer: StartPeer) -> None:
+@pytest.mark.parametrize("answered", [False, True])
+async def test_awaiting_a_cancelled_call_says_so_whether_or_not_the_server_answers(
+    peer: StartPeer, answered: bool
+) -> None:
     interrupted = {"error": " Turn interrupted", "content": [], "isError": True}
-    script = {"notifications/cancelled": [{"id": 2, "result": interrupted}]}
+    script = {"notifications/cancelled": [{"id": 2, "result": interrupted}] if answered else []}
     async with asyncio.timeout(10), peer(script) as client:
         running = client.codex_reply(ID, "go on")
         await running.cancel()
 
-        assert (await running).error == " Turn interrupted"
+        with pytest.raises(CallCancelled):
+            await running
+        assert (await received(client))[1] == {
+            "method": "notifications/cancelled",
+            "params": {"requestId": running.request_id},
+        }
+
+
+async def test_cancelling_a_call_that_has_its_result_changes_nothing(peer: StartPeer) -> None:
+    done = {"content": [{"type": "text", "text": "Done"}]}
+    async with asyncio.timeout(10), peer({"codex-reply": [{"id": "$id", "result": done}]}) as client:
+        running = client.codex_reply(ID, "go on")
+        first = await running
+        await running.cancel()
+
+        assert await running == first == CallToolResult(content=(TextContent(text="Done"),))
+        assert [one["method"] for one in await received(client)] == ["tools/call"]
 
 
 async def test_all_waits_end_when_the_server_dies(peer: StartPeer) -> None:

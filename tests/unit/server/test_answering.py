@@ -162,10 +162,10 @@ async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: s
         conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
-        message = await guest.say(conversation.id, 1)
+        await guest.say(conversation.id, 1)
         await guest.question()
 
-        guest.cancel(message)
+        guest.call("conversationInterrupt", conversation_id=conversation.id)
         guest.answer(0, YES)
         await guest.hears("error")
 
@@ -186,11 +186,11 @@ async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_
         conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
-        message = await guest.say(conversation.id, 2)
+        await guest.say(conversation.id, 2)
         await guest.question()
 
         guest.answer(0, YES)
-        guest.cancel(message)
+        guest.call("conversationInterrupt", conversation_id=conversation.id)
         await guest.hears("error")
 
         assert guest.taken_back == []

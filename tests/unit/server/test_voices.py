@@ -18,13 +18,17 @@ from parley.server.voices import CodexVoice, StreamVoice, hidden_events
 from parley.testing import check_message
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.mcp import LogMessage
 from parley.wire.notifications import (
+    CONVERSATION_LOGGER,
     CodexEvent,
     CodexMeta,
     ConversationEvent,
     EventMeta,
     InitialState,
+    LoggedNotification,
     SnapshotEvent,
+    StreamDisconnected,
 )
 
 UUID = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
@@ -136,6 +140,41 @@ def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
             "events": [{"_meta": {"seq": 4}, "msg": {"type": "agent_message", "message": ODD}}],
         },
     }
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("event_meta", [False, True])
+def test_a_stream_as_log_messages_is_the_stream_in_the_struct(event_meta: bool, named: bool) -> None:
+    log = _log()
+    plain, logged = (StreamVoice(UUID, full=True, event_meta=event_meta, as_log=as_log) for as_log in (False, True))
+    delta = log.extend(ItemKind.MESSAGE, ODD)
+    for voice in (plain, logged):
+        voice.name_conversation(named)
+    frames = [
+        [
+            *map(voice.entry, log.events()),
+            voice.delta(delta, encode_piece(delta)),
+            voice.snapshot(log.events(), log.open_deltas(), log.last),
+            voice.disconnected(ODD),
+        ]
+        for voice in (plain, logged)
+    ]
+
+    for replaced, frame in zip(*map(_read_all, frames), strict=True):
+        data = LoggedNotification(method=replaced["method"], params=Raw(encode(replaced["params"])))
+        message = LogMessage(level="info", logger=CONVERSATION_LOGGER, data=as_json(data))
+        assert frame == _notification(LogMessage.METHOD, message)
+
+
+def _read_all(frames: list[bytes]) -> list[Any]:
+    return [_read(frame) for frame in frames]
+
+
+def test_the_end_of_a_stream_is_the_struct() -> None:
+    voice = StreamVoice(UUID, full=True, event_meta=True)
+    ended = StreamDisconnected(meta=EventMeta(conversation_id=UUID), reason=ODD)
+
+    assert _read(voice.disconnected(ODD)) == _notification(StreamDisconnected.METHOD, ended)
 
 
 @pytest.mark.parametrize("request_id", ODD_IDS)

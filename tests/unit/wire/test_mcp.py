@@ -11,7 +11,9 @@ from msgspec import UNSET, Raw
 from kit.json import as_json, from_json
 from parley.wire.ids import ConversationId
 from parley.wire.mcp import (
+    FULL_CAPABILITIES,
     KNOWN_VERSIONS,
+    PLAIN_CAPABILITIES,
     CallToolParams,
     CallToolResult,
     Cancelled,
@@ -24,7 +26,6 @@ from parley.wire.mcp import (
     ListToolsResult,
     Progress,
     RequestMeta,
-    ServerCapabilities,
     TextContent,
     ToolAnnotations,
     ToolDefinition,
@@ -37,7 +38,7 @@ SERVER = Implementation(name="parley", title="Parley", version="0.1.0")
 
 
 def test_initialize_is_answered_in_the_plain_shape() -> None:
-    result = InitializeResult(protocol_version="2025-06-18", capabilities=ServerCapabilities(), server_info=SERVER)
+    result = InitializeResult(protocol_version="2025-06-18", capabilities=PLAIN_CAPABILITIES, server_info=SERVER)
 
     assert as_json(result) == {
         "protocolVersion": "2025-06-18",
@@ -46,17 +47,17 @@ def test_initialize_is_answered_in_the_plain_shape() -> None:
     }
 
 
-def test_a_newer_client_also_gets_instructions() -> None:
+def test_a_newer_client_gets_instructions_and_other_capabilities() -> None:
     result = InitializeResult(
         protocol_version="2025-11-25",
-        capabilities=ServerCapabilities(),
+        capabilities=FULL_CAPABILITIES,
         server_info=SERVER,
         instructions="Open a conversation first.",
     )
 
     assert as_json(result) == {
         "protocolVersion": "2025-11-25",
-        "capabilities": {"tools": {"listChanged": True}},
+        "capabilities": {"tools": {}, "logging": {}},
         "serverInfo": {"name": "parley", "title": "Parley", "version": "0.1.0"},
         "instructions": "Open a conversation first.",
     }

@@ -14,6 +14,7 @@ from parley.wire.tools import (
     ConversationCreateArguments,
     ConversationsListArguments,
     ConversationStreamArguments,
+    PlainConversationCreateArguments,
     SendMessageArguments,
 )
 
@@ -76,15 +77,10 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         an_object(["prompt", "sessionId"], prompt=STRING, sessionId=STRING),
     ),
     (
-        ConversationCreateArguments,
-        an_object(
-            ["prompt", "model", "cwd"],
-            prompt=STRING,
-            model=STRING,
-            cwd=STRING,
-            **CHOICES,
-        ),
+        PlainConversationCreateArguments,
+        an_object(["prompt", "model", "cwd"], prompt=STRING, model=STRING, cwd=STRING, **CHOICES),
     ),
+    (ConversationCreateArguments, an_object(["cwd"], prompt=STRING, model=STRING, cwd=STRING, **CHOICES)),
     (
         SendMessageArguments,
         an_object(
@@ -100,7 +96,13 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
     ),
     (
         ConversationStreamArguments,
-        an_object(["conversation_id"], conversation_id=A_UUID, after={**INTEGER, "minimum": 0}, event_meta=BOOLEAN),
+        an_object(
+            ["conversation_id"],
+            conversation_id=A_UUID,
+            after={**INTEGER, "minimum": 0},
+            event_meta=BOOLEAN,
+            **{"as": {"type": "string", "enum": ["log"]}},
+        ),
     ),
     (
         ConversationsListArguments,

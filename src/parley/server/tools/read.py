@@ -37,6 +37,8 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
 
     found = newer()
     if not found and args.wait_seconds:
+        if call.session.full:
+            call.call.stop_on_cancel()
         try:
             async with asyncio.timeout(args.wait_seconds):
                 while not found and not call.host.conversations.closing:
@@ -46,6 +48,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
             # Nothing new is an answer too; but the answer goes up to the end of the log, and something
             # may have been appended in the moment in which the time was over.
             found = newer()
+        call.call.finished()
     conversation.questions.read_once()  # one may have been asked meanwhile
     events: list[PositionedEvent] = []
     page = 0

@@ -27,10 +27,16 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
 
     def accepted(message: Accepted) -> None:
+        turn, full = message.turn, call.session.full
+        if full and call.call.cancelled and turn is not None:
+            call.call.drop()
+            conversation.interrupt(turn)
+            return
         # The answer leaves before the turn's first event: a client that sends and then waits for
         # `task_started` must not have missed it (docs/protocol.md#sending).
-        call.answer(typed_result(MessageAccepted(message_id=message.message_id if call.session.full else UNSET)))
-        if (turn := message.turn) is not None:
+        call.answer(typed_result(MessageAccepted(message_id=message.message_id if full else UNSET)))
+        # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
+        if not full and turn is not None:
             call.call.on_cancel(lambda: conversation.interrupt(turn))
             turn.work.add_done_callback(lambda _: call.call.finished())
 

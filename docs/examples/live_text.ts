@@ -1,0 +1,30 @@
+// Show the text of a turn as it is written, with the official TypeScript client: `npm install @modelcontextprotocol/sdk`.
+
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { LoggingMessageNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
+
+type Logged = { method: string; params: { msg?: { type: string; delta?: string; message?: string } } };
+
+const client = new Client({ name: "live-text", version: "1.0.0" });
+const done = new Promise<void>((resolve) => {
+  client.setNotificationHandler(LoggingMessageNotificationSchema, ({ params }) => {
+    if (params.logger !== "parley.conversation") return;
+    const event = (params.data as Logged).params.msg;
+    if (event?.type === "agent_message_delta") process.stdout.write(event.delta ?? "");
+    if (event?.type === "error") console.error(event.message);
+    if (event?.type === "task_complete" || event?.message?.includes("Turn interrupted")) resolve();
+  });
+});
+
+const env = process.env as Record<string, string>;
+await client.connect(new StdioClientTransport({ command: "parley", args: ["mcp"], env }));
+const created = await client.callTool({ name: "conversationCreate", arguments: { cwd: "." } });
+const { conversation_id } = created.structuredContent as { conversation_id: string };
+await client.callTool({ name: "conversationStream", arguments: { conversation_id, as: "log" } });
+const text = process.argv.slice(2).join(" ") || "What does this repository do?";
+const content = [{ type: "text", text }];
+await client.callTool({ name: "conversationSendMessage", arguments: { conversation_id, content } });
+await done;
+console.log();
+await client.close();

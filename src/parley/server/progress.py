@@ -1,0 +1,92 @@
+"""Progress notifications of one `codex` or `codex-reply` call.
+
+Clients at 2025-11-25 get none with the result or after it: a client forgets the token when it reads the result,
+and reports an error for a notification that it handles later. So a notification waits a moment, and is dropped
+if the call ends meanwhile. Older clients get one at each event, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from parley.ports.outbox import Outbox
+from parley.wire.jsonrpc import RequestId, encode, notification
+from parley.wire.mcp import Progress
+
+__all__ = ["ProgressReporter"]
+
+HEARTBEAT_SECONDS: Final = 15.0
+"""A client that asked for progress hears something at least this often: many give up after 30 or 60."""
+DELAY_SECONDS: Final = 0.1
+"""The time for which a notification waits. Events within it are reported together."""
+
+
+class ProgressReporter:
+    """Sends the progress of one call, if its client gave a token."""
+
+    def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
+        """`delayed` is True for clients at 2025-11-25."""
+        self._out, self._token, self._delayed = out, token, delayed
+        self._loop = asyncio.get_running_loop()
+        self._count = 0
+        self._message = ""
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        self._in_this_tick = False
+        self._stopped = False
+
+    def begin(self) -> None:
+        """Start the heartbeat."""
+        if self._token is not None and not self._stopped:
+            self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
+
+    def event(self, kind: str) -> None:
+        """Report an event that the client was sent."""
+        if self._token is None or self._stopped:
+            return
+        self._count += 1
+        self._message = kind
+        if not self._delayed:
+            self._send()
+        elif self._waiting is None:
+            self._waiting = self._loop.call_later(DELAY_SECONDS, self._send)
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
+        for timer in (self._heartbeat, self._waiting):
+            if timer is not None:
+                timer.cancel()
+
+    def before_result(self, send_result: Callable[[], None]) -> None:
+        """Stop, and call `send_result`: at once, or in the next loop tick if a notification was sent in this one.
+
+        What is sent in one tick leaves in one write, and the client would read both at once.
+        """
+        self.stop()
+        if self._delayed and self._in_this_tick:
+            self._loop.call_soon(send_result)
+        else:
+            send_result()
+
+    def _send(self) -> None:
+        assert self._token is not None
+        self._waiting = None
+        progress = Progress(progress_token=self._token, progress=self._count, message=self._message)
+        self._in_this_tick = True
+        self._out.send(notification(Progress.METHOD, encode(progress)))
+        self._loop.call_soon(self._end_tick)  # after the write, which the outbox has scheduled
+
+    def _end_tick(self) -> None:
+        self._in_this_tick = False
+
+    def _beat(self) -> None:
+        if self._out.writable:
+            self._count += 1
+            self._message = "working"
+            if self._waiting is not None:
+                self._waiting.cancel()
+            self._send()
+        self.begin()

@@ -1,0 +1,95 @@
+"""The examples that show the text of a turn as it is written, each with the official client of its language."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kit.npm import fetched, output_of
+from parley.testing import HOLD, Pieces, ScriptedModel
+from parley.testing.home import Home
+
+EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples"
+RUN_SECONDS: Final = 120.0
+SDK: Final = "1.32.2"
+PACKAGES: Final = (f"@modelcontextprotocol/sdk@{SDK}", "typescript@5.9.3", "@types/node@20.9.5")
+COMPILER_OPTIONS: Final = (
+    *("--strict", "--skipLibCheck", "--types", "node"),
+    *("--target", "es2022", "--module", "nodenext"),
+)
+FIRST: Final = "".join(f"This is line {number}, which comes in pieces.\n" for number in range(20))
+SECOND: Final = FIRST.replace("line", "another line")
+
+
+@contextmanager
+def home_of(model: ScriptedModel, programs: Path) -> Iterator[tuple[Home, dict[str, str]]]:
+    """A home, and the environment of a client that finds `parley` on its path."""
+    home = Home(model)
+    home.open()
+    programs.mkdir()
+    (programs / "parley").symlink_to(Path(sys.executable).parent / "parley")
+    try:
+        yield home, {**home.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    finally:
+        home.close()
+
+
+async def check_live(model: ScriptedModel, *program: str, env: dict[str, str], cwd: Path) -> None:
+    """The example prints the first half of the turn's text before the model has said the second."""
+    model.says(Pieces(FIRST, 7), HOLD, Pieces(SECOND, 7))
+    process = await asyncio.create_subprocess_exec(*program, "Tell", "me", stdout=PIPE, env=env, cwd=cwd)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(RUN_SECONDS):
+            first = await process.stdout.readexactly(len(FIRST))
+            await model.holding()
+            model.release()
+            rest = await process.stdout.read()
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    assert (first.decode(), rest.decode(), process.returncode) == (FIRST, f"{SECOND}\n", 0)
+    assert model.requests[0].body["messages"][-1] == {"role": "user", "content": "Tell me"}
+
+
+@pytest.mark.promises("stream.as-log")
+async def test_the_python_example_prints_the_text_as_it_is_written(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    with home_of(scripted_model, tmp_path / "bin") as (home, env):
+        example = str(EXAMPLES / "live_text.py")
+        await check_live(scripted_model, sys.executable, example, env=env, cwd=home.work)
+
+
+@pytest.mark.promises("stream.as-log")
+async def test_the_typescript_example_prints_the_text_as_it_is_written(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    modules = await fetched("The TypeScript example", "typescript-sdk", SDK, *PACKAGES)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "node_modules").symlink_to(modules)
+    (project / "package.json").write_text('{"type": "module"}')
+    (project / "live_text.ts").write_bytes((EXAMPLES / "live_text.ts").read_bytes())
+    compiler = ("node", str(modules / "typescript" / "bin" / "tsc"), *COMPILER_OPTIONS, "live_text.ts")
+    compiled = await output_of(*compiler, env=os.environ, cwd=project, seconds=RUN_SECONDS)
+    assert compiled == (0, b"", b"")
+
+    with home_of(scripted_model, tmp_path / "bin") as (home, env):
+        await check_live(scripted_model, "node", str(project / "live_text.js"), env=env, cwd=home.work)
+
+
+@pytest.mark.parametrize("name", ["live_text.py", "live_text.ts"])
+def test_an_example_can_be_read_at_a_glance(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 40

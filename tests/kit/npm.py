@@ -1,0 +1,79 @@
+"""Packages from npm, fetched once into a cache outside the repository; without Node a test is skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+__all__ = ["fetched", "output_of"]
+
+INSTALL_SECONDS: Final = 90.0
+"""Ample for some hundred small packages, and still within the time that a test may take."""
+
+
+def _cache(name: str, version: str) -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "parley-test" / name / version
+
+
+async def output_of(
+    *command: str, env: Mapping[str, str], cwd: Path, seconds: float
+) -> tuple[int | None, bytes, bytes]:
+    """Exit code, stdout and stderr of a program that is killed when it takes too long."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=env, cwd=cwd
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            said, complained = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.communicate()
+        raise
+    return process.returncode, said, complained
+
+
+async def fetched(title: str, name: str, version: str, *packages: str) -> Path:
+    """The `node_modules` with these packages, which are fetched if need be; skips the test where they cannot be.
+
+    `title` is for the reason of a skip; `name` and `version` name the directory in the cache.
+    """
+    if shutil.which("node") is None:
+        pytest.skip(f"{title} was not tried: there is no node")
+    cache = _cache(name, version)
+    modules = cache / "node_modules"
+    if modules.exists():
+        return modules
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip(f"{title} was not tried: it is not in {cache}, and there is no npm to fetch it")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    # Into a directory of its own first: what stands under its final name is complete.
+    with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
+        quietly = ("--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--fetch-retries=0")
+        install = (npm, "install", "--prefix", folder, *quietly, *packages)
+        try:
+            code, _, complained = await output_of(
+                *install, env=os.environ, cwd=Path(folder), seconds=INSTALL_SECONDS
+            )
+        except TimeoutError:
+            pytest.skip(f"{title} was not tried: npm took more than {INSTALL_SECONDS:g} s to fetch it")
+        if code != 0:
+            reason = complained.decode(errors="replace").strip()[-500:]
+            pytest.skip(f"{title} was not tried: npm could not fetch it: {reason}")
+        try:
+            os.rename(folder, cache)
+        except OSError:  # another test run was faster
+            if not modules.exists():
+                raise
+        else:
+            os.mkdir(folder)  # the block wants to remove it
+    return modules

@@ -1,0 +1,227 @@
+"""A stream as log messages: the same payloads in the same order, in an envelope that every MCP client knows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from kit.asked import ASKS_FIRST, being_asked
+from kit.shell import shell
+from kit.speaking import Speaker, speaking
+from parley.testing import HOLD, Pieces, ScriptedModel
+from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
+
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+both_versions = pytest.mark.parametrize("version", [FULL_VERSION, PLAIN_VERSION])
+
+
+def unwrapped(message: Any) -> Any:
+    """The notification that a log message stands for."""
+    assert message["method"] == "notifications/message"
+    assert list(message["params"]) == ["level", "logger", "data"]
+    assert (message["params"]["level"], message["params"]["logger"]) == ("info", "parley.conversation")
+    return {"jsonrpc": "2.0", **message["params"]["data"]}
+
+
+async def until_logged(client: Speaker, method: str) -> list[Any]:
+    """All messages up to and including a log message for a notification with this method."""
+
+    def is_it(message: Any) -> bool:
+        return bool(message.get("params", {}).get("data", {}).get("method") == method)
+
+    return await client.until(is_it)
+
+
+async def set_level(client: Speaker, level: str) -> None:
+    assert await client.result_of(client.request("logging/setLevel", {"level": level})) == {}
+
+
+@pytest.mark.promises("stream.as-log")
+@both_versions
+async def test_a_log_stream_has_the_payloads_of_a_plain_one(scripted_model: ScriptedModel, version: str) -> None:
+    """Two clients of one server, side by side, see the same: one as log messages, one as notifications."""
+    seen: list[list[Any]] = []
+    for given in ({}, {"as": "log"}):
+        scripted_model.says(Pieces("Hello, world", 5), shell("c1", "echo", "said"))
+        scripted_model.says(HOLD, "Done")
+        async with speaking(scripted_model, version=version) as client:
+            conversation = await client.create()
+            message = "9d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
+            _, first = await client.open_stream(conversation, **given)
+            await client.say(conversation, "go", message_id=message)
+            await scripted_model.holding()
+            wait = until_logged if given else Speaker.until_method
+            told = await wait(client, "exec_command_end")
+            with client.at_once():
+                again = client.stream(conversation, **given)
+            answer, ended, snapshot = await client.take(3)
+            assert answer["id"] == again
+            scripted_model.release()
+            told += [ended, snapshot, *await wait(client, "task_complete")]
+            client.raw.close_stdin()
+            told.append(await client.read())
+            messages = [first, *told]
+            if given:
+                messages = [unwrapped(one) for one in messages]
+            seen.append([comparable(one, conversation) for one in messages])
+
+    plain, logged = seen
+    assert logged == plain
+    assert [one["method"] for one in plain][-1] == "notifications/stream_disconnected"
+    assert [one["method"] for one in plain].count("notifications/initial_state") == 2
+
+
+def comparable(message: Any, conversation: str) -> Any:
+    """A message without what differs from run to run: ids, durations and the directory."""
+    match message:
+        case dict():
+            return {
+                key: comparable(value, conversation)
+                for key, value in message.items()
+                if key not in ("duration", "cwd")
+            }
+        case list():
+            return [comparable(value, conversation) for value in message]
+        case str() if message == conversation:
+            return "the conversation"
+        case _:
+            return message
+
+
+@pytest.mark.promises("stream.as-log", "stream.told-apart", "stream.take-over")
+async def test_log_streams_and_plain_ones_stand_side_by_side(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as client:
+        one, other = await client.create(), await client.create()
+        await client.open_stream(one, **{"as": "log"})
+        await client.open_stream(other)
+        client.message(one, "go")
+        logged = await until_logged(client, "task_complete")
+        client.message(other, "go")
+        plain = await client.until_method("task_complete")
+        taken = client.stream(one)
+        answer, ended, snapshot = await client.take(3)
+
+        its = [unwrapped(message)["params"]["_meta"] for message in logged if "method" in message]
+        assert its == [{"conversationId": one}] * len(its)
+        assert plain[-1]["params"]["_meta"] == {"conversationId": other}
+        assert "notifications/message" not in [message.get("method") for message in plain]
+        assert answer["id"] == taken
+        assert unwrapped(ended) == {
+            "jsonrpc": "2.0",
+            "method": "notifications/stream_disconnected",
+            "params": {"_meta": {"conversationId": one}, "reason": "New stream() took over"},
+        }
+        assert snapshot["method"] == "notifications/initial_state"
+
+
+@pytest.mark.promises("stream.as-log", "stream.pause")
+async def test_a_log_stream_is_paused_like_any_other(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("par", HOLD, "tial")
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        stream, _ = await client.open_stream(conversation, **{"as": "log"})
+        await client.say(conversation, "go")
+        await until_logged(client, "agent_message_delta")
+        client.cancel(stream)
+        assert await client.meanwhile() == []
+        scripted_model.release()
+        await client.over(conversation)
+
+        _, snapshot = await client.open_stream(conversation, **{"as": "log"})
+        events = unwrapped(snapshot)["params"]["initial_state"]["events"]
+        assert [one["msg"]["type"] for one in events][-2:] == ["agent_message", "task_complete"]
+
+
+@pytest.mark.promises("stream.as-log")
+async def test_a_client_with_a_log_stream_is_asked(scripted_model: ScriptedModel) -> None:
+    scripted_model.says(shell("c1", "touch", "a"))
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        created = client.call("conversationCreate", cwd=str(client.work), **ASKS_FIRST)
+        conversation = (await client.value_of(created))["conversation_id"]
+        await client.open_stream(conversation, **{"as": "log"})
+        await set_level(client, "error")
+        await client.say(conversation, "go")
+        asked = await client.read()  # though it is told nothing else
+        client.answer(asked["id"], {"decision": "approved"})
+        await client.over(conversation)
+
+        assert asked["method"] == "elicitation/create"
+        assert [path.name for path in client.work.iterdir()] == ["a"]
+
+
+# --- levels -------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("logging.level", "stream.log-level")
+async def test_a_level_above_info_silences_a_log_stream_and_nothing_else(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("One")
+    scripted_model.says("Two")
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        one, other = await client.create(), await client.create()
+        await client.open_stream(one, **{"as": "log"})
+        await client.open_stream(other)
+        await set_level(client, "notice")
+        await client.say(one, "go")
+        await client.over(one)
+        client.message(other, "go")
+        told = await client.until_method("task_complete")
+        await set_level(client, "debug")
+        client.message(one, "again")
+        again = await until_logged(client, "task_complete")
+
+        assert "notifications/message" not in [message.get("method") for message in told]
+        first = next(message for message in again if "method" in message)
+        assert unwrapped(first)["params"]["msg"] == {"type": "task_started"}  # what was silenced is not sent later
+        assert unwrapped(again[-1])["params"]["msg"]["last_agent_message"] == "Done"
+
+
+@pytest.mark.promises("stream.log-level")
+async def test_a_text_that_was_partly_silenced_is_whole_in_the_end(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("One, ", HOLD, "two, ", HOLD, "three")
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation, **{"as": "log"})
+        await client.say(conversation, "go")
+        await until_logged(client, "agent_message_delta")
+        await set_level(client, "emergency")
+        await scripted_model.holding()
+        scripted_model.release()
+        await scripted_model.holding()
+        opened: list[Any] = []
+        while not opened or opened[0]["text"] != "One, two, ":
+            opened = (await client.value_of(client.call("conversationRead", conversation_id=conversation)))["open"]
+        await set_level(client, "info")
+        scripted_model.release()
+        last, message, *_ = [unwrapped(one) for one in await until_logged(client, "task_complete")]
+
+        assert (last["params"]["_meta"]["offset"], last["params"]["msg"]["delta"]) == (len("One, two, "), "three")
+        assert message["params"]["msg"] == {"type": "agent_message", "message": "One, two, three"}
+
+
+@pytest.mark.promises("logging.level")
+async def test_every_level_of_mcp_is_taken_and_no_other(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        for level in LEVELS:
+            await set_level(client, level)
+        for params in ({"level": "loud"}, {"level": 3}, {"level": None}, {}, {"level": "INFO"}):
+            refused = client.request("logging/setLevel", params)
+            answer = await client.read()
+            assert (answer["id"], answer["error"]["code"]) == (refused, -32602)
+
+
+@pytest.mark.promises("logging.older")
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
+async def test_older_clients_know_no_levels(scripted_model: ScriptedModel, version: str) -> None:
+    async with speaking(scripted_model, version=version) as client:
+        refused = client.request("logging/setLevel", {"level": "error"})
+
+        error = {"code": -32601, "message": "method not found: logging/setLevel"}
+        assert await client.read() == {"jsonrpc": "2.0", "id": refused, "error": error}
+
+
+@pytest.mark.promises("lifecycle.capabilities")
+async def test_logging_is_announced_and_a_list_of_tools_that_changes_is_not(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        assert client.initialize_result["capabilities"] == {"tools": {}, "logging": {}}
