@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 import msgspec
 import pytest
 
-from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox
+from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema
 from parley.models.demonstration import DEMONSTRATION
 from parley.server.host import Host
 from parley.server.methods import methods
@@ -131,7 +131,8 @@ def test_every_method_on_the_wire_has_an_entry() -> None:
 
 
 def test_every_command_and_flag_has_an_entry() -> None:
-    usages = "\n".join(command.USAGE for command in (main, mcp, demo, sandbox, doctor, export, import_, backup, gc))
+    described = (main, mcp, demo, sandbox, doctor, schema, export, import_, backup, gc)
+    usages = "\n".join(command.USAGE for command in described)
     flags = set(re.findall(r"(?<=[ ,])--?[a-z][a-z-]*", usages))
     commands = set(re.findall(r"^  (\w+)  ", main.USAGE, re.MULTILINE))
     named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))

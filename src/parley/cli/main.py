@@ -19,6 +19,7 @@ commands:
   demo      show a whole conversation on the terminal; no key, no network
   sandbox   run one command confined as the agent's are
   doctor    say what Parley finds on this computer, and what it lacks
+  schema    print JSON Schemas of events, notifications and tools
   export    write a conversation into a file
   import    make conversations of files, also of those of Codex CLI
   backup    write all conversations into one file, while servers run
@@ -53,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from parley.cli.doctor import run_doctor
 
             return run_doctor(rest)
+        case ["schema", *rest]:
+            from parley.cli.schema import run_schema
+
+            return run_schema(rest)
         case ["export", *rest]:
             from parley.cli.export import run_export
 

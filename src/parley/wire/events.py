@@ -18,6 +18,7 @@ from parley.wire.jsonrpc import decode_lenient
 __all__ = [
     "EVENT_TYPES",
     "FOR_FULL_VERSION_ONLY",
+    "NEVER_SENT",
     "AddedFile",
     "AgentMessage",
     "AgentMessageDelta",
@@ -412,6 +413,9 @@ def event_type(event: EventBase | type[EventBase]) -> str:
 
 
 EVENT_TYPES: Final = {event_type(cls): cls for cls in get_args(EventMsg)}
+
+NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryResponse, ShutdownComplete))
+"""Part of the vocabulary, and of no conversation."""
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached))
 """Additions of ours that clients at older revisions are not sent."""

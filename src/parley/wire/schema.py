@@ -1,6 +1,6 @@
-"""JSON Schemas of tools, made from the structs that decode their arguments.
+"""JSON Schemas, made from the structs that decode and encode what crosses the wire.
 
-Covers what tool arguments and results use and refuses the rest, so that a new kind of field
+Covers the types that tools, events and notifications use and refuses the rest, so that a new kind of field
 is noticed when it is added and not by a client.
 """
 
@@ -26,10 +26,11 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 }
 
 
-def schema_of(struct: type[Struct]) -> dict[str, Any]:
+def schema_of(struct: type[Struct], *, nulls: bool = False) -> dict[str, Any]:
     """The schema of an object with the fields of `struct`; an optional one may be left out.
 
-    That it may also be null is not said: clients that make a form of the schema would offer it.
+    That an optional field may also be null is said only with `nulls`, for what the server sends: clients that
+    make a form of a tool's schema would offer it.
     """
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -38,32 +39,33 @@ def schema_of(struct: type[Struct]) -> dict[str, Any]:
         properties[str(config.tag_field)] = {"type": "string", "enum": [config.tag]}
         required.append(str(config.tag_field))
     for field in msgspec.structs.fields(struct):
-        may_be_null = field.default is NODEFAULT
-        properties[field.encode_name] = _schema(field.type, may_be_null=may_be_null)
+        may_be_null = nulls or field.default is NODEFAULT
+        properties[field.encode_name] = _schema(field.type, may_be_null=may_be_null, nulls=nulls)
         if field.required:
             required.append(field.encode_name)
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     return {**schema, "required": required} if required else schema
 
 
-def _schema(kind: Any, *, may_be_null: bool = False) -> dict[str, Any]:
+def _schema(kind: Any, *, may_be_null: bool, nulls: bool) -> dict[str, Any]:
     if isinstance(kind, NewType):
-        return _schema(kind.__supertype__, may_be_null=may_be_null)
+        return _schema(kind.__supertype__, may_be_null=may_be_null, nulls=nulls)
     if kind in _SIMPLE:
         return dict(_SIMPLE[kind])
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _with_meta(_schema(args[0], may_be_null=may_be_null), args[1:])
+        return _with_meta(_schema(args[0], may_be_null=may_be_null, nulls=nulls), args[1:])
     if origin in (Union, types.UnionType):
-        return _union(args, may_be_null=may_be_null)
+        return _union(args, may_be_null=may_be_null, nulls=nulls)
     if origin is Literal:
         return {"type": "string", "enum": list(args)}
     if origin in (tuple, list):
-        return {"type": "array", "items": _schema(args[0])}
+        return {"type": "array", "items": _schema(args[0], may_be_null=nulls, nulls=nulls)}
     if origin is dict:
-        return {"type": "object", "additionalProperties": True}
+        values = True if args[1] is Any else _schema(args[1], may_be_null=nulls, nulls=nulls)
+        return {"type": "object", "additionalProperties": values}
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return schema_of(kind)
+        return schema_of(kind, nulls=nulls)
     raise TypeError(f"no schema for {kind!r}")
 
 
@@ -81,9 +83,11 @@ def _with_meta(schema: dict[str, Any], annotations: tuple[Any, ...]) -> dict[str
     return schema
 
 
-def _union(members: tuple[Any, ...], *, may_be_null: bool) -> dict[str, Any]:
+def _union(members: tuple[Any, ...], *, may_be_null: bool, nulls: bool) -> dict[str, Any]:
     kinds = [member for member in members if member not in (UnsetType, types.NoneType)]
-    schemas = [_schema(kind) for kind in kinds]
+    schemas = [_schema(kind, may_be_null=False, nulls=nulls) for kind in kinds]
+    if {} in schemas:
+        return {}  # anything, null included
     if may_be_null and types.NoneType in members:
         schemas.append({"type": "null"})
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

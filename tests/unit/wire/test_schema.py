@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 from msgspec import Struct
+from msgspec.structs import fields
 
+from parley.wire.events import EVENT_TYPES, PatchApplyBegin, UserMessage
 from parley.wire.schema import schema_of
 from parley.wire.tools import (
     CodexArguments,
@@ -168,3 +171,32 @@ def test_a_kind_of_field_without_a_rule_is_noticed_at_once() -> None:
 
     with pytest.raises(TypeError, match="bytes"):
         schema_of(Holder)
+
+
+# --- what is sent ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_an_event_without_one_of_its_required_fields_does_not_fit_its_schema(kind: str) -> None:
+    schema = schema_of(EVENT_TYPES[kind], nulls=True)
+    needed = {field.encode_name for field in fields(EVENT_TYPES[kind]) if field.required}
+
+    assert set(schema["required"]) == {"type", *needed}
+    assert schema["properties"]["type"] == {"type": "string", "enum": [kind]}
+    assert not Draft202012Validator(schema).is_valid({"type": kind} if needed else {})
+
+
+def test_an_optional_field_may_be_null_only_in_what_is_sent() -> None:
+    message = {"type": "user_message", "message_id": "m", "content": [{"type": "image", "image_url": None}]}
+
+    assert Draft202012Validator(schema_of(UserMessage, nulls=True)).is_valid(message)
+    assert not Draft202012Validator(schema_of(UserMessage)).is_valid(message)
+
+
+def test_the_values_of_a_map_have_their_schema() -> None:
+    begin = Draft202012Validator(schema_of(PatchApplyBegin, nulls=True))
+    event = {"type": "patch_apply_begin", "call_id": "c", "auto_approved": True}
+
+    assert begin.is_valid({**event, "changes": {"a": "delete", "b": {"add": {"content": ""}}}})
+    assert not begin.is_valid({**event, "changes": {"a": "remove"}})
+    assert not begin.is_valid({**event, "changes": {"b": {"add": {}}}})
