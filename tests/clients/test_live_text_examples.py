@@ -13,14 +13,12 @@ from typing import Final
 
 import pytest
 
-from kit.npm import fetched, output_of
+from kit.npm import TYPESCRIPT_SDK, fetched, output_of
 from parley.testing import HOLD, Pieces, ScriptedModel
 from parley.testing.home import Home
 
 EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples"
 RUN_SECONDS: Final = 120.0
-SDK: Final = "1.32.2"
-PACKAGES: Final = (f"@modelcontextprotocol/sdk@{SDK}", "typescript@5.9.3", "@types/node@20.9.5")
 COMPILER_OPTIONS: Final = (
     *("--strict", "--skipLibCheck", "--types", "node"),
     *("--target", "es2022", "--module", "nodenext"),
@@ -76,7 +74,7 @@ async def test_the_python_example_prints_the_text_as_it_is_written(
 async def test_the_typescript_example_prints_the_text_as_it_is_written(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    modules = await fetched("The TypeScript example", "typescript-sdk", SDK, *PACKAGES)
+    modules = await fetched("The TypeScript example", *TYPESCRIPT_SDK)
     project = tmp_path / "project"
     project.mkdir()
     (project / "node_modules").symlink_to(modules)

@@ -13,7 +13,16 @@ from typing import Final
 
 import pytest
 
-__all__ = ["fetched", "output_of"]
+__all__ = ["TYPESCRIPT_SDK", "fetched", "output_of"]
+
+TYPESCRIPT_SDK: Final = (
+    "typescript-sdk",
+    "1.32.2",
+    "@modelcontextprotocol/sdk@1.32.2",
+    "typescript@5.9.3",
+    "@types/node@20.9.5",
+)
+"""The official client and a compiler, as arguments of `fetched`."""
 
 INSTALL_SECONDS: Final = 90.0
 """Ample for some hundred small packages, and still within the time that a test may take."""

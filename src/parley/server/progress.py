@@ -1,7 +1,7 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
 Clients at 2025-11-25 get none with the result or after it: a client forgets the token when it reads the result,
-and reports an error for a notification that it handles later. So a notification waits a moment, and is dropped
+and reports an error for a notification that it handles later. So a notification waits a second, and is dropped
 if the call ends meanwhile. Older clients get one at each event, at once.
 """
 
@@ -19,8 +19,9 @@ __all__ = ["ProgressReporter"]
 
 HEARTBEAT_SECONDS: Final = 15.0
 """A client that asked for progress hears something at least this often: many give up after 30 or 60."""
-DELAY_SECONDS: Final = 0.1
-"""The time for which a notification waits. Events within it are reported together."""
+DELAY_SECONDS: Final = 1.0
+"""The time for which a notification waits; events within it are reported together. The longer it is, the less
+often a client reads a notification and the result in one go."""
 
 
 class ProgressReporter:
