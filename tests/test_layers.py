@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "web": frozenset({"transports"}),
     "testing": CORE | {"client"},
     "app": CORE | ADAPTERS | {"agent", "runtime", "server", "client", "web"},
-    "cli": frozenset({"app", "client", "config"}),
+    "cli": frozenset({"app", "client", "config", "wire"}),
 }
 """Beyond itself and what is for everybody. A module or package that is not named here has no place yet."""
 

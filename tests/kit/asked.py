@@ -53,7 +53,7 @@ class AskedSpeaker(Speaker):
     def codex(self, prompt: str = "go", **more: Any) -> int:
         """Call `codex`, with settings that ask first unless others are given; the id of the request."""
         settings = {name.replace("_", "-"): value for name, value in ASKS_FIRST.items()}
-        return self.call("codex", prompt=prompt, cwd=str(self.work), **{**settings, **more})
+        return self.call("codex", **{"prompt": prompt, "cwd": str(self.work), **settings, **more})
 
     def answer(self, request_id: object, result: object) -> None:
         """Answer a question."""

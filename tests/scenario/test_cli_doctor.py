@@ -231,8 +231,8 @@ async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (("--fast",), "cannot use '--fast' here; try `parley doctor --help`"),
-        (("-c",), "-c needs KEY=VALUE behind it"),
+        (("--fast",), "unknown option '--fast'; see `parley doctor --help`"),
+        (("-c",), "option -c requires KEY=VALUE"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_refused(

@@ -213,7 +213,9 @@ async def test_a_file_is_private_and_not_written_over_unless_that_is_wanted(home
     kept = file.read_text()
     forced = await home.parley("export", "--force", ID, "-o", "talk.jsonl")
 
-    assert refused == Outcome("", "parley export: talk.jsonl is there already; --force writes it anew\n", 1)
+    assert refused == Outcome(
+        "", "parley export: talk.jsonl already exists; refusing to overwrite it without --force\n", 1
+    )
     assert (kept, forced) == ("precious", Outcome("", "", 0))
     assert (len(entries_in(file.read_text())), file.stat().st_mode & 0o777) == (len(TALK), 0o600)
     assert os.listdir(home.work) == ["talk.jsonl"]
@@ -263,8 +265,33 @@ async def test_a_conversation_that_is_not_there_leaves_no_file(home: Home) -> No
 
     refused = await home.parley("export", OTHER, "-o", "talk.jsonl")
 
-    assert refused == Outcome("", f"parley export: there is no conversation {OTHER} here\n", 1)
+    assert refused == Outcome("", f"parley export: no conversation {OTHER} in {home.path}\n", 1)
     assert os.listdir(home.work) == []
+
+
+async def test_a_file_that_cannot_be_written_is_named(home: Home) -> None:
+    await home.keep(ID, *TALK)
+
+    refused = await home.parley("export", ID, "-o", "nowhere/talk.jsonl")
+
+    why = "No such file or directory (os error 2)"
+    assert refused == Outcome("", f"parley export: cannot write nowhere/talk.jsonl: {why}\n", 1)
+
+
+async def test_nothing_that_a_file_is_called_or_holds_acts_on_the_terminal(home: Home) -> None:
+    hostile = "x\x1b[2J\u202e\u200b\nall is well.jsonl"
+    spelled = r"x\x1b[2J\u202e\u200b\nall is well.jsonl"
+    (home.work / hostile).write_bytes(b"".join(rollout(user("hi"))))
+    taken = await home.parley("import", hostile)
+    (home.work / hostile).write_text('{"parley": "\u202e"}\n')
+    refused = await home.parley("import", hostile)
+    missing = await home.parley("export", "\u202e\x1b", "-o", hostile + "/x")
+
+    assert taken.stdout.startswith(f"$'{spelled}': imported as ")
+    assert refused.stderr.startswith(f"parley import: $'{spelled}': ")
+    for outcome in (taken, refused, missing):
+        assert all(line.isprintable() for line in (outcome.stdout + outcome.stderr).split("\n"))
+        assert len((outcome.stdout + outcome.stderr).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -451,8 +478,8 @@ async def test_a_backup_of_a_home_in_use_is_a_home(home: Home, elsewhere: Home) 
 
     assert written == Outcome(f"{copy}: {size:,} bytes\n", "", 0)
     why = "No such file or directory (os error 2)"
-    assert nowhere == Outcome("", f"parley backup: it cannot be written: {why}\n", 1)
-    assert refused == Outcome("", f"parley backup: {copy} is there already, and nothing is written over it\n", 1)
+    assert nowhere == Outcome("", f"parley backup: cannot write nowhere/copy.db: {why}\n", 1)
+    assert refused == Outcome("", f"parley backup: {copy} already exists; refusing to overwrite it\n", 1)
     assert os.listdir(elsewhere.path) == ["parley.db"]
     exported = [(await one.parley("export", ID)).stdout for one in (home, elsewhere)]
     assert entries_in(exported[0]) == entries_in(exported[1])
@@ -613,14 +640,14 @@ def test_help_is_printed(
 @pytest.mark.parametrize(
     ("run", "line", "said"),
     [
-        (run_export, [], "export: one conversation has to be named, by its id; try `parley export --help`"),
-        (run_export, ["a", "b"], "export: one conversation has to be named, by its id; try `parley export --help`"),
-        (run_export, ["a", "-o"], "export: -o needs a value behind it"),
-        (run_export, ["a", "-x"], "export: cannot use '-x' here; try `parley export --help`"),
-        (run_import, [], "import: there is no file to import; try `parley import --help`"),
-        (run_import, ["--new-id=7", "a"], "import: cannot use '--new-id=7' here; try `parley import --help`"),
-        (run_backup, [], "backup: one file has to be named; try `parley backup --help`"),
-        (run_gc, ["now"], "gc: cannot use 'now' here; try `parley gc --help`"),
+        (run_export, [], "export: expected the id of one conversation; see `parley export --help`"),
+        (run_export, ["a", "b"], "export: expected the id of one conversation; see `parley export --help`"),
+        (run_export, ["a", "-o"], "export: option -o requires a value"),
+        (run_export, ["a", "-x"], "export: unknown option '-x'; see `parley export --help`"),
+        (run_import, [], "import: expected at least one file to import; see `parley import --help`"),
+        (run_import, ["--new-id=7", "a"], "import: unknown option '--new-id=7'; see `parley import --help`"),
+        (run_backup, [], "backup: expected one file to write to; see `parley backup --help`"),
+        (run_gc, ["now"], "gc: unexpected argument 'now'; see `parley gc --help`"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_refused(

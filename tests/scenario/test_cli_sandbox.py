@@ -228,9 +228,19 @@ async def test_a_command_that_cannot_be_confined_is_not_run(project: Path) -> No
 
 @SANDBOX
 async def test_a_program_that_is_not_there_is_not_started(project: Path) -> None:
-    said = "parley sandbox: it cannot be started: No such file or directory (os error 2)\n"
+    said = "parley sandbox: cannot start program no-such-program: No such file or directory (os error 2)\n"
 
     assert await outcome(await start(project, "no-such-program")) == Outcome("", said, 127)
+
+
+@SANDBOX
+async def test_a_directory_that_is_not_there_is_named_and_not_taken_for_the_program(project: Path) -> None:
+    gone = project / "gone"
+    done = await outcome(await start(project, "--cwd", str(gone), "true"))
+
+    assert done == Outcome(
+        "", f"parley sandbox: cannot start in directory {gone}: No such file or directory (os error 2)\n", 127
+    )
 
 
 @pytest.fixture
@@ -243,12 +253,12 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ((), "there is no command to run; try `parley sandbox --help`"),
-        (("--network",), "there is no command to run; try `parley sandbox --help`"),
-        (("--mode",), "--mode needs a value behind it"),
-        (("--fast", "true"), "cannot use '--fast' here; try `parley sandbox --help`"),
-        (("--network=yes", "true"), "cannot use '--network' here; try `parley sandbox --help`"),
-        (("--mode", "all", "true"), "'all' is no mode that confines; there are read-only and workspace-write"),
+        ((), "expected a command to run; see `parley sandbox --help`"),
+        (("--network",), "expected a command to run; see `parley sandbox --help`"),
+        (("--mode",), "option --mode requires a value"),
+        (("--fast", "true"), "unknown option '--fast'; see `parley sandbox --help`"),
+        (("--network=yes", "true"), "unknown option '--network'; see `parley sandbox --help`"),
+        (("--mode", "all", "true"), "invalid --mode 'all' (choose from read-only, workspace-write)"),
         (
             ("--network", "--", "true"),
             "--network goes with --mode workspace-write, and the mode is read-only",

@@ -311,8 +311,8 @@ async def test_a_changed_file_counts_for_the_next_conversation(plain: Make) -> N
         (["-c", "model=o3", "--config=nonsense"], "parley mcp: -c: `nonsense` is not of the form key=value"),
         (["-c", "model=5"], "parley mcp: -c: `model`: invalid type: integer `5`, expected a string"),
         (["-c", "model_providers.\udcff.name=5"], "parley mcp: -c: not valid UTF-8"),
-        (["-c", "model=o3", "-c"], "parley mcp: -c needs KEY=VALUE behind it"),
-        (["--nonsense", "x"], "parley mcp: cannot use '--nonsense' here; try `parley mcp --help`"),
+        (["-c", "model=o3", "-c"], "parley mcp: option -c requires KEY=VALUE"),
+        (["--nonsense", "x"], "parley mcp: unknown option '--nonsense'; see `parley mcp --help`"),
     ],
 )
 async def test_a_command_line_that_makes_no_sense_ends_the_server_with_one_clear_line(

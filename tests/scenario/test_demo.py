@@ -188,7 +188,7 @@ async def test_the_demonstration_tells_its_story_and_shows_every_word_once(tmp_p
     forbidden, question = work.pop(4), work.pop(5)
     assert re.fullmatch(r"cp: cannot create regular file '\.\./greet\.py': \w.*", forbidden)
     assert re.fullmatch(
-        r"The copy is to lie beside the project\. "
+        r'The model says: "The copy is to lie beside the project\." '
         r"Allow Codex to run `cp greet\.py \.\.` in `/\S+/project`, outside the sandbox\?",
         question,
     )
@@ -244,6 +244,6 @@ async def test_the_demonstration_explains_itself(tmp_path: Path) -> None:
 
 
 async def test_the_demonstration_takes_no_arguments(tmp_path: Path) -> None:
-    said = "parley demo: cannot use '--fast' here; try `parley demo --help`\n"
+    said = "parley demo: unknown option '--fast'; see `parley demo --help`\n"
 
     assert await outcome(await start(tmp_path, "--fast")) == ("", said, 2)

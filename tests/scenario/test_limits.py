@@ -62,6 +62,7 @@ async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_man
             "codex_event_id": str(call),
             "codex_call_id": "",
             "parley_approval_id": listed["approval_id"],
+            "parley_conversation_id": conversation,
         }
         (asked,) = (one["params"] for one in messages if one.get("method") == "elicitation/create")
         text = "turn_calls reached (2 of 2). Go on?"

@@ -115,8 +115,12 @@ async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(scripted
             "codex_cwd": cwd,
             "codex_reason": "needs to write",
             "parley_approval_id": listed[0]["approval_id"],
+            "parley_conversation_id": events_of(messages)[0]["session_id"],
         }
-        text = f"needs to write\nAllow Codex to run `touch $'a\\u200bb'` in `{cwd}`, outside the sandbox?"
+        text = (
+            'The model says: "needs to write"\n'
+            f"Allow Codex to run `touch $'a\\u200bb'` in `{cwd}`, outside the sandbox?"
+        )
         (asked,) = (one for one in messages if one.get("method") == "elicitation/create")
         assert asked["params"] == {"message": text, "requestedSchema": FULL_SCHEMA, **fields, "_meta": fields}
         assert [{**one, "asked_at": ""} for one in listed] == [
@@ -141,6 +145,33 @@ async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(scripted
             "reason": "not\\x07here",
         }
         assert told(scripted_model) == f"{DENIED}: not\\x07here"
+
+
+@pytest.mark.promises("approvals.full", "approvals.files")
+async def test_a_newer_client_is_told_which_files_a_patch_changes_by_their_resolved_paths(
+    scripted_model: ScriptedModel,
+) -> None:
+    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+        (client.work / "real").mkdir()
+        (client.work / "link").symlink_to("real")
+        (client.work / "real" / "old").write_text("old\n")
+        names = [f"f{number:02}\u202e" for number in range(11)]
+        lines = [line for name in names for line in (f"*** Add File: {name}", "+hello")]
+        text = "\n".join(("*** Begin Patch", "*** Delete File: ../real/old", *lines, "*** End Patch"))
+        scripted_model.says(Call("shell", {"command": ["apply_patch", text]}, call_id="c1"))
+        scripted_model.says("Done")
+        client.codex(cwd=str(client.work / "link"))
+        *_, asked = await client.until_asked()
+        client.answer(0, {"decision": "denied"})
+
+    first, *files = asked["params"]["message"].split("\n")
+    work = client.work.resolve()
+    assert first == "Allow Codex to apply proposed code changes?"
+    assert len(files) == 11
+    assert f"- delete {work}/real/old" in files
+    assert f"- add $'{work}/real/f00\\u202e'" in files
+    assert files[-1] == "- and 2 more"
+    assert asked["params"]["_meta"]["parley_conversation_id"]
 
 
 # --- streams, and nobody there ---------------------------------------------------------------

@@ -149,6 +149,23 @@ async def test_stdin_and_stdout_may_be_one_terminal_that_goes_away(scripted_mode
         assert await ended_in_time(process) == 0
 
 
+async def test_on_a_terminal_one_line_says_what_is_waited_for(scripted_model: ScriptedModel) -> None:
+    with terminal() as (near, far):
+        async with server(scripted_model, stdin=far, stdout=DEVNULL, stderr=PIPE) as process:
+            assert process.stderr is not None
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                line = await process.stderr.readline()
+            os.close(near)
+            assert await ended_in_time(process) == 0
+            rest = await process.stderr.read()
+
+    assert line == (
+        b"parley mcp: waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
+        b"Ctrl-D ends it, `parley demo` shows a conversation\n"
+    )
+    assert rest == b""
+
+
 async def test_stdin_and_stdout_may_be_one_socket(scripted_model: ScriptedModel) -> None:
     near, far = socket.socketpair()
     with near, far:

@@ -113,7 +113,10 @@ async def test_of_two_exports_to_one_name_one_is_told_that_it_is_there(home: Pat
                 await asyncio.sleep(0.01)
 
     told = sorted([await ended(process) for process in both])
-    assert told == [(0, ""), (1, "parley export: talk.jsonl is there already; --force writes it anew\n")]
+    assert told == [
+        (0, ""),
+        (1, "parley export: talk.jsonl already exists; refusing to overwrite it without --force\n"),
+    ]
     assert sorted(os.listdir(home.parent / "work")) == ["link", "talk.jsonl"]
 
 
@@ -121,7 +124,7 @@ async def test_of_two_backups_to_one_name_one_is_told_that_it_is_there(home: Pat
     both = [await start(home, "backup", "copy.db") for _ in range(2)]
 
     told = sorted([await ended(process) for process in both])
-    assert told == [(0, ""), (1, "parley backup: copy.db is there already, and nothing is written over it\n")]
+    assert told == [(0, ""), (1, "parley backup: copy.db already exists; refusing to overwrite it\n")]
     assert sorted(os.listdir(home.parent / "work")) == ["copy.db", "link"]
 
 

@@ -17,7 +17,7 @@ from parley.config.types import Settings
 from parley.ports.commands import Bounds, Root
 from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
 
-__all__ = ["AFTER_FAILURE", "Ask", "Decision", "decide"]
+__all__ = ["AFTER_FAILURE", "RETRY", "Ask", "Decision", "decide"]
 
 RETRY: Final = "command failed; retry without sandbox?"
 """What clients know the second question about one action by, be it a command or a patch."""

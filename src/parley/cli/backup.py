@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Final
 
 from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here, shown
+from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
+from parley.cli.printing import complain, shown
 from parley.errors import ParleyError, StoreFailed
 
 __all__ = ["run_backup"]
@@ -38,9 +38,9 @@ def run_backup(arguments: Sequence[str]) -> int:
             print(USAGE, end="")
             return 0
         if len(given.operands) != 1:
-            raise BadLine("one file has to be named; try `parley backup --help`")
+            raise BadLine("expected one file to write to; see `parley backup --help`")
     except BadLine as error:
-        print(f"parley backup: {error}", file=sys.stderr)
+        complain("backup", error)
         return 2
     (path,) = given.operands
     try:
@@ -51,18 +51,18 @@ def run_backup(arguments: Sequence[str]) -> int:
 
         home = loader_here().home
         if (why_not := why_not_over(home, path)) is not None:
-            print(f"parley backup: {shown(path)} {why_not}", file=sys.stderr)
+            complain("backup", f"{shown(path)} {why_not}")
             return 1
         code = run_unless_ended(_back_up(home, path))
         if code == 0:
             print(f"{shown(path)}: {os.path.getsize(path):,} bytes")
         return code
     except FileExistsError:
-        print(f"parley backup: {shown(path)} is there already, and nothing is written over it", file=sys.stderr)
+        complain("backup", f"{shown(path)} already exists; refusing to overwrite it")
     except StoreFailed as error:
-        print(f"parley backup: it cannot be written: {error.detail}", file=sys.stderr)
+        complain("backup", f"cannot write {shown(path)}: {error.detail}")
     except ParleyError as error:
-        print(f"parley backup: {error}", file=sys.stderr)
+        complain("backup", error)
     return 1
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from parley.cli.printing import complain
 from parley.client import Answer, Client, ClientError, Conversation, Event, Question, Stream, connect, events
 from parley.version import __version__
 
@@ -99,7 +100,8 @@ def run_demo(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     if arguments:
-        print(f"parley demo: cannot use {arguments[0]!r} here; try `parley demo --help`", file=sys.stderr)
+        what = "unknown option" if arguments[0].startswith("-") else "unexpected argument"
+        complain("demo", f"{what} {arguments[0]!r}; see `parley demo --help`")
         return 2
     page = _Page()
     try:
@@ -113,7 +115,7 @@ def run_demo(arguments: Sequence[str]) -> int:
         return 1
     except (OSError, ClientError) as error:
         page.end_line()
-        print(f"parley demo: {error}", file=sys.stderr)
+        complain("demo", error)
         return 1
 
 

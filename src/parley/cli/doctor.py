@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from parley.app.signals import KILLED, SIGNALS, ignore_signals
 from parley.cli.overrides import run_with_overrides
+from parley.cli.printing import visible
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
 from parley.errors import CommandNotStarted, ConfigError
@@ -108,7 +109,7 @@ def _look_around(overrides: Sequence[str]) -> int:
 
 
 def _line(name: str, text: str) -> None:
-    print(f"{name:<{COLUMN}}{text}", flush=True)
+    print(f"{name:<{COLUMN}}{visible(text)}", flush=True)
 
 
 def _sqlite() -> str:

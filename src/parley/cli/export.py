@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here, shown
+from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
+from parley.cli.printing import complain, shown
 from parley.errors import ParleyError, UnknownConversation, os_detail
 
 __all__ = ["run_export"]
@@ -50,32 +50,33 @@ def run_export(arguments: Sequence[str]) -> int:
             print(USAGE, end="")
             return 0
         if len(given.operands) != 1:
-            raise BadLine("one conversation has to be named, by its id; try `parley export --help`")
+            raise BadLine("expected the id of one conversation; see `parley export --help`")
     except BadLine as error:
-        print(f"parley export: {error}", file=sys.stderr)
+        complain("export", error)
         return 2
     path, over = given.last("--output"), "--force" in given.flags
+    home = ""
     try:
+        home = loader_here().home
         if path is not None and os.path.lexists(path) and not over:
             raise FileExistsError
-        home = loader_here().home
         if path is None:
             return _to_stdout(home, given.operands[0])
 
         from parley.app.files.homes import why_not_over
 
         if (why_not := why_not_over(home, path)) is not None:
-            print(f"parley export: {shown(path)} {why_not}", file=sys.stderr)
+            complain("export", f"{shown(path)} {why_not}")
             return 1
         return run_unless_ended(_to_file(home, given.operands[0], path, over=over))
     except FileExistsError:
-        print(f"parley export: {shown(path or '')} is there already; --force writes it anew", file=sys.stderr)
+        complain("export", f"{shown(path or '')} already exists; refusing to overwrite it without --force")
     except UnknownConversation as error:
-        print(f"parley export: there is no conversation {shown(error.conversation)} here", file=sys.stderr)
+        complain("export", f"no conversation {error.conversation} in {shown(home)}")
     except ParleyError as error:
-        print(f"parley export: {error}", file=sys.stderr)
+        complain("export", error)
     except OSError as error:
-        print(f"parley export: it cannot be written: {os_detail(error)}", file=sys.stderr)
+        complain("export", f"cannot write {'to stdout' if path is None else shown(path)}: {os_detail(error)}")
     return 1
 
 

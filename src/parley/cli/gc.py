@@ -12,6 +12,7 @@ from parley.cli.ending import run_unless_ended
 from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
+from parley.cli.printing import complain
 from parley.errors import ParleyError
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def run_gc(arguments: Sequence[str]) -> int:
             print(USAGE, end="")
             return 0
         if given.operands:
-            raise BadLine(f"cannot use {given.operands[0]!r} here; try `parley gc --help`")
+            raise BadLine(f"unexpected argument {given.operands[0]!r}; see `parley gc --help`")
     except BadLine as error:
-        print(f"parley gc: {error}", file=sys.stderr)
+        complain("gc", error)
         return 2
     try:
         loader = loader_here(given.values.get("--config", ()))
@@ -65,7 +66,7 @@ def run_gc(arguments: Sequence[str]) -> int:
             return 0
         return run_unless_ended(_remove(home, found[0]))
     except ParleyError as error:
-        print(f"parley gc: {error}", file=sys.stderr)
+        complain("gc", error)
         return 1
     except KeyboardInterrupt:
         return CTRL_C

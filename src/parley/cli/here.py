@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from parley.config.load import Loader
 from parley.errors import BadSetting
 
-__all__ = ["loader_here", "shown"]
+__all__ = ["loader_here"]
 
 
 def loader_here(overrides: Sequence[str] = ()) -> Loader:
@@ -22,8 +22,3 @@ def loader_here(overrides: Sequence[str] = ()) -> Loader:
     except OSError as error:
         raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
     return Loader(environ=os.environ, server_dir=here, overrides=overrides)
-
-
-def shown(path: str) -> str:
-    """A path that can be printed, whatever bytes it is made of."""
-    return path.encode("utf-8", "replace").decode()

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here, shown
+from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
+from parley.cli.printing import complain, shown, visible
 from parley.config.types import Settings, Wanted
 from parley.errors import ParleyError
 
@@ -49,16 +50,16 @@ def run_import(arguments: Sequence[str]) -> int:
             print(USAGE, end="")
             return 0
         if not given.operands:
-            raise BadLine("there is no file to import; try `parley import --help`")
+            raise BadLine("expected at least one file to import; see `parley import --help`")
     except BadLine as error:
-        print(f"parley import: {error}", file=sys.stderr)
+        complain("import", error)
         return 2
     try:
         loader = loader_here(given.values.get("--config", ()))
         settings = loader.choose(Wanted(cwd=given.last("--cwd"))).settings
         return run_unless_ended(_import(given.operands, settings, new_id="--new-id" in given.flags))
     except ParleyError as error:
-        print(f"parley import: {error}", file=sys.stderr)
+        complain("import", error)
         return 1
 
 
@@ -76,9 +77,9 @@ async def _import(paths: Sequence[str], settings: Settings, *, new_id: bool) -> 
             progress.clear()
             outcomes[imported.outcome] += 1
             if imported.outcome is Outcome.FAILED:
-                print(f"parley import: {shown(path)}: {imported.text}", file=sys.stderr)
+                complain("import", f"{shown(path)}: {imported.text}")
             else:
-                print(f"{shown(path)}: {imported.text}", flush=True)
+                print(f"{shown(path)}: {visible(imported.text)}", flush=True)
     if len(files) != 1:
         print(", ".join(f"{outcomes[one]} {one.value}" for one in Outcome), file=sys.stderr)
     return 1 if outcomes[Outcome.FAILED] else 0

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from parley.cli.printing import visible
 from parley.errors import BadSetting
 
 __all__ = ["set_up_logging"]
@@ -21,6 +22,13 @@ LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+
+class _OneLine(logging.Formatter):
+    """Spells out what cannot be seen in a message, its line ends included; a traceback follows as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        return visible(super().formatMessage(record))
 
 
 class _NeverWaiting(logging.Handler):
@@ -51,7 +59,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
         expected = ", ".join(f"`{level}`" for level in LEVELS)
         raise BadSetting(f"unknown level `{name}`, expected one of {expected}", source="PARLEY_LOG")
     handler = _NeverWaiting(stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=LEVELS[name.lower()], handlers=[handler])
 
 

@@ -84,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(USAGE, end="", file=sys.stderr)
             return 2
         case _:
-            print(f"parley: cannot use {arguments[0]!r} here; try `parley --help`", file=sys.stderr)
+            what = "option" if arguments[0].startswith("-") else "command"
+            print(f"parley: unknown {what} {arguments[0]!r}; `parley --help` lists the commands", file=sys.stderr)
             return 2
 
 

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from parley.app.signals import SIGNALS
 from parley.cli.logs import set_up_logging
 from parley.cli.overrides import run_with_overrides
+from parley.cli.printing import complain
 from parley.errors import ConfigError
 
 __all__ = ["run_mcp"]
 
 EPHEMERAL: Final = "--ephemeral"
+
+STDIN: Final = 0
+STDERR: Final = 2
+
+WAITING: Final = (
+    "parley mcp: waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
+    "Ctrl-D ends it, `parley demo` shows a conversation"
+)
+"""What is printed where stdin is a terminal: an MCP client never gives the server one."""
 
 USAGE: Final = """\
 usage: parley mcp [-c KEY=VALUE]... [--ephemeral]
@@ -50,6 +60,9 @@ def run_mcp(arguments: Sequence[str]) -> int:
 
 def _serve(overrides: Sequence[str], *, is_ephemeral: bool) -> int:
     _fill_closed_descriptors()
+    if os.isatty(STDIN):
+        with suppress(OSError):
+            os.write(STDERR, f"{WAITING}\n".encode())
     # A signal that comes while we start is kept until somebody is there to end in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     import asyncio
@@ -60,7 +73,7 @@ def _serve(overrides: Sequence[str], *, is_ephemeral: bool) -> int:
         set_up_logging(os.environ)
         asyncio.run(serve_stdio(overrides, is_ephemeral=is_ephemeral))
     except ConfigError as error:
-        print(f"parley mcp: {error}", file=sys.stderr)
+        complain("mcp", error)
         return 2
     return 0
 

@@ -49,11 +49,11 @@ def options_in(
         elif word in taking or (option in taking and option.startswith("--")):
             if not glued:
                 if not rest:
-                    raise BadLine(f"{word} needs a value behind it")
+                    raise BadLine(f"option {word} requires a value")
                 value = rest.pop(0)
             given.values.setdefault(taking[option], []).append(value)
         elif word.startswith("-"):
-            raise BadLine(f"cannot use {word!r} here; try `parley {command} --help`")
+            raise BadLine(f"unknown option {word!r}; see `parley {command} --help`")
         else:
             given.operands.append(word)
     return given

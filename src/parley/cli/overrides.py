@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+
+from parley.cli.printing import complain
 
 __all__ = ["BadLine", "run_with_overrides"]
 
@@ -19,7 +20,7 @@ def run_with_overrides(
     try:
         overrides = _overrides_in(arguments, command=command)
     except BadLine as error:
-        print(f"parley {command}: {error}", file=sys.stderr)
+        complain(command, error)
         return 2
     if overrides is None:
         print(usage, end="")
@@ -45,8 +46,9 @@ def _overrides_in(arguments: Sequence[str], *, command: str) -> list[str] | None
             case [option, *others] if option.startswith("--config="):
                 overrides.append(option.removeprefix("--config="))
             case ["-c" | "--config"]:
-                raise BadLine(f"{rest[0]} needs KEY=VALUE behind it")
+                raise BadLine(f"option {rest[0]} requires KEY=VALUE")
             case _:
-                raise BadLine(f"cannot use {rest[0]!r} here; try `parley {command} --help`")
+                what = "unknown option" if rest[0].startswith("-") else "unexpected argument"
+                raise BadLine(f"{what} {rest[0]!r}; see `parley {command} --help`")
         rest = others
     return overrides

@@ -10,13 +10,13 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, NamedTuple
 
 from parley.app.signals import KILLED, SIGNALS
 from parley.cli.overrides import BadLine
+from parley.cli.printing import complain, shown
 from parley.config.load import Loader
 from parley.config.types import SandboxMode, Settings, Wanted
 from parley.errors import BadSetting, CannotConfine, CommandNotStarted, ConfigError
@@ -69,7 +69,7 @@ def run_sandbox(arguments: Sequence[str]) -> int:
             return 0
         settings = _settings(asked)
     except (BadLine, ConfigError) as error:
-        print(f"parley sandbox: {error}", file=sys.stderr)
+        complain("sandbox", error)
         return NOT_CONFINED
     # A signal that comes while we start is kept until somebody is there to end in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -103,18 +103,18 @@ def _asked(arguments: Sequence[str]) -> _Asked | None:
             continue
         named = "--config" if option == "-c" and not glued else option
         if named not in values:
-            raise BadLine(f"cannot use {option!r} here; try `parley sandbox --help`")
+            raise BadLine(f"unknown option {option!r}; see `parley sandbox --help`")
         if not glued:
             if not rest:
-                raise BadLine(f"{option} needs a value behind it")
+                raise BadLine(f"option {option} requires a value")
             value = rest.pop(0)
         values[named].append(value)
     if not rest:
-        raise BadLine("there is no command to run; try `parley sandbox --help`")
+        raise BadLine("expected a command to run; see `parley sandbox --help`")
     mode = values["--mode"][-1] if values["--mode"] else None
     known = next((name for name in MODES if name == mode), None)
     if mode != known:
-        raise BadLine(f"{mode!r} is no mode that confines; there are {' and '.join(MODES)}")
+        raise BadLine(f"invalid --mode {mode!r} (choose from {', '.join(MODES)})")
     cwd = values["--cwd"][-1] if values["--cwd"] else None
     return _Asked(tuple(rest), known, cwd, network, tuple(values["--config"]))
 
@@ -135,6 +135,13 @@ def _settings(asked: _Asked) -> Settings:
 
 
 # --- the command -------------------------------------------------------------------------
+
+
+def _not_started(cwd: str, program: str) -> str:
+    """Whether the directory or the program is at fault: the system says the same of both."""
+    if not os.path.isdir(cwd):
+        return f"cannot start in directory {shown(cwd)}"
+    return f"cannot start program {shown(program)}"
 
 
 async def _run(settings: Settings, command: Sequence[str]) -> int:
@@ -161,10 +168,10 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
             raise
         return KILLED + spout.ended_by
     except CannotConfine as error:
-        print(f"parley sandbox: it cannot be confined, and so it was not run: {error}", file=sys.stderr)
+        complain("sandbox", f"it cannot be confined, and so it was not run: {error}")
         return NOT_CONFINED
     except CommandNotStarted as error:
-        print(f"parley sandbox: it cannot be started: {error}", file=sys.stderr)
+        complain("sandbox", f"{_not_started(settings.cwd, command[0])}: {error}")
         return NOT_STARTED
     finally:
         signal.set_wakeup_fd(-1)

@@ -84,7 +84,7 @@ class Asking:
             return
         if question.asked.kind == "limit" and not self._full:
             return  # it sees the turn end instead (docs/protocol.md#limits)
-        params = elicitation(question, call=self._calls[conversation.id], full=self._full)
+        params = elicitation(question, conversation.id, call=self._calls[conversation.id], full=self._full)
         answered = partial(self._settle, questions, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
         self._open[approval_id] = request_id, questions

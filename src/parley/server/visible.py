@@ -12,10 +12,16 @@ from typing import Final
 
 from parley.wire.text import quoted, unseen
 
-__all__ = ["harmless", "one_line", "quoted_command"]
+__all__ = ["harmless", "one_line", "quoted_command", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
 """Ample for a sentence or ten; a reason is no place for a document."""
+
+
+_IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
+
+QUOTED_LENGTH: Final = 500
+"""How much of the model's own words stands in a question; the rest is in its fields."""
 
 
 def quoted_command(argv: Sequence[str]) -> str:
@@ -37,6 +43,17 @@ def one_line(text: str) -> str:
     """A text of the model for a person, who must not take it for more than one line of it."""
     text = _cut(text)
     return text.translate(unseen(text))
+
+
+def quoted_words(text: str) -> str:
+    """Words of the model within a question: one line in quotation marks that it cannot close.
+
+    Blanks are joined into one, so that the words cannot wrap into what looks like a line of its own.
+    """
+    words = " ".join(filter(None, text[:REASON_LENGTH].split(" ")))
+    cut = "…" if len(words) > QUOTED_LENGTH or len(text) > REASON_LENGTH else ""
+    words = words[:QUOTED_LENGTH]
+    return f'"{words.translate({**unseen(words), **_IN_QUOTES})}{cut}"'
 
 
 def harmless(text: str) -> str | None:

@@ -8,12 +8,13 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
+from parley.agent.policy import RETRY
 from parley.conversation.questions import Question
 from parley.server.times import iso
-from parley.server.visible import one_line, quoted_command
+from parley.server.visible import one_line, quoted_command, quoted_words
 from parley.wire import tools
 from parley.wire.elicitation import FULL_SCHEMA, PLAIN_SCHEMA, ElicitationParams, QuestionFields
-from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
+from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, FileChange, LimitReached
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import encode
 from parley.wire.text import quoted
@@ -26,9 +27,13 @@ _FULL_FORM: Final = Raw(encode(FULL_SCHEMA))
 _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 
-def elicitation(question: Question, *, call: str, full: bool) -> ElicitationParams:
+LISTED_FILES: Final = 10
+"""How many files of a patch a message names; the fields of the question name all."""
+
+
+def elicitation(question: Question, conversation: ConversationId, *, call: str, full: bool) -> ElicitationParams:
     """What a client is sent; `call` is its own request by which it has to do with the conversation."""
-    fields = _fields(question, call=call, full=full)
+    fields = _fields(question, conversation, call=call, full=full)
     return ElicitationParams(
         message=_message(question, full=full),
         requested_schema=_FULL_FORM if full else _PLAIN_FORM,
@@ -58,9 +63,38 @@ def _message(question: Question, *, full: bool) -> str:
     shown = question.shown
     if isinstance(shown, LimitReached):
         return f"{one_line(shown.limit)} reached ({shown.used} of {shown.allowed}). Go on?"
-    outside = ", outside the sandbox" if full and question.asked.leaves_sandbox else ""
-    reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
-    return f"{reason}Allow Codex to {_what(shown)}{outside}?"
+    if not full:
+        reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
+        return f"{reason}Allow Codex to {_what(shown)}?"
+    outside = ", outside the sandbox" if question.asked.leaves_sandbox else ""
+    return f"{_why(shown.reason or '')}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
+
+
+def _why(reason: str) -> str:
+    """The line before a question: a reason of the server as it is, and any other as the model's words."""
+    if not reason:
+        return ""
+    return f"{reason}\n" if reason == RETRY else f"The model says: {quoted_words(reason)}\n"
+
+
+def _files(shown: _Action) -> str:
+    """The lines after a question about a patch: each file that it changes, by its resolved path."""
+    if not isinstance(shown, ApplyPatchApprovalRequest):
+        return ""
+    lines = [_change(path, change) for path, change in list(shown.changes.items())[:LISTED_FILES]]
+    if (more := len(shown.changes) - len(lines)) > 0:
+        lines.append(f"and {more} more")
+    return "".join(f"\n- {line}" for line in lines)
+
+
+def _change(path: str, change: FileChange) -> str:
+    if change == "delete":
+        return f"delete {quoted(path)}"
+    assert not isinstance(change, str)
+    if not change.update:
+        return f"add {quoted(path)}"
+    target = change.update.move_path
+    return f"update {quoted(path)}" if target is None else f"move {quoted(path)} to {quoted(target)}"
 
 
 def _what(shown: _Action) -> str:
@@ -76,9 +110,10 @@ def _is_given_reasons(shown: _Action, *, full: bool) -> bool:
     return full or isinstance(shown, ApplyPatchApprovalRequest)
 
 
-def _fields(question: Question, *, call: str, full: bool) -> QuestionFields:
+def _fields(question: Question, conversation: ConversationId, *, call: str, full: bool) -> QuestionFields:
     shown = question.shown
     approval_id = question.approval_id if full else UNSET
+    conversation_id = conversation if full else UNSET
     if isinstance(shown, LimitReached):
         return QuestionFields(
             codex_elicitation="limit",
@@ -86,6 +121,7 @@ def _fields(question: Question, *, call: str, full: bool) -> QuestionFields:
             codex_event_id=question.event_id,
             codex_call_id=question.asked.call_id,
             parley_approval_id=approval_id,
+            parley_conversation_id=conversation_id,
         )
     fields = partial(
         QuestionFields,
@@ -94,6 +130,7 @@ def _fields(question: Question, *, call: str, full: bool) -> QuestionFields:
         codex_call_id=shown.call_id,
         codex_reason=shown.reason if _is_given_reasons(shown, full=full) else UNSET,
         parley_approval_id=approval_id,
+        parley_conversation_id=conversation_id,
     )
     match shown:
         case ExecApprovalRequest(command=command, cwd=cwd):

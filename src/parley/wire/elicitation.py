@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.wire.events import Decision, FileChange
-from parley.wire.ids import ApprovalId, CallId, EventId
+from parley.wire.ids import ApprovalId, CallId, ConversationId, EventId
 from parley.wire.jsonrpc import Message, decode_lenient, error_of
 
 __all__ = [
@@ -58,6 +58,7 @@ class QuestionFields(Struct, frozen=True, kw_only=True):
     codex_grant_root: str | UnsetType = UNSET
     codex_changes: dict[str, FileChange] | UnsetType = UNSET
     parley_approval_id: ApprovalId | UnsetType = UNSET
+    parley_conversation_id: ConversationId | UnsetType = UNSET
 
 
 class ElicitationParams(QuestionFields, frozen=True, kw_only=True):

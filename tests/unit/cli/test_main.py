@@ -18,8 +18,8 @@ Captured = pytest.CaptureFixture[str]
         (["--version"], 0, f"parley {__version__}\n", ""),
         (["--help"], 0, USAGE, ""),
         ([], 2, "", USAGE),
-        (["serve"], 2, "", "parley: cannot use 'serve' here; try `parley --help`\n"),
-        (["--fast"], 2, "", "parley: cannot use '--fast' here; try `parley --help`\n"),
+        (["serve"], 2, "", "parley: unknown command 'serve'; `parley --help` lists the commands\n"),
+        (["--fast"], 2, "", "parley: unknown option '--fast'; `parley --help` lists the commands\n"),
     ],
 )
 def test_what_is_no_subcommand_is_answered_or_refused(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kit.json import as_json
 from kit.questions import approval_id, command_question, limit_question, patch_question
+from parley.agent.policy import RETRY
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked
 from parley.server.wording import elicitation, listed
 from parley.testing import check_message
 from parley.wire.elicitation import FULL_SCHEMA, ElicitationParams
+from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
 from parley.wire.ids import ConversationId, EventId
 from parley.wire.jsonrpc import encode, request
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -37,13 +41,16 @@ PATCH: dict[str, Any] = {
 }
 
 
+OURS: dict[str, Any] = {"parley_approval_id": approval_id(1), "parley_conversation_id": CONVERSATION}
+
+
 def question(shown: Shown, asked: QuestionAsked) -> Question:
     return Question(asked=asked, shown=shown, event_id=EventId("2"), at=1.5)
 
 
 def asked_of(version: str, shown: Shown, asked: QuestionAsked) -> Any:
     """What a client of this version is sent, which must be a request as MCP has it."""
-    params = elicitation(question(shown, asked), call="9", full=version == FULL_VERSION)
+    params = elicitation(question(shown, asked), CONVERSATION, call="9", full=version == FULL_VERSION)
     check_message(request(0, ElicitationParams.METHOD, encode(params)), version=version)
     return as_json(params)
 
@@ -79,11 +86,12 @@ def test_an_older_client_is_told_why_a_patch_is_wanted() -> None:
 
 
 def test_a_newer_client_is_told_why_and_where_and_can_fill_in_a_form() -> None:
-    fields = {**EXEC, "codex_reason": "needs to write", "parley_approval_id": approval_id(1)}
+    fields = {**EXEC, "codex_reason": "needs to write", **OURS}
     shown, asked = command_question(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
 
     assert asked_of(FULL_VERSION, shown, asked) == {
-        "message": "needs to write\nAllow Codex to run `touch 'a b'` in `/project`, outside the sandbox?",
+        "message": 'The model says: "needs to write"\n'
+        "Allow Codex to run `touch 'a b'` in `/project`, outside the sandbox?",
         "requestedSchema": FULL_SCHEMA,
         **fields,
         "_meta": fields,
@@ -91,12 +99,13 @@ def test_a_newer_client_is_told_why_and_where_and_can_fill_in_a_form() -> None:
 
 
 def test_a_newer_client_is_asked_for_a_patch_with_all_that_is_known() -> None:
-    more = {"codex_reason": "why not", "codex_grant_root": "/project", "parley_approval_id": approval_id(1)}
+    more = {"codex_reason": "why not", "codex_grant_root": "/project", **OURS}
     fields = {**PATCH, **more}
     shown, asked = patch_question(1, reason="why not", grant_root="/project", leaves_sandbox=True)
 
     assert asked_of(FULL_VERSION, shown, asked) == {
-        "message": "why not\nAllow Codex to apply proposed code changes, outside the sandbox?",
+        "message": 'The model says: "why not"\n'
+        "Allow Codex to apply proposed code changes, outside the sandbox?\n- add /project/new.txt",
         "requestedSchema": FULL_SCHEMA,
         **fields,
         "_meta": fields,
@@ -109,7 +118,7 @@ def test_a_newer_client_is_asked_whether_to_go_on_beyond_a_limit() -> None:
         "codex_mcp_tool_call_id": "9",
         "codex_event_id": "2",
         "codex_call_id": "",
-        "parley_approval_id": approval_id(1),
+        **OURS,
     }
 
     assert asked_of(FULL_VERSION, *limit_question(1, "turn_tokens", used=1234, allowed=1000)) == {
@@ -125,7 +134,7 @@ def test_without_a_reason_and_with_the_sandbox_nothing_is_said_of_them() -> None
     patch_message = asked_of(FULL_VERSION, *patch_question(1))["message"]
 
     assert exec_message == "Allow Codex to run `touch 'a b'` in `/project`?"
-    assert patch_message == "Allow Codex to apply proposed code changes?"
+    assert patch_message == "Allow Codex to apply proposed code changes?\n- add /project/new.txt"
 
 
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
@@ -153,7 +162,7 @@ def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> No
         "conversation_id": CONVERSATION,
         "call_id": "call1",
         "kind": "exec",
-        "message": "so\nAllow Codex to run `touch 'a b'` in `/project`, outside the sandbox?",
+        "message": "The model says: \"so\"\nAllow Codex to run `touch 'a b'` in `/project`, outside the sandbox?",
         "asked_at": "1970-01-01T00:00:01.500Z",
         "command": ["touch", "a b"],
         "cwd": "/project",
@@ -163,7 +172,7 @@ def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> No
         "conversation_id": CONVERSATION,
         "call_id": "call2",
         "kind": "patch",
-        "message": "Allow Codex to apply proposed code changes?",
+        "message": "Allow Codex to apply proposed code changes?\n- add /project/new.txt",
         "asked_at": "1970-01-01T00:00:01.500Z",
         "changes": {"/project/new.txt": {"add": {"content": "hello\n"}}},
     }
@@ -173,3 +182,77 @@ def test_the_name_of_a_limit_cannot_pass_for_more_than_that() -> None:
     shown, asked = limit_question(1, "turn_calls\nAllow Codex to run `ls`?\n")
 
     assert "\n" not in listed(question(shown, asked), CONVERSATION).message
+
+
+def changed(changes: Mapping[str, FileChange]) -> list[str]:
+    """The lines of the message about a patch with these changes, of files below /project."""
+    named = {f"/project/{name}": change for name, change in changes.items()}
+    shown, asked = patch_question(1)
+    return listed(question(structs.replace(shown, changes=named), asked), CONVERSATION).message.split("\n")
+
+
+def test_a_patch_names_what_becomes_of_each_file() -> None:
+    diff = UpdatedFile(unified_diff="", move_path=None)
+    moved = UpdatedFile(unified_diff="", move_path="/project/there")
+
+    assert changed(
+        {
+            "a": OtherChange(add=AddedFile(content="")),
+            "b": OtherChange(update=diff),
+            "c": OtherChange(update=moved),
+            "d": "delete",
+        }
+    ) == [
+        "Allow Codex to apply proposed code changes?",
+        "- add /project/a",
+        "- update /project/b",
+        "- move /project/c to /project/there",
+        "- delete /project/d",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "last"), [(10, "- delete /project/f9"), (11, "- and 1 more"), (500, "- and 490 more")]
+)
+def test_of_many_files_ten_are_named_and_the_others_counted(files: int, last: str) -> None:
+    _, *lines = changed({f"f{number}": "delete" for number in range(files)})
+
+    assert lines[:10] == [f"- delete /project/f{number}" for number in range(10)]
+    assert (lines[-1], len(lines)) == (last, min(files, 11))
+
+
+def test_the_name_of_a_file_cannot_pass_for_a_line_of_the_question() -> None:
+    name = "x\nAllow Codex to run `ls`?\u202e"
+
+    assert changed({name: "delete"})[1:] == ["- delete $'/project/x\\nAllow Codex to run \\x60ls\\x60?\\u202e'"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown_as"),
+    [
+        ("needs it", '"needs it"'),
+        ('so"\nAllow Codex to run `ls`?', r'"so\"\nAllow Codex to run `ls`?"'),
+        ("wait" + " " * 400 + "Allow Codex to run `ls`?", '"wait Allow Codex to run `ls`?"'),
+        ("\u202egnp\x1b[2J", r'"\u202egnp\x1b[2J"'),
+        ("y" * 600, f'"{"y" * 500}…"'),
+        ("C:\\\\new", r'"C:\\\\new"'),
+    ],
+    ids=["plain", "a prompt of its own", "blanks that wrap", "unseen", "long", "a backslash"],
+)
+@pytest.mark.parametrize("ask", [command_question, patch_question])
+def test_what_the_model_says_is_quoted_as_its_words_on_a_line_of_its_own(
+    ask: Callable[..., tuple[Shown, QuestionAsked]], said: str, shown_as: str
+) -> None:
+    arguments = ("ls",) if ask is command_question else ()
+    first, second, *_ = listed(question(*ask(1, *arguments, reason=said)), CONVERSATION).message.split("\n")
+
+    assert first == f"The model says: {shown_as}"
+    assert second.startswith("Allow Codex to ")
+
+
+def test_a_reason_of_the_server_is_not_said_to_be_the_model_s() -> None:
+    shown, asked = command_question(1, "ls", reason=RETRY, leaves_sandbox=True)
+
+    assert listed(question(shown, asked), CONVERSATION).message == (
+        "command failed; retry without sandbox?\nAllow Codex to run `ls` in `/project`, outside the sandbox?"
+    )
