@@ -12,7 +12,7 @@ import parley
 
 ROOT = Path(parley.__file__).parent
 
-FOR_EVERYBODY = frozenset({"errors", "guarded_files", "version"})
+FOR_EVERYBODY = frozenset({"errors", "guarded_files", "spelling", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "version": frozenset(),
     "errors": frozenset(),
     "guarded_files": frozenset(),
+    "spelling": frozenset(),
     "config": frozenset(),
     "wire": frozenset(),
     "conversation": frozenset({"wire"}),

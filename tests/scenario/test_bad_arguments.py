@@ -328,7 +328,7 @@ async def test_null_and_unknown_arguments_of_codex_change_nothing(scripted_model
     async with RawParley(scripted_model) as raw:
         optional = ["model", "profile", "cwd", "base-instructions", "approval-policy", "sandbox", "config"]
         nulls: dict[str, None] = dict.fromkeys([*optional, "include-plan-tool"])
-        arguments: dict[str, Any] = {"prompt": "go", **nulls, "approval_policy": 5, "no such": []}
+        arguments: dict[str, Any] = {"prompt": "go", **nulls, "temperature": 5, "no such": []}
         raw.send({"id": 1, "method": "tools/call", "params": {"name": "codex", "arguments": arguments}})
 
         answer = await raw.expect(lambda message: message.get("id") == 1)

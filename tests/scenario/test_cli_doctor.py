@@ -84,6 +84,20 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
     ]
 
 
+@pytest.mark.promises("config.unknown")
+async def test_unknown_settings_are_listed_with_the_nearest_known_one(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('sandbox_mod = "read-only"\n[store]\nkeepdays = 3\n[tui]\n')
+    found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path))
+
+    assert found.text("settings") == [f"{file}: fine"]
+    assert found.text("unknown") == [
+        f"{file}, line 1: `sandbox_mod`: unknown setting, ignored; did you mean `sandbox_mode`?",
+        f"{file}, line 3: `store.keepdays`: unknown setting, ignored; did you mean `store.keep_days`?",
+        f"{file}, line 4: `tui`: unknown setting, ignored",
+    ]
+
+
 @pytest.mark.promises("sandbox.doctor")
 async def test_it_says_what_limits_all_commands_together_or_why_nothing_does(tmp_path: Path) -> None:
     found = await doctor(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -29,6 +30,11 @@ from parley.tools.patch.threads import all_written
 from parley.transports.stdio import Stdio
 
 __all__ = ["SystemClock", "serve_stdio"]
+
+log = logging.getLogger(__name__)
+
+_MOST_REPORTED: Final = 20
+"""Unknown keys of config.toml that are logged: the file may be that of another program."""
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
 """Two Ctrl-C within this time mean the server, not the turn."""
@@ -74,7 +80,12 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         environ=os.environ,
         give_back_memory=give_back_memory,
     )
-    host = Host(conversations=conversations, loader=loader, on_initialized=http.warm_up)
+
+    def on_initialized() -> None:
+        http.warm_up()
+        _report_unknown_keys(loader)
+
+    host = Host(conversations=conversations, loader=loader, on_initialized=on_initialized)
     transport = Stdio()
     _take_signals(transport, conversations)
     look_only_at_what_is_new()
@@ -94,6 +105,18 @@ def _server_dir() -> str:
         return os.getcwd()
     except OSError as error:
         raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
+
+
+def _report_unknown_keys(loader: Loader) -> None:
+    """Log the keys of config.toml that no setting has: one that is misspelt has no effect."""
+    try:
+        unknown = loader.unknown_keys()
+    except ConfigError:
+        return  # the call that needs the settings fails, and says why
+    for sentence in unknown[:_MOST_REPORTED]:
+        log.warning("%s", sentence)
+    if len(unknown) > _MOST_REPORTED:
+        log.warning("%d more unknown settings; `parley doctor` lists them", len(unknown) - _MOST_REPORTED)
 
 
 def _home(loader: Loader) -> str | None:

@@ -140,10 +140,13 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     file = os.path.join(home, "config.toml")
     try:
         settings = loader.choose(Wanted()).settings
+        unknown = loader.unknown_keys()
     except ConfigError as error:
         _line("settings", f"cannot be used: {error}")
         return fault is None, None
     _line("settings", f"{file}: {'fine' if os.path.exists(file) else 'not there, and not needed'}")
+    for sentence in unknown:
+        _line("unknown", sentence)
     return fault is None, settings
 
 

@@ -36,6 +36,7 @@ from parley.config.types import (
     Wanted,
     WorkspaceWrite,
 )
+from parley.config.unknown import UnknownKey, refuse_misspelt, unknown_keys
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
 from parley.guarded_files import read_named
 
@@ -63,7 +64,7 @@ class Loader:
         """
         self._environ = dict(environ)
         self._server_dir = server_dir
-        self._overrides = _checked("-c", map(_parse_override, overrides))
+        self._overrides = _checked("-c", refuse_misspelt(map(_parse_override, overrides)))
         self._file = _Source("config.toml", {})
         self._made: dict[tuple[Wanted, bytes], Chosen] = {}
 
@@ -93,7 +94,7 @@ class Loader:
             ProfileNotFound: no such profile.
             ProviderNotFound: no such provider.
         """
-        argument = _checked("config argument", _parse_argument(wanted.config or {}))
+        argument = _checked("config argument", refuse_misspelt(_parse_argument(wanted.config or {})))
         if before is None:
             return self._begin(wanted, argument)
         values = _merge(before.values, into={})
@@ -111,6 +112,15 @@ class Loader:
         self._look_at_file()
         values = _merge(self._file.values, into={})
         return StoreSettings(**_merge(self._overrides.values, into=values).get("store", {}))
+
+    def unknown_keys(self) -> list[str]:
+        """Return a sentence about each key of config.toml that no setting has, with the most similar setting.
+
+        Raises:
+            BadSetting: the file cannot be read, or something in it does not fit.
+        """
+        self._look_at_file()
+        return [_unknown_sentence(self._file, key) for key in self._file.unknown]
 
     def _look_at_file(self) -> None:
         path = os.path.join(self.home, "config.toml")
@@ -271,6 +281,8 @@ class _Source(Struct, frozen=True):
     values: dict[str, Any]
     text: str = ""
     """The file as it was read, to find lines in."""
+    unknown: tuple[UnknownKey, ...] = ()
+    """Of a file: the keys that no setting has."""
 
     def mentions(self, path: KeyPath) -> bool:
         value: Any = self.values
@@ -298,7 +310,7 @@ def refuse_misfits(wanted: Wanted) -> None:
     Raises:
         BadSetting: something in it does not fit.
     """
-    _checked("config argument", _parse_argument(wanted.config or {}))
+    _checked("config argument", refuse_misspelt(_parse_argument(wanted.config or {})))
     _check_named_arguments(wanted)
 
 
@@ -335,6 +347,11 @@ def _blame(sources: Sequence[_Source], path: KeyPath, detail: str) -> BadSetting
 
 def _bad_setting(detail: str, at: KeyPath, source: str | None = None, text: str = "") -> BadSetting:
     return BadSetting(detail, source=source, line=line_of(at, text), key=written_key(at))
+
+
+def _unknown_sentence(source: _Source, key: UnknownKey) -> str:
+    hint = "" if key.nearest is None else f"; did you mean `{written_key(key.nearest)}`?"
+    return str(_bad_setting(f"unknown setting, ignored{hint}", key.path, source.name, source.text))
 
 
 # --- the command line and the `config` argument ------------------------------------------
@@ -395,7 +412,7 @@ def _parse_config(path: str, text: str) -> _Source:
         raise BadSetting("not valid TOML: nested too deeply", source=path) from None
     except ValueError as error:
         raise _bad_toml(str(error), path, text) from None
-    return _checked(path, [table], text)
+    return replace(_checked(path, [table], text), unknown=tuple(unknown_keys(table)))
 
 
 def _bad_toml(reason: str, path: str, text: str) -> BadSetting:

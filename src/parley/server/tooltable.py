@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct
 from parley.errors import BadArguments
 from parley.server.faults import FAILED_VALUES, NO_ARGUMENTS, Faults
 from parley.server.toolcall import ToolCall
-from parley.wire.arguments import fit
+from parley.wire.arguments import fit_call
 from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition
 from parley.wire.schema import schema_of
 
@@ -57,7 +57,7 @@ class Tool(Generic[Arguments]):
             if self.faults is Faults.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
             arguments = Raw(b"{}")
-        return await self._run(call, fit(self.args_for(full=call.session.full), arguments))
+        return await self._run(call, fit_call(self.args_for(full=call.session.full), arguments))
 
 
 class ToolTable:

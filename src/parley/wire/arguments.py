@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from parley.errors import BadArguments
+from parley.wire.argument_names import respelled
 from parley.wire.jsonrpc import decode_lenient
 from parley.wire.schema import schema_of
 
-__all__ = ["fit"]
+__all__ = ["fit", "fit_call"]
 
 Fitted = TypeVar("Fitted", bound=Struct)
 
@@ -36,17 +37,36 @@ _EXPECTED: Final = {
 
 
 def fit(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
-    """`arguments` as a value of `kind`; unknown ones are ignored.
+    """Return `arguments` as a value of `kind`; unknown ones are ignored.
 
     Raises:
         BadArguments: they do not fit; says what and where.
     """
+    return _converted(kind, _decoded(arguments))
+
+
+def fit_call(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
+    """Return the arguments of a client's call as a value of `kind`, with their names in any accepted spelling.
+
+    Unknown ones are ignored, but refused where they seem to be misspelt or meant to restrict the agent.
+
+    Raises:
+        BadArguments: they do not fit, or a name is refused; says what and where.
+    """
+    return _converted(kind, respelled(kind, _decoded(arguments)))
+
+
+def _decoded(arguments: Raw | bytes) -> dict[str, Any]:
     try:
         value = decode_lenient(_any_decoder, bytes(arguments))
     except msgspec.DecodeError as error:
         raise BadArguments(f"arguments cannot be read: {error}", field="arguments") from None
     if not isinstance(value, dict):
         raise BadArguments(f"invalid type: {_described(value)}, expected a map (arguments)", field="arguments")
+    return value
+
+
+def _converted(kind: type[Fitted], value: dict[str, Any]) -> Fitted:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -1,0 +1,89 @@
+"""Keys that no setting has: where they are, what they were meant to be, and which of them a call may not have.
+
+A key of config.toml that is not known may belong to another program or version: it is reported. A key of a call or
+of the command line that is nearly a setting which restricts the agent is refused: ignoring it would leave the agent
+unrestricted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from parley.config.locate import KeyPath, written_key
+from parley.config.schema import SETTINGS, Check, Named, Table, Wrong
+from parley.spelling import is_about_safety, near_miss, nearest
+
+__all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
+
+_ONLY_SAFETY: Final = frozenset({"sandbox", "sandbox_workspace_write", "approvals"})
+"""Tables that only restrict the agent: every unknown key in them is refused."""
+
+_ALSO_SAFETY: Final = frozenset({"limits", "shell_environment_policy"})
+"""Tables in which a near miss is refused."""
+
+_MOST_UNKNOWN: Final = 100
+"""How many unknown keys a call may have: each is compared with the known ones while all clients wait."""
+
+
+class UnknownKey(NamedTuple):
+    """A key that no setting has."""
+
+    path: KeyPath
+    nearest: KeyPath | None
+    """The most similar one in the same table."""
+
+
+def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[UnknownKey]:
+    """Yield the keys of a checked table, and of the tables in it, that no setting has."""
+    for path, known, _ in _unknown(table, check, at):
+        similar = nearest(path[-1], known)
+        yield UnknownKey(path, None if similar is None else (*path[:-1], similar))
+
+
+def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Pass on the tables of a call, but refuse keys that seem to be misspelt or meant to restrict the agent.
+
+    Raises:
+        Wrong: there is such a key.
+    """
+    unknown = 0
+    for table in tables:
+        for path, known, value in _unknown(table, SETTINGS, ()):
+            if value is None:  # null says the same as leaving it out
+                continue
+            unknown += 1
+            if unknown > _MOST_UNKNOWN:
+                raise Wrong(path, f"more than {_MOST_UNKNOWN} unknown settings")
+            _refuse_if_misspelt(path, known)
+        yield table
+
+
+def _refuse_if_misspelt(path: KeyPath, known: tuple[str, ...]) -> None:
+    *above, name = path
+    table = above[0] if above else "profiles"  # what may stand in a profile may stand outside of all tables
+    if table not in ("profiles", *_ONLY_SAFETY, *_ALSO_SAFETY):
+        return
+    if (meant := near_miss(name, known)) is not None:
+        raise Wrong(path, f"unknown setting, did you mean `{written_key((*above, meant))}`?")
+    if table in _ONLY_SAFETY or (table == "profiles" and is_about_safety(name)):
+        among = [key for key in known if table in _ONLY_SAFETY or is_about_safety(key)]
+        raise Wrong(path, f"unknown setting, expected one of {', '.join(f'`{key}`' for key in among)}")
+
+
+def _unknown(table: Any, check: Check, at: KeyPath) -> Iterator[tuple[KeyPath, tuple[str, ...], Any]]:
+    """Yield the path of each unknown key, the known ones beside it, and its value."""
+    if not isinstance(table, dict):
+        return
+    match check:
+        case Table(fields=fields):
+            for key, value in table.items():
+                if key in fields:
+                    yield from _unknown(value, fields[key], (*at, key))
+                else:
+                    yield (*at, key), tuple(fields), value
+        case Named(entry=entry):
+            for name, value in table.items():
+                yield from _unknown(value, entry, (*at, name))
+        case _:
+            return

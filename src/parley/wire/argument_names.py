@@ -1,0 +1,75 @@
+"""The names of a tool's arguments: every spelling that is accepted, and what is refused instead of ignored.
+
+An argument that restricts the agent and is silently ignored leaves the agent unrestricted. So names are accepted
+in kebab, snake and camel case, and a name that is nearly one of them is refused (docs/protocol.md,
+tools.spelling). The other spellings are not in the schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from parley.errors import BadArguments
+from parley.spelling import forms_of, is_about_safety, near_miss, shown_name
+
+__all__ = ["respelled"]
+
+_ALSO: Final[Mapping[str, tuple[str, ...]]] = {"sandbox": ("sandbox_mode",)}
+"""Other names of an argument, by the name that it has in the schema."""
+
+_MOST_UNKNOWN: Final = 100
+"""How many unknown arguments a call may have: each is compared with the known ones while all clients wait."""
+
+
+def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the struct knows, by their names in its schema.
+
+    Raises:
+        BadArguments: two spellings of one argument have different values, or an unknown name is refused.
+    """
+    spellings = _spellings(kind)
+    arguments: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    unknown = 0
+    for name, value in given.items():
+        known = spellings.get(name)
+        if known is None:
+            if value is not None:  # null says the same as leaving it out
+                unknown += 1
+                if unknown > _MOST_UNKNOWN:
+                    raise BadArguments(f"more than {_MOST_UNKNOWN} unknown arguments", field="arguments")
+                _refuse_if_misspelt(name, kind)
+            continue
+        if known in arguments and value is not None and arguments[known] is not None:
+            if msgspec.json.encode(value) != msgspec.json.encode(arguments[known]):
+                detail = (
+                    f"{shown_name(written[known])} and {shown_name(name)} are one argument with different values"
+                )
+                raise BadArguments(detail, field=known)
+        elif known not in arguments or value is not None:
+            arguments[known], written[known] = value, name
+    return arguments
+
+
+@cache
+def _spellings(kind: type[Struct]) -> dict[str, str]:
+    """Return every accepted name, with the one that stands in the schema."""
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    spellings = {form: name for name in names for form in (name, *forms_of(name))}
+    others = {form: name for name in names for also in _ALSO.get(name, ()) for form in forms_of(also)}
+    return {**spellings, **{form: name for form, name in others.items() if form not in spellings}}
+
+
+def _refuse_if_misspelt(name: str, kind: type[Struct]) -> None:
+    spellings = _spellings(kind)
+    if (meant := near_miss(name, spellings)) is not None:
+        raise BadArguments(f"unknown argument {shown_name(name)}, did you mean `{spellings[meant]}`?", field=name)
+    if is_about_safety(name):
+        restricting = [f"`{each}`" for each in dict.fromkeys(spellings.values()) if is_about_safety(each)]
+        hint = f"use {' and '.join(restricting)}" if restricting else "this tool has no such argument"
+        raise BadArguments(f"unknown argument {shown_name(name)}: {hint}", field=name)
