@@ -72,6 +72,7 @@ __all__ = [
     "ClientError",
     "CommandNotStarted",
     "ConfigError",
+    "ConnectionLost",
     "Disconnected",
     "Fenced",
     "HighDemand",
@@ -93,6 +94,8 @@ __all__ = [
     "QuestionIsSettled",
     "Refusal",
     "Relayed",
+    "ReplyCutOff",
+    "ReplyTooLarge",
     "RequestFailed",
     "RetryLimitExceeded",
     "ShuttingDown",
@@ -423,7 +426,17 @@ class UsageLimitReached(ModelError):
 
 
 class CannotConnect(ModelError):
-    """Nobody answered at the provider's address."""
+    """No connection to the provider's address could be made."""
+
+    def __init__(self, url: str, detail: str, *, max_retries: int = 0) -> None:
+        super().__init__(f"error sending request for url ({url}): {detail}")
+        self.url, self.detail = url, detail
+        self.max_retries = max_retries
+        """How often the turn may try to connect again, within `agent/patience.py`'s time limit."""
+
+
+class ConnectionLost(ModelError):
+    """The connection was lost before the provider answered the request, or the answer was not HTTP."""
 
     def __init__(self, url: str, detail: str) -> None:
         super().__init__(f"error sending request for url ({url}): {detail}")
@@ -436,6 +449,33 @@ class StreamDisconnected(ModelError):
     def __init__(self, detail: str) -> None:
         super().__init__(f"stream disconnected before completion: {detail}")
         self.detail = detail
+
+
+class ReplyTooLarge(ModelError):
+    """The model's reply exceeds one of the provider's limits for replies."""
+
+    worth_repeating = False
+
+    def __init__(self, what: str, limit: int, *, setting: str, provider: str = "NAME") -> None:
+        super().__init__(
+            f"the model's reply exceeded the limit of {limit} {what} "
+            f"(setting `model_providers.{provider}.{setting}`)"
+        )
+        self.what, self.limit, self.setting = what, limit, setting
+
+    def of_provider(self, provider: str) -> ReplyTooLarge:
+        """The same error with the provider's id in the name of the setting."""
+        return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
+
+
+class ReplyCutOff(ModelError):
+    """The provider cut off one reply after another in the middle of a call."""
+
+    worth_repeating = False
+
+    def __init__(self, reason: str, times: int) -> None:
+        super().__init__(f"the model's reply was cut off in the middle of a call, {times} times in a row: {reason}")
+        self.reason, self.times = reason, times
 
 
 class MissingVariable(ModelError):

@@ -243,6 +243,8 @@ class CallSent(NamedTuple):
     name: str
     arguments: str
     item_id: str | None = "fc_1"
+    same_response: bool = False
+    """Whether it is of the same response as the call before it."""
 
 
 class Output(NamedTuple):
@@ -255,20 +257,31 @@ AskedFor = User | Assistant | CallSent | Output
 
 def history(api: Api, *items: AskedFor) -> list[Any]:
     """What was said and done, in the form of one API."""
-    return [_for_chat(item) if api == "chat" else _for_responses(item) for item in items]
+    return _for_chat(*items) if api == "chat" else [_for_responses(item) for item in items]
 
 
-def _for_chat(item: AskedFor) -> dict[str, Any]:
-    match item:
-        case User(text=text):
-            return {"role": "user", "content": text}
-        case Assistant(text=text):
-            return {"role": "assistant", "content": text}
-        case CallSent(call_id=call_id, name=name, arguments=arguments):
-            call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-            return {"role": "assistant", "content": None, "tool_calls": [call]}
-        case Output(call_id=call_id, text=text):
-            return {"role": "tool", "tool_call_id": call_id, "content": text}
+def _for_chat(*items: AskedFor) -> list[Any]:
+    """Messages: a response is one, with its text and all its calls; the outputs follow it."""
+    messages: list[dict[str, Any]] = []
+    spoken: dict[str, Any] | None = None
+    before: AskedFor | None = None
+    for item in items:
+        match item:
+            case User(text=text):
+                messages.append({"role": "user", "content": text})
+            case Assistant(text=text):
+                spoken = {"role": "assistant", "content": text}
+                messages.append(spoken)
+            case CallSent(call_id=call_id, name=name, arguments=arguments):
+                if spoken is None or not (item.same_response or isinstance(before, Assistant)):
+                    spoken = {"role": "assistant", "content": None}
+                    messages.append(spoken)
+                call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                spoken.setdefault("tool_calls", []).append(call)
+            case Output(call_id=call_id, text=text):
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        before = item
+    return messages
 
 
 def _for_responses(item: AskedFor) -> dict[str, Any]:

@@ -150,6 +150,7 @@ def _sse(*data: str) -> bytes:
     return b"".join(b"data: %b\n\n" % one.encode() for one in data)
 
 
+_CUT_OFF: Final = "The model's reply was cut off"
 _BROKE_OFF: Final = "stream disconnected before completion: the answer broke off"
 _RETRY_1: Final = background_event(f"stream error: {_BROKE_OFF}; retrying 1/2 in <delay>…")
 _RETRY_2: Final = background_event(f"stream error: {_BROKE_OFF}; retrying 2/2 in <delay>…")
@@ -240,7 +241,7 @@ TRACES: Final[dict[str, Trace]] = {
                 GO,
                 CallSent("c1", "look", '{"at": "one"}', "fc_1"),
                 Output("c1", "unsupported call: look"),
-                CallSent("c2", "look", '{"at": "two"}', "fc_2"),
+                CallSent("c2", "look", '{"at": "two"}', "fc_2", same_response=True),
                 Output("c2", "unsupported call: look"),
             ),
         ),
@@ -300,13 +301,40 @@ TRACES: Final[dict[str, Trace]] = {
             )
         ),
         turns=(
-            Turn("go", said("cut short"), "cut short"),
-            Turn("go", (), ""),
+            Turn("go", (*said("cut short"), background_event(f"{_CUT_OFF}: length")), "cut short"),
+            Turn("go", (background_event(f"{_CUT_OFF}: content_filter"),), ""),
             Turn("go", said("text"), "text"),
         ),
         requests=((GO,), (GO,), (GO,)),
         apis=("chat",),
         sessions=(0, 1, 2),
+    ),
+    "response_incomplete": Trace(
+        replies=(
+            Cut(
+                steps=(
+                    "cut short",
+                    Data(
+                        '{"type": "response.incomplete", "response": {"id": "r", '
+                        '"incomplete_details": {"reason": "max_output_tokens"}}}'
+                    ),
+                ),
+                how="end",
+            ),
+        ),
+        turns=(
+            Turn(
+                "go",
+                (
+                    *_pieces("cut short"),
+                    agent_message("cut short"),
+                    background_event(f"{_CUT_OFF}: max_output_tokens"),
+                ),
+                "cut short",
+            ),
+        ),
+        requests=((GO,),),
+        apis=("responses",),
     ),
     "empty_reply": Trace(replies=(Says(()),), turns=(Turn("go", (SPENT,), ""),), requests=((GO,),)),
     "empty_prompt": Trace(
@@ -341,11 +369,6 @@ TRACES: Final[dict[str, Trace]] = {
     "response_failed": _broken(
         Says((Data('{"type": "response.failed", "response": {"id": "r", "error": {"message": "model broke"}}}'),)),
         "model broke",
-        apis=("responses",),
-    ),
-    "response_incomplete": _broken(
-        Cut(steps=(Data('{"type": "response.incomplete", "response": {"id": "r"}}'),), how="end"),
-        "stream closed before response.completed",
         apis=("responses",),
     ),
     "stream_retries": Trace(

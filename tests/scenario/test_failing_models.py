@@ -21,8 +21,9 @@ from kit.calls import (
     request_headers,
     shown,
     speaking,
+    without_delays,
 )
-from kit.events import error, task_complete, task_started
+from kit.events import background_event, error, task_complete, task_started
 from kit.traces import REPEATING, RETRYING, said, traces_for
 from parley.testing import HOLD, Data, ScriptedModel
 from parley.testing.home import ServerOptions
@@ -108,6 +109,38 @@ async def test_nobody_at_the_address_is_told_with_the_address(scripted_model: Sc
         *pairs(1, "1", *_failed_turn(message)),
         failed(1, message),
     ]
+
+
+@pytest.mark.promises("failures.connect")
+@pytest.mark.parametrize("api", APIS)
+async def test_each_try_to_connect_again_is_announced_and_the_turn_goes_on_where_one_succeeds(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    path = "chat/completions" if api == "chat" else "responses"
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        base_url = f"http://127.0.0.1:{port}/v1"
+        async with speaking(scripted_model, api=api, request_max_retries=3, stream_max_retries=5) as wire:
+            wire.codex(1, "go", config={f"model_providers.{api}.base_url": base_url})
+            in_vain = await wire.answer(1)
+            wire.codex(2, "go", config={f"model_providers.{api}.base_url": base_url})
+            first = await wire.until(is_event("background_event"))
+            taken.close()
+            async with ScriptedModel(port=port):
+                rest = await wire.answer(2)
+
+    message = f"error sending request for url ({base_url}/{path}): Connection refused"
+    retries = [
+        background_event(f"stream error: {message}; retrying {number}/3 in <delay>…") for number in (1, 2, 3)
+    ]
+    assert without_delays(in_vain) == [
+        *configured(1, wire.sessions[0]),
+        *pairs(1, "1", *_failed_turn(message, *retries)),
+        failed(1, message),
+    ]
+    assert first
+    assert rest[-1] == answered(2, "Done")
 
 
 @pytest.mark.promises("failures.messages", "failures.at-once")

@@ -63,7 +63,10 @@ async def test_joined_input_stands_behind_the_outputs_of_the_response_it_waited_
     outputs = [
         item
         for call_id, item_id in (("c1", "fc_2"), ("c2", "fc_3"))
-        for item in (CallSent(call_id, "look", "{}", item_id), Output(call_id, "unsupported call: look"))
+        for item in (
+            CallSent(call_id, "look", "{}", item_id, same_response=True),
+            Output(call_id, "unsupported call: look"),
+        )
     ]
     first = (User("first"),)
     if api == "chat":

@@ -154,9 +154,9 @@ async def test_reasoning_over_chat_is_raw_and_shown_only_if_wanted(
         *pairs(1, "1", task_started(), *events),
         answered(1, "Answer"),
     ]
-    assert scripted_model.requests[1].body == body(
-        "chat", User("go"), Assistant("Answer"), User("again"), cwd=wire.work, session=wire.sessions[0]
-    )
+    again = body("chat", User("go"), Assistant("Answer"), User("again"), cwd=wire.work, session=wire.sessions[0])
+    again["messages"][3]["reasoning"] = "think hard now"
+    assert scripted_model.requests[1].body == again
 
 
 # --- tokens ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from parley.agent.prompt import request_for
 from parley.agent.tokens import context_window, estimate
 from parley.config.types import Limits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.records import CallItem, HistoryCompacted, MessageItem, OpaqueItem
+from parley.conversation.records import CallItem, HistoryCompacted, MessageFields, MessageItem, OpaqueItem
 from parley.errors import UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, TextDelta, ToolSpec
@@ -202,7 +202,7 @@ def _written_out(items: Sequence[HistoryItem], longest: int) -> Iterator[str]:
                 yield f"AGENT CALLED {name}: {_cut(arguments, longest)}"
             case OutputItem(output=output):
                 yield f"RESULT: {_cut(output, longest)}"
-            case OpaqueItem():
+            case OpaqueItem() | MessageFields():
                 pass
             case _:
                 assert_never(item)

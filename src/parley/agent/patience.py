@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from random import random
 from typing import Final
 
-from parley.errors import ModelError
+from parley.errors import CannotConnect, ModelError
 from parley.ports.clock import Clock
 from parley.ports.model import Model, backoff_seconds
 from parley.ports.transcript import Transcript
@@ -37,26 +37,57 @@ def is_overflow(error: ModelError) -> bool:
     return any(words in told for words in SAID_OF_TOO_MUCH)
 
 
+CONNECT_SECONDS: Final = 5.0
+"""How long a turn tries to reach a provider to which no connection can be made: a server that restarts is back by
+then, and a person with a wrong address should not wait longer."""
+
+
 async def ask_patiently(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
-    """Try until it succeeds; each repetition is announced.
+    """Try until it succeeds; each retry is announced by an event.
+
+    A failure to connect has retries of its own, and all of them together take at most `CONNECT_SECONDS`.
 
     Raises:
         ModelError: of the last attempt.
     """
-    repetitions = 0
+    retries = connects = 0
+    connecting = _Stopwatch(clock)
     while True:
         try:
             return await attempt()
-        except ModelError as error:
-            if not error.worth_repeating or is_overflow(error) or repetitions >= model.max_retries:
+        except CannotConnect as error:
+            connects += 1
+            delay = backoff_seconds(connects, random())
+            if connects > error.max_retries or connecting.seconds() + delay > CONNECT_SECONDS:
                 raise
-            repetitions += 1
-            delay = backoff_seconds(repetitions, random())
-            note = f"stream error: {error}; retrying {repetitions}/{model.max_retries} in {_spoken(delay)}…"
-            await transcript.append(BackgroundEvent(message=sayable(note)))
-            await clock.sleep(delay)
+            await _announce(error, connects, error.max_retries, delay, transcript)
+            connecting.waited += delay
+        except ModelError as error:
+            if not error.worth_repeating or is_overflow(error) or retries >= model.max_retries:
+                raise
+            retries += 1
+            connects, connecting = 0, _Stopwatch(clock)
+            delay = backoff_seconds(retries, random())
+            await _announce(error, retries, model.max_retries, delay, transcript)
+        await clock.sleep(delay)
+
+
+class _Stopwatch:
+    """Measures time by a clock that may be set back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._began = clock, clock.now()
+        self.waited = 0.0
+
+    def seconds(self) -> float:
+        return max(self._clock.now() - self._began, self.waited)
+
+
+async def _announce(error: ModelError, number: int, most: int, delay: float, transcript: Transcript) -> None:
+    note = f"stream error: {error}; retrying {number}/{most} in {_spoken(delay)}…"
+    await transcript.append(BackgroundEvent(message=sayable(note)))
 
 
 def _spoken(seconds: float) -> str:

@@ -24,8 +24,14 @@ MAX_OWN_NOTES_BYTES: Final = 1024 * 1024
 _SEPARATOR: Final = "\n\n--- project-doc ---\n\n"
 
 
-def request_for(settings: Settings, history: Sequence[HistoryItem], tools: tuple[ToolSpec, ...]) -> ModelRequest:
-    """The request for the next response. Notes are read anew: they may change while we talk."""
+def request_for(
+    settings: Settings,
+    history: Sequence[HistoryItem],
+    tools: tuple[ToolSpec, ...],
+    *,
+    breaks: Sequence[int] = (),
+) -> ModelRequest:
+    """Build the request for the next response. Notes are read again: they may have changed."""
     context = [environment_context(settings)]
     if notes := user_instructions(settings):
         context.append(notes)
@@ -34,6 +40,7 @@ def request_for(settings: Settings, history: Sequence[HistoryItem], tools: tuple
         instructions=instructions_for(settings.model) if instructions is None else instructions,
         context=tuple(context),
         history=within_bounds(history),
+        breaks=breaks,
         tools=tools,
     )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from parley.config.family import family
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
 from parley.ports.model import ModelRequest
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
@@ -63,6 +63,8 @@ def _of_item(item: HistoryItem) -> int:
             return _of_text(name) + _of_text(arguments)
         case OpaqueItem(verbatim=verbatim):
             return _of_size(len(bytes(verbatim)))
+        case MessageFields(fields=fields):
+            return _of_size(len(bytes(fields)))
         case UserItem(content=content):
             return sum(map(_of_input, content))
         case _:

@@ -12,6 +12,9 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final, assert_never
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from parley.agent.compaction import Meter, make_room
 from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, end_at, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
@@ -26,10 +29,11 @@ from parley.conversation.records import (
     ModelAsked,
     ModelItem,
     ModelSaid,
+    OpaqueItem,
     ResponseUsed,
     TurnEnded,
 )
-from parley.errors import ModelError, UnexpectedStatus
+from parley.errors import ModelError, ReplyCutOff, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -50,6 +54,7 @@ from parley.wire.events import (
     AgentMessage,
     AgentReasoning,
     AgentReasoningRawContent,
+    BackgroundEvent,
     ErrorEvent,
     EventBase,
     LimitReached,
@@ -57,6 +62,7 @@ from parley.wire.events import (
     TokenCount,
     event_type,
 )
+from parley.wire.jsonrpc import is_json
 from parley.wire.text import sayable
 
 __all__ = ["run_turn"]
@@ -78,7 +84,7 @@ async def run_turn(
     """
     gate = Gate(settings.limits, transcript, clock, ask_to_go_on)
     last_message: str | None = None
-    overflows = 0
+    overflows = cut_offs = 0
     reached = await _run_calls(transcript.history.open_calls, transcript, hands, gate)
     if reached is not None:
         return await end_at(reached, transcript)
@@ -91,13 +97,17 @@ async def run_turn(
         try:
             await make_room(transcript, model, hands.specs(), settings, clock, meter)
             await transcript.note(ModelAsked())
-            request = request_for(settings, transcript.history.items, hands.specs())
+            history = transcript.history
+            request = request_for(settings, history.items, hands.specs(), breaks=history.cuts)
             await ask_patiently(
                 partial(_listen, transcript, model, request, response, settings),
                 model,
                 transcript,
                 clock,
             )
+            cut_offs = cut_offs + 1 if response.cut_calls else 0
+            if response.cut_by and cut_offs == CUT_OFFS:
+                raise ReplyCutOff(response.cut_by, cut_offs)
         except ModelError as error:
             if request is not None and is_overflow(error) and overflows < OVERFLOWS:
                 overflows += 1
@@ -120,13 +130,13 @@ async def run_turn(
             cost = (ResponseUsed(usage=usage) if response.calls else usage,)
         else:
             cost = estimated_cost(request, response.items, settings.limits)
-        said = *response.ended, *(ModelSaid(item=item) for item in response.items), *cost
+        said = *response.ended, *response.notice(), *response.records(), *cost
         if not response.calls and not transcript.history.waiting:  # a turn does not end while input waits
             ended = TurnEnded(why="done")
             await transcript.append(*said, TaskComplete(last_agent_message=last_message), ended)
             return ended
         await transcript.append(*said)
-        reached = await _run_calls(response.calls, transcript, hands, gate)
+        reached = await _run_calls(response.whole_calls, transcript, hands, gate)
         if reached is not None:
             return await end_at(reached, transcript)
 
@@ -153,6 +163,11 @@ async def _run_calls(
 TOO_LARGE: Final = 413
 SAID_OF_ATTACHMENTS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
 """What stands in the refusal of a request because of what came with its words."""
+CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
+make smaller calls"
+"""What the model is told of a call of which only a part was received."""
+CUT_OFFS: Final = 3
+"""How many responses in a row may have such calls: the model might never make smaller ones."""
 OVERFLOWS: Final = 3
 """How often in a turn a request may turn out to be too long: each time what is sent gets shorter."""
 
@@ -173,15 +188,60 @@ class _Response:
         self.usage: TokenCount | None = None
         self.ended: list[Happened] = []
         """What clients see when the whole response is written down: it ended with it."""
+        self.cut_by: str | None = None
+        """Why the provider cut the response off; None: it did not."""
+        self.cut_calls: list[CallItem] = []
+        """Calls of which only a part was received. They are not run."""
 
     def clear(self) -> None:
         """A repetition begins anew."""
         self.items.clear()
         self.ended.clear()
+        self.cut_by = None
+        self.cut_calls.clear()
+
+    def cut(self, reason: str) -> None:
+        """The provider ended the response before the model had finished.
+
+        Calls with incomplete arguments stay in the history with empty ones, because providers refuse arguments
+        that are not JSON. A call without a name is left out, and so is reasoning that nothing follows.
+        """
+        self.cut_by = reason
+        items: list[ModelItem] = []
+        for item in self.items:
+            if not isinstance(item, CallItem) or is_json(item.arguments):
+                items.append(item)
+            elif item.name:
+                cut = replace(item, arguments="{}", verbatim=UNSET)
+                items.append(cut)
+                self.cut_calls.append(cut)
+        while items and isinstance(items[-1], OpaqueItem):
+            items.pop()
+        self.items = items
+
+    def notice(self) -> list[BackgroundEvent]:
+        """What clients are told of a response that was cut off."""
+        if self.cut_by is None:
+            return []
+        calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
+        return [BackgroundEvent(message=sayable(f"The model's reply was cut off: {self.cut_by}{calls}"))]
+
+    def records(self) -> list[Happened]:
+        """What is kept for the history. Calls that were cut off have their output at once: they never run."""
+        told = sayable(CUT_OFF.format(reason=self.cut_by))
+        return [
+            *(ModelSaid(item=item) for item in self.items),
+            *(CallOutput(call_id=call.call_id, output=told) for call in self.cut_calls),
+        ]
 
     @property
     def calls(self) -> list[CallItem]:
         return [item for item in self.items if isinstance(item, CallItem)]
+
+    @property
+    def whole_calls(self) -> list[CallItem]:
+        cut = set(map(id, self.cut_calls))
+        return [call for call in self.calls if id(call) not in cut]
 
     @property
     def last_text(self) -> str | None:
@@ -233,17 +293,20 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
         case ReasoningDone(summaries=summaries, raw=raw, item=opaque):
             if opaque is not None:
                 response.items.append(opaque)
-            seen: list[Happened] = [AgentReasoning(text=text) for text in summaries]
+            thoughts: list[Happened] = [AgentReasoning(text=text) for text in summaries]
             if show_raw:
-                seen += [AgentReasoningRawContent(text=text) for text in raw]
-            return seen
+                thoughts += [AgentReasoningRawContent(text=text) for text in raw]
+            return thoughts
         case CallDone(item=call):
             response.items.append(call)
         case OpaqueDone(item=opaque):
             response.items.append(opaque)
-        case ResponseDone(usage=usage):
+        case ResponseDone(usage=usage, cut_by=cut_by):
             response.usage = usage
-            return _left_unfinished(response, transcript)
+            seen = _left_unfinished(response, transcript)
+            if cut_by is not None:
+                response.cut(cut_by)
+            return seen
         case TextDelta() | ReasoningDelta() | RawReasoningDelta():
             raise TypeError(f"{chunk!r} is a delta")
         case _:

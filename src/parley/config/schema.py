@@ -299,6 +299,10 @@ SETTINGS: Final = Table(
                     "stream_max_retries": _RETRIES,
                     "stream_idle_timeout_ms": _MILLISECONDS,
                     "stream_usage": _flag,
+                    "max_reply_characters": _COUNT,
+                    "max_argument_characters": _COUNT,
+                    "max_calls": _COUNT,
+                    "max_event_bytes": _integer(1024, 2**31 - 1),
                     "script": _text,
                 }
             )

@@ -17,6 +17,7 @@ __all__ = [
     "Mechanism",
     "OnTimeout",
     "Provider",
+    "ReplyLimits",
     "Sandbox",
     "SandboxMode",
     "Settings",
@@ -39,7 +40,19 @@ Effort = Literal["minimal", "low", "medium", "high", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 
-class Provider(Struct, frozen=True, kw_only=True):
+class ReplyLimits(Struct, frozen=True, kw_only=True):
+    """How large a reply of a model may become before its turn fails."""
+
+    max_reply_characters: int = 10_000_000
+    """Text and reasoning together."""
+    max_argument_characters: int = 10_000_000
+    """The arguments of all calls together."""
+    max_calls: int = 4096
+    max_event_bytes: int = 64 * 1024 * 1024
+    """One server-sent event. The last one of the Responses API repeats the whole reply."""
+
+
+class Provider(ReplyLimits, frozen=True, kw_only=True):
     """Where a model is asked, and how."""
 
     id: str

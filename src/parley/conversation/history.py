@@ -25,6 +25,7 @@ from parley.conversation.records import (
     HistoryCompacted,
     InputRead,
     InputRefused,
+    MessageFields,
     MessageItem,
     ModelAsked,
     ModelItem,
@@ -97,7 +98,8 @@ class History:
 
     @property
     def cuts(self) -> list[int]:
-        """How many items may be replaced by a summary: numbers of items with nothing left open behind them."""
+        """Indices in `items` before which a response of the model, and the outputs of its calls, have ended. What
+        stands before may be replaced by a summary."""
         found: list[int] = []
         begin = 0
         for turn in self._branch():
@@ -176,7 +178,7 @@ class History:
         for turn in reversed(self._branch()):
             for place in reversed(range(len(turn.places))):
                 item = turn.places[place]
-                if isinstance(item, MessageItem | CallItem | OpaqueItem):
+                if isinstance(item, MessageItem | CallItem | OpaqueItem | MessageFields):
                     return found  # the model answered what stands before
                 if isinstance(item, UserItem) and not all(isinstance(part, TextItem) for part in item.content):
                     found.append((turn, place, item))

@@ -22,6 +22,7 @@ __all__ = [
     "HistoryCompacted",
     "InputRead",
     "InputRefused",
+    "MessageFields",
     "MessageItem",
     "ModelAsked",
     "ModelItem",
@@ -69,8 +70,10 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     """JSON text as it came, good or bad."""
     verbatim: Raw | UnsetType = UNSET
     """The item as the provider sent it, where its API wants it back like that."""
+    extra_content: Raw | UnsetType = UNSET
+    """What Chat Completions sent beside the function, such as a thought signature; sent back as it came."""
     by: str = ""
-    """Which provider that was."""
+    """Which provider that was, for Chat Completions with its model."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
@@ -81,7 +84,20 @@ class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaqu
     """Which provider that is."""
 
 
-ModelItem = MessageItem | CallItem | OpaqueItem
+class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
+    """Reasoning of Chat Completions: the members of the response's message beside its text and its calls.
+
+    Stands before the text and the calls of its response.
+    """
+
+    fields: Raw
+    """A JSON object, sent back under the names it came with. `content` is a list of thinking parts, which stand
+    before the text."""
+    by: str
+    """The provider and the model that sent it."""
+
+
+ModelItem = MessageItem | CallItem | OpaqueItem | MessageFields
 
 
 # --- records ---------------------------------------------------------------------------

@@ -1,46 +1,32 @@
-"""The chat completions API: what is asked, and what its stream of events means.
+"""The Chat Completions API: its requests.
 
-The decoder is pure and fed by hand; `ChatModel` puts it at the end of a connection. All that is
-peculiar to this API stays here: calls in fragments, reasoning in three shapes, several ways to end.
+`chat_reply.py` decodes the replies. Providers differ in how they stream reasoning and what they require of it in
+the next request; docs/protocol.md (Chat Completions) has the rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, assert_never
-from uuid import uuid4
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.records import CallItem, MessageItem, OpaqueItem
-from parley.errors import StreamDisconnected
+from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
+from parley.errors import UnexpectedStatus
+from parley.models.chat_reply import ChatDecoder
 from parley.models.content import file_data_url, flaw_of, is_pdf, left_out, refusal, text_in
-from parley.models.endpoint import Endpoint
+from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
-from parley.models.payloads import read_payload, text_or_json
-from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.models.payloads import read_json
 from parley.ports.clock import Clock
-from parley.ports.model import (
-    CallDone,
-    Chunk,
-    MessageDone,
-    ModelRequest,
-    RawReasoningDelta,
-    ReasoningDone,
-    ResponseDone,
-    TextDelta,
-    ToolSpec,
-)
-from parley.wire.events import TokenCount
-from parley.wire.framing import SseFramer
-from parley.wire.ids import CallId
+from parley.ports.model import Chunk, ModelRequest, ToolSpec
 from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, text_of
 from parley.wire.jsonrpc import encode
 
-__all__ = ["ChatDecoder", "ChatModel", "encode_chat"]
+__all__ = ["ChatModel", "encode_chat"]
 
 
 class ChatModel:
@@ -48,15 +34,31 @@ class ChatModel:
 
     def __init__(self, settings: Settings, *, http: Http, environ: Mapping[str, str], clock: Clock) -> None:
         self._model = settings.model
-        self._stream_usage = settings.provider.stream_usage
+        self._provider = settings.provider
+        self._origin = f"{origin_of(settings.provider)} {settings.model}"
         self._endpoint = Endpoint(
             settings, "/chat/completions", headers={}, http=http, environ=environ, clock=clock
         )
+        self._filled = NOTHING_FILLED
         self.max_retries = settings.provider.stream_max_retries
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
-        body = encode_chat(request, model=self._model, stream_usage=self._stream_usage)
-        return self._endpoint.stream(body, ChatDecoder(stream_usage=self._stream_usage))
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        stream_usage = self._provider.stream_usage
+        while True:
+            body = encode_chat(
+                request, model=self._model, stream_usage=stream_usage, to=self._origin, filled=self._filled
+            )
+            decoder = ChatDecoder(stream_usage=stream_usage, by=self._origin, limits=self._provider)
+            try:
+                async with aclosing(self._endpoint.stream(body, decoder)) as batches:
+                    async for batch in batches:
+                        yield batch
+                return
+            except UnexpectedStatus as refused:
+                filled = self._filled.after(refused)
+                if filled == self._filled:
+                    raise
+                self._filled = filled
 
     def cannot_carry(self, item: InputItem) -> str | None:
         if flaw := flaw_of(item):
@@ -73,14 +75,48 @@ class ChatModel:
 # --- the request -----------------------------------------------------------------------
 
 
-def encode_chat(request: ModelRequest, *, model: str, stream_usage: bool) -> bytes:
-    """The body of the request (docs/protocol.md, requests to the model)."""
+EMPTY_REASONING: Final = " "
+"""Sent where there is no reasoning and the provider requires some: Kimi refuses an empty text."""
+
+UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""Google's documented stand-in for the thought signature of a call that its model did not make."""
+
+
+class Filled(Struct, frozen=True, kw_only=True):
+    """Which members are added to messages that lack them, because the provider refused a request without them.
+
+    A conversation lacks them where another model, or an older version of Parley, wrote a part of it.
+    """
+
+    reasoning_content: bool = False
+    thought_signature: bool = False
+
+    def after(self, refused: UnexpectedStatus) -> Filled:
+        """What to add after this refusal."""
+        if refused.status != 400:
+            return self
+        return Filled(
+            reasoning_content=self.reasoning_content or "reasoning_content" in refused.body,
+            thought_signature=self.thought_signature or "thought_signature" in refused.body,
+        )
+
+
+NOTHING_FILLED: Final = Filled()
+
+
+def encode_chat(
+    request: ModelRequest, *, model: str, stream_usage: bool, to: str = "", filled: Filled = NOTHING_FILLED
+) -> bytes:
+    """The body of the request (docs/protocol.md, requests to the model).
+
+    `to` is the provider and the model: reasoning goes back to where it came from and to no other.
+    """
     body: dict[str, Any] = {
         "model": model,
         "messages": [
             {"role": "system", "content": request.instructions},
             *({"role": "user", "content": text} for text in request.context),
-            *_messages(request.history),
+            *_messages(request.history, frozenset(request.breaks), to=to, filled=filled),
         ],
         "stream": True,
     }
@@ -91,23 +127,86 @@ def encode_chat(request: ModelRequest, *, model: str, stream_usage: bool) -> byt
     return encode(body)
 
 
-def _messages(history: Sequence[HistoryItem]) -> Iterator[dict[str, Any]]:
-    for item in history:
+class _Response:
+    """One response of the model: a message of the assistant, and the outputs of its calls."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self.text: str | None = None
+        self.calls: dict[str, dict[str, Any]] = {}
+        """By id."""
+        self.outputs: list[dict[str, Any]] = []
+
+    def ends_before(self, item: HistoryItem) -> bool:
+        """Whether the item cannot be part of this response, also where the end of the response is not known."""
         match item:
-            case UserItem():
-                yield {"role": "user", "content": _content(item.content)}
+            case UserItem() | MessageFields():
+                return True
+            case MessageItem():
+                return self.text is not None or bool(self.calls)
+            case CallItem(call_id=call_id):
+                return call_id in self.calls
+            case _:
+                return False
+
+    def add(self, item: HistoryItem, *, to: str, filled: Filled) -> None:
+        match item:
+            case MessageFields(fields=fields, by=by):
+                if by == to and isinstance(members := read_json(fields), dict):
+                    self.fields = members
             case MessageItem(text=text):
-                yield {"role": "assistant", "content": text}
-            case CallItem(call_id=call_id, name=name, arguments=arguments):
-                function = {"name": name, "arguments": arguments}
-                call = {"id": call_id, "type": "function", "function": function}
-                yield {"role": "assistant", "content": None, "tool_calls": [call]}
+                self.text = text
+            case CallItem():
+                self.calls[item.call_id] = _call(item, to=to, is_first=not self.calls, filled=filled)
             case OutputItem(call_id=call_id, output=output):
-                yield {"role": "tool", "tool_call_id": call_id, "content": output}
-            case OpaqueItem():
-                pass  # the thoughts of another API
+                self.outputs.append({"role": "tool", "tool_call_id": call_id, "content": output})
+            case OpaqueItem() | UserItem():
+                pass  # reasoning of another API; a message of its own
             case _:
                 assert_never(item)
+
+    def messages(self, filled: Filled) -> Iterator[dict[str, Any]]:
+        if self.text is not None or self.calls:  # providers refuse a message with reasoning alone
+            fields = dict(self.fields)
+            thinking = fields.pop("content", None)
+            if "reasoning_content" in fields or filled.reasoning_content:
+                reasoning = fields.pop("reasoning_content", "")
+                if reasoning or self.calls or filled.reasoning_content:
+                    fields["reasoning_content"] = reasoning or EMPTY_REASONING
+            content: Any = self.text
+            if thinking is not None:
+                content = [*thinking, *([{"type": "text", "text": self.text}] if self.text else ())]
+            message: dict[str, Any] = {"role": "assistant", "content": content, **fields}
+            if self.calls:
+                message["tool_calls"] = list(self.calls.values())
+            yield message
+        yield from self.outputs
+
+
+def _messages(
+    history: Sequence[HistoryItem], breaks: frozenset[int], *, to: str, filled: Filled
+) -> Iterator[dict[str, Any]]:
+    """The history as messages: a response is one message, followed by the outputs of all its calls."""
+    response = _Response()
+    for place, item in enumerate(history):
+        if place in breaks or response.ends_before(item):
+            yield from response.messages(filled)
+            response = _Response()
+        if isinstance(item, UserItem):
+            yield {"role": "user", "content": _content(item.content)}
+        else:
+            response.add(item, to=to, filled=filled)
+    yield from response.messages(filled)
+
+
+def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[str, Any]:
+    function = {"name": item.name, "arguments": item.arguments}
+    call: dict[str, Any] = {"id": item.call_id, "type": "function", "function": function}
+    if item.extra_content is not UNSET and item.by == to:
+        call["extra_content"] = item.extra_content
+    elif filled.thought_signature and is_first:
+        call["extra_content"] = UNSIGNED
+    return call
 
 
 def _content(content: tuple[InputItem, ...]) -> str | list[dict[str, Any]]:
@@ -143,180 +242,3 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
         "parameters": tool.parameters,
     }
     return {"type": "function", "function": function}
-
-
-# --- the reply -------------------------------------------------------------------------
-
-
-class _Thought(Struct, frozen=True, gc=False):
-    text: str | None = None
-    content: str | None = None
-
-
-class _Function(Struct, frozen=True, gc=False):
-    name: str | None = None
-    arguments: Raw | UnsetType = UNSET
-
-
-class _CallPiece(Struct, frozen=True, gc=False):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(Struct, frozen=True, gc=False):
-    content: str | None = None
-    reasoning: str | _Thought | None = None
-    tool_calls: tuple[_CallPiece, ...] | None = None
-
-
-class _Choice(Struct, frozen=True, gc=False):
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _Fault(Struct, frozen=True, gc=False):
-    message: str | None = None
-
-
-class _Event(Struct, frozen=True, gc=False):
-    choices: tuple[_Choice, ...] | None = None
-    error: _Fault | None = None
-    """Providers that fail in mid-sentence have no other place to say so."""
-    usage: Raw | UnsetType = UNSET
-    """Read only where it is wanted: a count of an odd shape must not cost the text beside it."""
-
-
-class _Usage(Struct, frozen=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: InputDetails | None = None
-    completion_tokens_details: OutputDetails | None = None
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
-_USAGE: Final = msgspec.json.Decoder(_Usage | None)
-
-END_MARK: Final = b"[DONE]"
-
-
-class _Call:
-    """A call as far as it has come."""
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.arguments: list[str] = []
-
-    def extend(self, piece: _CallPiece) -> None:
-        self.id = self.id or piece.id or ""
-        if piece.function is not None:
-            self.name = self.name or piece.function.name or ""
-            self.arguments.append(text_or_json(piece.function.arguments)[0])
-
-    def item(self) -> CallItem:
-        call_id = CallId(self.id or f"call_{uuid4()}")  # its output has to name it
-        return CallItem(call_id=call_id, name=self.name, arguments="".join(self.arguments))
-
-
-class ChatDecoder:
-    """One reply. Deltas come as they are fed; what they add up to comes with `end`.
-
-    A finish reason ends the response, and so do the end mark and the end of the body. Where token
-    counts were asked for they come after the finish reason, and are waited for a little.
-    """
-
-    def __init__(self, *, stream_usage: bool) -> None:
-        self.done = self.whole = False
-        self._stream_usage = stream_usage
-        self._framer = SseFramer()
-        self._failure: str | None = None
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: dict[int, _Call] = {}
-        self._usage: TokenCount | None = None
-
-    def feed(self, data: bytes) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        decode = _EVENT.decode
-        for payload in self._framer.feed(data):
-            event: _Event | None
-            try:
-                event = decode(payload)
-            except (ValueError, RecursionError):
-                if payload.strip() == END_MARK:
-                    self.done = True
-                    break
-                event = read_payload(_EVENT, payload)
-                if event is None:
-                    continue
-            if event.choices and not self.whole:
-                choice = event.choices[0]
-                if (delta := choice.delta) is not None:
-                    if delta.reasoning and (thought := _thought(delta.reasoning)):
-                        self._reasoning.append(thought)
-                        chunks.append(RawReasoningDelta(thought))
-                    if text := delta.content:
-                        if self._reasoning:
-                            chunks.append(self._thought_through())
-                        self._text.append(text)
-                        chunks.append(TextDelta(text))
-                    for piece in delta.tool_calls or ():
-                        self._call_of(piece).extend(piece)
-                self.whole = bool(choice.finish_reason)
-            elif event.error is not None and not self.whole:
-                self._failure = event.error.message or "the provider gave no reason"
-                self.done = True
-                break
-            if self._stream_usage and event.usage is not UNSET:
-                self._usage = _token_count(event.usage) or self._usage
-            if self.whole and not (self._stream_usage and self._usage is None):
-                self.done = True
-                break
-        return chunks
-
-    def end(self) -> list[Chunk]:
-        if self._failure is not None:
-            raise StreamDisconnected(self._failure)
-        chunks: list[Chunk] = []
-        if self._reasoning:
-            chunks.append(self._thought_through())
-        if self._text:
-            chunks.append(MessageDone(MessageItem(text="".join(self._text))))
-        chunks += [CallDone(self._calls[index].item()) for index in sorted(self._calls)]
-        chunks.append(ResponseDone(self._usage))
-        return chunks
-
-    def _call_of(self, piece: _CallPiece) -> _Call:
-        """The call that a piece belongs to. Some providers leave the index out: then a new id is a new call."""
-        if piece.index is not None:
-            return self._calls.setdefault(piece.index, _Call())
-        last = max(self._calls, default=-1)
-        if last < 0 or (piece.id and piece.id != self._calls[last].id):
-            last += 1
-        return self._calls.setdefault(last, _Call())
-
-    def _thought_through(self) -> ReasoningDone:
-        """A thought is whole when the model begins to speak."""
-        raw, self._reasoning = "".join(self._reasoning), []
-        return ReasoningDone(summaries=(), raw=(raw,))
-
-
-def _thought(reasoning: str | _Thought) -> str:
-    if isinstance(reasoning, str):
-        return reasoning
-    return reasoning.text or reasoning.content or ""
-
-
-def _token_count(raw: Raw) -> TokenCount | None:
-    usage = read_payload(_USAGE, bytes(raw))
-    if usage is None:
-        return None
-    return token_count(
-        given=usage.prompt_tokens,
-        made=usage.completion_tokens,
-        total=usage.total_tokens,
-        given_details=usage.prompt_tokens_details,
-        made_details=usage.completion_tokens_details,
-    )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, ParamSpec, Protocol
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -21,8 +21,10 @@ from parley.config.types import Provider, Settings
 from parley.errors import (
     BadSetting,
     CannotConnect,
+    ConnectionLost,
     HighDemand,
     ModelError,
+    ReplyTooLarge,
     RetryLimitExceeded,
     StreamDisconnected,
     UnexpectedStatus,
@@ -34,7 +36,9 @@ from parley.ports.clock import Clock
 from parley.ports.model import Chunk, backoff_seconds
 from parley.wire.text import sayable
 
-__all__ = ["Decoder", "Endpoint"]
+__all__ = ["Decoder", "Endpoint", "origin_of"]
+
+P = ParamSpec("P")
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60
 """A provider may ask for a longer pause; a person who waits would rather read the failure."""
@@ -52,8 +56,15 @@ class Decoder(Protocol):
     whole: bool
     """What may still come is welcome, but the response is whole without it."""
 
+    heard: bool
+    """The last `feed` held a meaningful event: one that adds something to the response."""
+
     def feed(self, data: bytes) -> list[Chunk]:
-        """What `data` completes."""
+        """What `data` completes.
+
+        Raises:
+            ReplyTooLarge: the reply exceeds a limit of its provider.
+        """
         ...
 
     def end(self) -> list[Chunk]:
@@ -94,27 +105,38 @@ class Endpoint:
         The end of the response is in one batch with what came with it.
 
         Raises:
-            ModelError: there is no reply, or it broke off.
+            ModelError: there is no reply, it broke off, or it is too large.
         """
         who = credentials(self._settings, self._environ)
+        idle_seconds = self._provider.stream_idle_timeout_ms / 1000
         with closing(await self._accepted(body, who)) as reply:
             afterthought: float | None = None  # until when more is waited for, once it is whole
+            silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
-            while not decoder.done and (data := await _more(reply, afterthought)):
-                chunks = decoder.feed(data)
+            while not decoder.done and (data := await _more(reply, silent_at, afterthought)):
+                chunks = self._checked(decoder.feed, data)
                 if chunks and not decoder.done:
                     yield chunks
                     chunks = []
+                if decoder.heard:
+                    silent_at = time.monotonic() + idle_seconds
                 if decoder.whole and afterthought is None:
                     afterthought = time.monotonic() + AFTERTHOUGHT_SECONDS
             try:
-                last = decoder.end()
+                last = self._checked(decoder.end)
             except StreamDisconnected as broken:
                 if chunks:
                     yield chunks
                 raise StreamDisconnected(who.hide_in(broken.detail)) from None
             yield [*chunks, *last]
             await reply.finish()
+
+    def _checked(self, decode: Callable[P, list[Chunk]], *args: P.args, **kwargs: P.kwargs) -> list[Chunk]:
+        """Have an error about a reply that is too large name this provider's setting."""
+        try:
+            return decode(*args, **kwargs)
+        except ReplyTooLarge as too_large:
+            raise too_large.of_provider(self._provider.id) from None
 
     async def _accepted(self, body: bytes, who: Credentials) -> Reply:
         """The reply of the first try that is not refused."""
@@ -126,7 +148,14 @@ class Endpoint:
             try:
                 reply = await self._http.post(self._url, headers=headers, body=body, idle_seconds=idle_seconds)
             except CannotConnect as unreachable:
-                failure = CannotConnect(unreachable.url, who.hide_in(unreachable.detail))
+                # The turn tries again, and announces it.
+                raise CannotConnect(
+                    unreachable.url,
+                    who.hide_in(unreachable.detail),
+                    max_retries=self._provider.request_max_retries,
+                ) from None
+            except ConnectionLost as lost:
+                failure = ConnectionLost(lost.url, who.hide_in(lost.detail))
                 wait = None
             else:
                 if 200 <= reply.status < 300:
@@ -153,15 +182,27 @@ class Endpoint:
         return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
 
 
-async def _more(reply: Reply, until: float | None) -> bytes:
-    """What comes next; nothing at the end. With `until`, what comes later or not at all is not needed."""
+async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
+    """What comes next; nothing at the end. With `until`, what comes later or not at all is not needed.
+
+    Raises:
+        StreamDisconnected: the body broke off, or nothing came before `silent_at`.
+    """
     if until is None:
-        return await reply.read()
+        return await reply.read(within_seconds=silent_at - time.monotonic())
     left = until - time.monotonic()
     try:
         return await reply.read(within_seconds=left) if left > 0 else b""
     except StreamDisconnected:
         return b""
+
+
+def origin_of(provider: Provider) -> str:
+    """The name of a provider in a log: its address, without the parts that may hold secrets."""
+    if not provider.base_url:
+        return provider.id
+    parts = urlsplit(provider.base_url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _address(provider: Provider, path: str) -> str:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from parley.errors import CannotConnect, StreamDisconnected
+from parley.errors import CannotConnect, ConnectionLost, StreamDisconnected
 from parley.models.resolver import DaemonResolver
 from parley.version import __version__
 
@@ -69,8 +69,9 @@ class Http:
         The caller closes the reply. Cancelling closes the connection.
 
         Raises:
-            CannotConnect: nobody answered.
-            StreamDisconnected: somebody is there and was silent for `idle_seconds`.
+            CannotConnect: no connection could be made.
+            ConnectionLost: the connection was closed before the reply.
+            StreamDisconnected: the provider was silent for `idle_seconds`.
         """
         session = await self._open_session()
         import aiohttp
@@ -89,9 +90,16 @@ class Http:
             raise CannotConnect(_shown(url), "nobody answered in time") from None
         except TimeoutError:
             raise StreamDisconnected(SILENT) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            # The library's own errors hold the request, keys and all: none of them travels on.
+        # The library's own errors hold the request, keys and all: none of them travels on.
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.InvalidURL,
+            aiohttp.NonHttpUrlClientError,
+            ValueError,
+        ) as error:
             raise CannotConnect(_shown(url), _in_words(error)) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ConnectionLost(_shown(url), _in_words(error)) from None
         return Reply(response, idle_seconds)
 
     async def close(self) -> None:

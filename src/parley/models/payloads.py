@@ -7,9 +7,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from parley.models.surrogates import stand_in
 from parley.wire.jsonrpc import decode_lenient
 
-__all__ = ["read_payload", "text_or_json"]
+__all__ = ["read_json", "read_payload", "read_piece", "text_or_json"]
 
 T = TypeVar("T")
 
@@ -22,15 +23,31 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
         return None
 
 
+def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
+    """Like `read_payload`, but halves of surrogate pairs become stand-ins (`surrogates.py`)."""
+    try:
+        return decode_lenient(decoder, payload.decode(errors="replace").encode(), half_as=stand_in)
+    except msgspec.DecodeError:
+        return None
+
+
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
     """The arguments of a call as text, and whether they came as text: some models send the object itself."""
     if raw is UNSET:
         return "", False
-    data = bytes(raw).decode(errors="replace").encode()
-    value = read_payload(_ANYTHING, data)
+    try:
+        value = _ANYTHING.decode(raw)
+    except (ValueError, RecursionError):
+        value = read_payload(_ANYTHING, bytes(raw))
     if isinstance(value, str):
         return value, True
-    return ("" if data == b"null" else data.decode()), False
+    data = bytes(raw).decode(errors="replace")
+    return ("" if data == "null" else data), False
+
+
+def read_json(raw: Raw | bytes) -> Any:
+    """The value of any JSON text; None when it is not valid."""
+    return read_payload(_ANYTHING, bytes(raw))
 
 
 _ANYTHING: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()

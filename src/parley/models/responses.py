@@ -14,14 +14,16 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.config.family import family
-from parley.config.types import Settings
+from parley.config.types import ReplyLimits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
 from parley.errors import StreamDisconnected
 from parley.models.content import file_data_url, flaw_of, left_out
-from parley.models.endpoint import Endpoint
+from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
-from parley.models.payloads import read_payload, text_or_json
+from parley.models.payloads import read_payload, read_piece, text_or_json
+from parley.models.pieces import DEFAULT_LIMITS, ReplySize
+from parley.models.surrogates import PairJoiner
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.clock import Clock
 from parley.ports.model import (
@@ -77,7 +79,8 @@ class ResponsesModel:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         body = encode_responses(request, self._settings, self._conversation)
-        return self._endpoint.stream(body, ResponsesDecoder(by=_name_of(self._settings)))
+        provider = self._settings.provider
+        return self._endpoint.stream(body, ResponsesDecoder(by=origin_of(provider), limits=provider))
 
     def cannot_carry(self, item: InputItem) -> str | None:
         return flaw_of(item)
@@ -94,7 +97,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
         {
             "model": settings.model,
             "instructions": request.instructions,
-            "input": [*map(_context, request.context), *_items(request.history, to=_name_of(settings))],
+            "input": [*map(_context, request.context), *_items(request.history, to=origin_of(settings.provider))],
             "tools": [_tool(tool, settings.model) for tool in request.tools],
             "tool_choice": "auto",
             "parallel_tool_calls": False,
@@ -160,11 +163,6 @@ def _detail(item: ImageItem) -> dict[str, str]:
     return {"detail": item.detail} if item.detail else {}
 
 
-def _name_of(settings: Settings) -> str:
-    """Who knows the ids and the reasoning in a reply: whatever answers at this address."""
-    return settings.provider.base_url or settings.provider.id
-
-
 def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any] | Raw]:
     """The history for one provider; what only another understands is left out, or put in plain words."""
     for item in history:
@@ -186,6 +184,8 @@ def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any
             case OpaqueItem(verbatim=verbatim, by=by):
                 if by in ("", to):
                     yield verbatim
+            case MessageFields():
+                pass  # reasoning of Chat Completions
             case _:
                 assert_never(item)
 
@@ -203,6 +203,10 @@ def _call(item: CallItem, *, to: str) -> dict[str, Any] | Raw:
 
 
 # --- the reply -------------------------------------------------------------------------
+
+
+HEARTBEATS: Final = frozenset({"response.in_progress", "response.queued"})
+"""Events that say nothing about the response but that it is still to come."""
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -251,6 +255,15 @@ class _Fault(Struct, frozen=True):
 
 class _Failed(Struct, frozen=True):
     error: _Fault | None = None
+    message: str | None = None
+
+
+class _Details(Struct, frozen=True):
+    reason: str | None = None
+
+
+class _Incomplete(Struct, frozen=True):
+    incomplete_details: _Details | None = None
 
 
 class _Usage(Struct, frozen=True):
@@ -272,60 +285,118 @@ _REASONING: Final = msgspec.json.Decoder(_Reasoning)
 _FUNCTION_CALL: Final = msgspec.json.Decoder(_FunctionCall)
 _LOCAL_SHELL_CALL: Final = msgspec.json.Decoder(_LocalShellCall)
 _FAILED: Final = msgspec.json.Decoder(_Failed)
+_INCOMPLETE: Final = msgspec.json.Decoder(_Incomplete)
 _COMPLETED: Final = msgspec.json.Decoder(_Completed)
 
 
 class ResponsesDecoder:
-    """One reply. It is whole when the provider says that it is completed, and not before."""
+    """One reply. It is whole when the provider says that it is completed or incomplete, and not before."""
 
-    def __init__(self, *, by: str = "") -> None:
-        """`by` is who replies: it alone understands the ids and the reasoning in it."""
-        self.done = self.whole = False
+    def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
+        """`by` is the provider: no other understands the ids and the reasoning in its replies."""
+        self.done = self.whole = self.heard = False
         self._by = by
-        self._framer = SseFramer()
+        self._framer = SseFramer(limits.max_event_bytes)
+        self._size = ReplySize(limits)
+        self._items_size = ReplySize(limits)
+        """Of the items, which repeat what the deltas said."""
+        self._joiners: dict[str, PairJoiner] = {}
+        """By the type of the delta; empty as long as no event has half a surrogate pair."""
         self._failure = "stream closed before response.completed"
         self._completed: ResponseDone | None = None
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
-        decode = _EVENT.decode
+        self.heard = False
+        # Nearly all events are text: names are looked up once for each read.
+        decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
         for payload in self._framer.feed(data):
             event: _Event | None
             try:
                 event = decode(payload)
             except (ValueError, RecursionError):
-                event = read_payload(_EVENT, payload)
+                event = self._read_piece(payload)
                 if event is None:
                     continue
+            else:
+                if joiners:
+                    event = self._joined(event)
             match event.type:
                 case "response.output_text.delta":
-                    if event.delta:
-                        chunks.append(TextDelta(event.delta))
+                    if delta := event.delta:
+                        size += len(delta)
+                        add_chunk(TextDelta(delta))
                 case "response.reasoning_summary_text.delta":
                     if event.delta:
+                        size += len(event.delta)
                         chunks.append(ReasoningDelta(event.delta))
                 case "response.reasoning_text.delta":
                     if event.delta:
+                        size += len(event.delta)
                         chunks.append(RawReasoningDelta(event.delta))
+                case "response.function_call_arguments.delta":
+                    if event.delta:
+                        self._size.arguments += len(event.delta)
+                        other_events += 1
                 case "response.output_item.done":
                     if event.item is not UNSET and (chunk := _item_done(event.item, self._by)):
+                        self._count(chunk)
                         chunks.append(chunk)
+                    self._joiners.clear()
                 case "response.completed":
                     self._completed = ResponseDone(_token_count(event.response))
                     self.done = True
                     break
-                case "response.failed":
-                    self._failure = _why(event.response)
+                case "response.incomplete":
+                    self._completed = ResponseDone(_token_count(event.response), _why_incomplete(event.response))
                     self.done = True
                     break
+                case "response.failed" | "error":
+                    self._failure = _why(event.response) or _why(Raw(payload)) or "the provider gave no reason"
+                    self.done = True
+                    break
+                case kind if kind.startswith("response.") and kind not in HEARTBEATS:
+                    other_events += 1
                 case _:
                     pass
+        self.heard = bool(chunks or other_events)
+        self._size.text += size
+        self._size.check()
+        self._items_size.check()
         return chunks
 
     def end(self) -> list[Chunk]:
         if self._completed is None:
             raise StreamDisconnected(self._failure)
         return [self._completed]
+
+    def _read_piece(self, payload: bytes) -> _Event | None:
+        """Read an event that may hold half a surrogate pair; None: it is not valid at all."""
+        event = read_piece(_EVENT, payload)
+        if event is None or not event.type.endswith(".delta") or not event.delta:
+            return read_payload(_EVENT, payload)
+        joiner = self._joiners.setdefault(event.type, PairJoiner())
+        return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
+
+    def _joined(self, event: _Event) -> _Event:
+        """Finish a pair whose second half did not come."""
+        joiner = self._joiners.get(event.type)
+        if joiner is None or event.delta is None:
+            return event
+        return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=False))
+
+    def _count(self, chunk: Chunk) -> None:
+        size = self._items_size
+        match chunk:
+            case MessageDone(item=MessageItem(text=text)):
+                size.text += len(text)
+            case CallDone(item=CallItem(arguments=arguments)):
+                size.arguments += len(arguments)
+                size.calls += 1
+            case ReasoningDone(item=OpaqueItem(verbatim=verbatim)) | OpaqueDone(item=OpaqueItem(verbatim=verbatim)):
+                size.text += len(bytes(verbatim))
+            case _:
+                pass
 
 
 def _item_done(raw: Raw, by: str) -> Chunk | None:
@@ -396,9 +467,17 @@ def _texts(parts: tuple[_Part, ...] | None) -> tuple[str, ...]:
     return tuple(part.text for part in parts or () if part.text)
 
 
-def _why(response: Raw | UnsetType) -> str:
+def _why(response: Raw | UnsetType) -> str | None:
     failed = read_payload(_FAILED, bytes(response)) if response is not UNSET else None
-    return (failed and failed.error and failed.error.message) or "the provider gave no reason"
+    if failed is None:
+        return None
+    return (failed.error and failed.error.message) or failed.message
+
+
+def _why_incomplete(response: Raw | UnsetType) -> str:
+    incomplete = read_payload(_INCOMPLETE, bytes(response)) if response is not UNSET else None
+    details = incomplete.incomplete_details if incomplete else None
+    return (details and details.reason) or "no reason given"
 
 
 def _token_count(response: Raw | UnsetType) -> TokenCount | None:

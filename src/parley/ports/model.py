@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
-from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
 from parley.wire.events import TokenCount
 from parley.wire.ids import ConversationId
 from parley.wire.items import InputItem
@@ -51,6 +51,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     context: tuple[str, ...]
     """Said by the user before everything else: environment, project notes."""
     history: Sequence[HistoryItem]
+    breaks: Sequence[int] = ()
+    """Indices in `history` before which a response of the model has ended."""
     tools: tuple[ToolSpec, ...] = ()
 
 
@@ -94,13 +96,16 @@ class CallDone(Struct, frozen=True):
 class OpaqueDone(Struct, frozen=True):
     """Something that only goes back as it came."""
 
-    item: OpaqueItem
+    item: OpaqueItem | MessageFields
 
 
 class ResponseDone(Struct, frozen=True):
-    """The response ended as it should: always the last chunk, and only then is it whole."""
+    """The response ended: always the last chunk, and only then is it whole."""
 
     usage: TokenCount | None
+    cut_by: str | None = None
+    """Why the provider stopped before the model had finished, such as `length`; None: it did not. The last call
+    may lack a part of its arguments."""
 
 
 Chunk = (
@@ -124,7 +129,7 @@ class Model(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask, and yield the response as it comes; the last chunk of all is `ResponseDone`.
 
-        Repeats the request by itself while it is refused in passing (429, 5xx, no connection).
+        Repeats the request by itself while it is refused in passing (429, 5xx, a lost connection).
         Closing the generator, or cancelling, closes the connection.
 
         Raises:

@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from parley.testing.dialects import DIALECTS, DialectName, refused
 from parley.testing.render import Pause, Writer, render, writer_for
 from parley.testing.replies import Bulk, Cut, Ending, Failure, RawBody, Reply, Says
 from parley.testing.requests import RecordedRequest, read_request
@@ -49,10 +50,12 @@ class _Reader(asyncio.StreamReader):
 class ScriptedModel:
     """`async with ScriptedModel() as model`, then point a provider at `model.base_url`."""
 
-    def __init__(self, *, port: int = 0) -> None:
+    def __init__(self, *, port: int = 0, dialect: DialectName = "openai") -> None:
         self.requests: list[RecordedRequest] = []
         self.default: Reply = Says(("Done",))
         """The reply when none is queued."""
+        self.dialect = dialect
+        """Which provider of Chat Completions it imitates."""
         self._port = port
         self._queue: deque[Reply] = deque()
         self._choose: Callable[[RecordedRequest], Reply | None] | None = None
@@ -182,7 +185,10 @@ class ScriptedModel:
         if request.api is None or not isinstance(request.body, dict):
             return await _send_failure(out, Failure(status=404 if request.api is None else 400))
         options = request.body.get("stream_options") or {}
-        api = writer_for(request.api, wants_usage=bool(options.get("include_usage")))
+        dialect = DIALECTS[self.dialect]
+        api = writer_for(request.api, wants_usage=bool(options.get("include_usage")), dialect=dialect)
+        if request.api == "chat" and (refusal := refused(dialect, request.body)) is not None:
+            return await _send_failure(out, refusal)
         reply = self._next_reply(request)
         match reply:
             case Failure():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, assert_never
 
+from parley.testing.dialects import DIALECTS, Dialect, details_of, signature_of
 from parley.testing.steps import Call, Data, Delay, Hold, Pieces, Reasoning, Step, Usage
 from parley.wire.jsonrpc import encode
 
@@ -57,29 +58,55 @@ def render(writer: Writer, steps: Sequence[Step], *, whole: bool = True) -> Iter
 
 
 class ChatWriter:
-    """Chat completions: choices with deltas, a finish reason, `[DONE]`."""
+    """Chat completions: choices with deltas, a finish reason, `[DONE]`, in the dialect of a provider."""
 
-    def __init__(self, *, wants_usage: bool = False) -> None:
+    def __init__(self, *, wants_usage: bool = False, dialect: Dialect = DIALECTS["openai"]) -> None:
         self._wants_usage = wants_usage
+        self._dialect = dialect
         self._calls = 0
 
     def begin(self) -> Iterable[bytes]:
-        return ()
+        if self._dialect.comment:
+            yield self._dialect.comment
+        if self._dialect.reasoning == "reasoning_content":
+            yield _choice({"role": "assistant", "content": None, "reasoning_content": ""})
 
     def text(self, delta: str) -> Iterable[bytes]:
-        yield _choice({"content": delta})
+        is_list = self._dialect.reasoning == "parts"
+        yield _choice({"content": [{"type": "text", "text": delta}] if is_list else delta})
 
     def reasoning(self, text: str) -> Iterable[bytes]:
-        yield _choice({"reasoning": text})
+        match self._dialect.reasoning:
+            case "reasoning" | "reasoning_content" as name:
+                yield _choice({name: text})
+            case "parts":
+                thinking = [{"type": "text", "text": text}]
+                yield _choice({"content": [{"type": "thinking", "thinking": thinking}]})
+            case "reasoning_details":
+                block = details_of(text)
+                signature = block.pop("signature")
+                for piece in (text[: len(text) // 2], text[len(text) // 2 :]):
+                    details = [{**block, "text": piece}]
+                    yield _choice({"content": "", "reasoning": piece, "reasoning_details": details})
+                del block["text"]
+                yield _choice({"content": "", "reasoning_details": [{**block, "signature": signature}]})
 
     def call(self, call: Call) -> Iterable[bytes]:
-        function = {"name": call.name, "arguments": _arguments(call)}
-        one = {"index": self._calls, "id": call.call_id, "type": "function", "function": function}
+        dialect, arguments = self._dialect, _arguments(call)
+        place = {} if dialect.index == "none" else {"index": self._calls if dialect.index == "counted" else 0}
+        cut = len(arguments) // 2 if dialect.in_pieces else len(arguments)
+        one: dict[str, Any] = {**place, "id": call.call_id, "type": "function"}
+        one["function"] = {"name": call.name, "arguments": arguments[:cut]}
+        if dialect.has_signatures and not self._calls:
+            one["extra_content"] = {"google": {"thought_signature": signature_of(str(call.call_id))}}
         self._calls += 1
         yield _choice({"tool_calls": [one]})
+        if cut < len(arguments):
+            yield _choice({"tool_calls": [{**place, "function": {"arguments": arguments[cut:]}}]})
 
     def end(self, usage: Usage | None) -> Iterable[bytes]:
-        yield _choice({}, finish_reason="tool_calls" if self._calls else "stop")
+        finish, extra = {"finish_reason": "tool_calls" if self._calls else "stop"}, self._dialect.extra
+        yield _choice({}, extra, **finish)
         if self._wants_usage:
             spent = usage or Usage()
             tokens = {
@@ -89,7 +116,10 @@ class ChatWriter:
                 "completion_tokens_details": {"reasoning_tokens": spent.reasoning_output_tokens},
                 "total_tokens": spent.total_tokens,
             }
-            yield event(encode({"choices": [], "usage": tokens}))
+            if self._dialect.usage_with_second_finish:
+                yield _choice({"content": ""}, {**extra, "usage": tokens}, **finish)
+            else:
+                yield event(encode({"choices": [], "usage": tokens}))
         yield event(b"[DONE]")
 
 
@@ -144,16 +174,16 @@ class ResponsesWriter:
         return f"{kind}_{self._items}"
 
 
-def writer_for(api: Api, *, wants_usage: bool = False) -> Writer:
-    return ChatWriter(wants_usage=wants_usage) if api == "chat" else ResponsesWriter()
+def writer_for(api: Api, *, wants_usage: bool = False, dialect: Dialect = DIALECTS["openai"]) -> Writer:
+    return ChatWriter(wants_usage=wants_usage, dialect=dialect) if api == "chat" else ResponsesWriter()
 
 
 def _arguments(call: Call) -> str:
     return call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
 
 
-def _choice(delta: dict[str, Any], **more: Any) -> bytes:
-    return event(encode({"choices": [{"index": 0, "delta": delta, **more}]}))
+def _choice(delta: dict[str, Any], beside: Mapping[str, Any] | None = None, **more: Any) -> bytes:
+    return event(encode({"choices": [{"index": 0, "delta": delta, **more}], **(beside or {})}))
 
 
 def _typed(kind: str, **fields: Any) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import StreamDisconnected
+from parley.errors import ReplyTooLarge
 
 __all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer"]
 
@@ -77,29 +77,32 @@ def _overlong(line: bytes) -> Overlong:
 
 
 class SseFramer:
-    """Cuts a byte stream into the data of server-sent events; all other fields are skipped.
+    """Splits a byte stream into the data of server-sent events; all other fields are skipped.
 
     Lines end in `\\n` or `\\r\\n`. An event that the stream leaves unfinished is dropped, as the
-    standard has it.
+    standard requires. The time is linear in the bytes, however they are cut.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit
         self._unfinished: list[bytes] = []
-        """Pieces of a line whose end has not come; joined once, however many there are."""
+        """Pieces of a line whose end has not come; joined once."""
+        self._unfinished_bytes = 0
         self._data: list[bytes] = []
-        self._held = 0
+        """The data lines of the event that has not ended."""
+        self._data_bytes = 0
+        """With one for the end of each line: empty lines take memory too."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that `chunk` completes.
+        """Return the data of the events that `chunk` completes.
 
         Raises:
-            StreamDisconnected: an event does not end; it is too long to be one.
+            ReplyTooLarge: an event is longer than the limit.
         """
-        self._held += len(chunk)
-        if self._held > MAX_LINE_BYTES:
-            raise StreamDisconnected("an event of the stream is too long")
         if b"\n" not in chunk:
             self._unfinished.append(chunk)
+            self._unfinished_bytes += len(chunk)
+            self._check(self._unfinished_bytes + self._data_bytes)
             return []
         if self._unfinished:
             chunk = b"".join((*self._unfinished, chunk))
@@ -107,9 +110,9 @@ class SseFramer:
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n")
         lines = chunk.split(b"\n")
-        if tail := lines.pop():
-            self._unfinished.append(tail)
+        tail = lines.pop()
         data = self._data
+        held_lines, held_bytes = len(data), self._data_bytes
         events: list[bytes] = []
         for line in lines:  # hundreds at a time: the usual shapes of a line first
             if line[:6] == b"data: ":
@@ -120,5 +123,21 @@ class SseFramer:
                     data.clear()
             elif line[:5] == b"data:" or line == b"data":
                 data.append(line[5:])
-        self._held = len(tail) + sum(map(len, data))
+        if tail:
+            self._unfinished.append(tail)
+        self._unfinished_bytes = len(tail)
+        if not data:
+            self._data_bytes = 0
+        elif events:  # all of it came in this chunk
+            self._data_bytes = sum(map(len, data)) + len(data)
+        else:
+            self._data_bytes += sum(map(len, data[held_lines:])) + len(data) - held_lines
+        if held_bytes + len(chunk) > self._limit:
+            for event in events:
+                self._check(len(event))
+            self._check(self._unfinished_bytes + self._data_bytes)
         return events
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise ReplyTooLarge("bytes in one event of the stream", self._limit, setting="max_event_bytes")

@@ -7,7 +7,7 @@ surrogate pair); writing is bytes around bytes, because a body is often encoded 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -80,6 +80,7 @@ class Message(Struct, frozen=True):
 
 _decoder: Final = msgspec.json.Decoder(Message)
 _error_decoder: Final = msgspec.json.Decoder(ErrorObject)
+_raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
 _LONE_SURROGATE: Final = re.compile(
@@ -90,12 +91,14 @@ _LONE_SURROGATE: Final = re.compile(
 )
 
 
-def _mend(match: re.Match[bytes]) -> bytes:
-    return match[0] if match[2] else match[1] + rb"\ufffd"
+def _replacement_character(half: int) -> str:
+    return "\ufffd"
 
 
-def decode_lenient(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """Decode `data`; where half a surrogate pair stands in the way, read it as U+FFFD.
+def decode_lenient(
+    decoder: msgspec.json.Decoder[T], data: bytes, *, half_as: Callable[[int], str] = _replacement_character
+) -> T:
+    """Decode `data`; read each half of a surrogate pair as `half_as` says.
 
     Raises:
         msgspec.DecodeError: this is not JSON, or not of the decoder's type, or nested beyond reason.
@@ -104,7 +107,12 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
         try:
             return decoder.decode(data)
         except msgspec.DecodeError:
-            mended = _LONE_SURROGATE.sub(_mend, data)
+            mended = _LONE_SURROGATE.sub(
+                lambda match: (
+                    match[0] if match[2] else match[1] + half_as(int(match[0][len(match[1]) + 2 :], 16)).encode()
+                ),
+                data,
+            )
             if mended == data:
                 raise
             return decoder.decode(mended)
@@ -112,6 +120,15 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
         raise NestedTooDeeply from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8: {error}") from None
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one whole JSON value."""
+    try:
+        _raw_decoder.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def decode_message(line: bytes) -> Message:

@@ -24,7 +24,7 @@ from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.conversation.history import HistoryItem, UserItem
 from parley.conversation.records import CallItem, TurnEnded
-from parley.errors import ModelError, StreamDisconnected, UnexpectedStatus
+from parley.errors import CannotConnect, ModelError, StreamDisconnected, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -96,9 +96,10 @@ class Pauses:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.time = 0.0
 
     def now(self) -> float:
-        return 0.0
+        return self.time
 
     async def sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)
@@ -171,6 +172,32 @@ async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
 
 def _spoken(seconds: float) -> str:
     return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"
+
+
+@pytest.mark.promises("failures.connect")
+async def test_a_turn_tries_to_connect_for_five_seconds_at_most() -> None:
+    notebook, clock = asked_to_go(), Pauses()
+    refused = CannotConnect("http://localhost:1/v1", "Connection refused", max_retries=100)
+    await turn_of(notebook, Replies(*([[refused]] * 100), max_retries=5), clock)
+
+    assert 2.5 < sum(clock.seconds) <= 5
+    notices = [one.message for one in notebook.happened if isinstance(one, BackgroundEvent)]
+    assert notices == [
+        f"stream error: {refused}; retrying {number}/100 in {_spoken(seconds)}…"
+        for number, seconds in enumerate(clock.seconds, 1)
+    ]
+    assert notebook.happened[-1] == turn_ended("failed", str(refused))
+
+
+@pytest.mark.promises("failures.connect")
+async def test_an_attempt_to_connect_that_took_long_is_the_last_one() -> None:
+    notebook, clock = asked_to_go(), Pauses()
+    refused = CannotConnect("http://localhost:1/v1", "nobody answered in time", max_retries=4)
+    takes_long = partial(setattr, clock, "time", 30.0)
+    await turn_of(notebook, Replies([takes_long, refused], max_retries=5), clock)
+
+    assert clock.seconds == []
+    assert notebook.happened[-1] == turn_ended("failed", str(refused))
 
 
 async def test_every_request_of_a_turn_has_its_own_retries() -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
 
-from parley.conversation.history import OutputItem, UserItem
-from parley.conversation.records import CallItem, MessageItem, OpaqueItem
-from parley.models.chat import ChatDecoder, encode_chat
+from parley.conversation.history import History, OutputItem, UserItem
+from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem, Record
+from parley.models.chat import encode_chat
+from parley.models.chat_reply import ChatDecoder
 from parley.ports.model import (
     CallDone,
     Chunk,
     MessageDone,
     ModelRequest,
+    OpaqueDone,
     RawReasoningDelta,
     ReasoningDone,
     ResponseDone,
@@ -83,6 +88,7 @@ REASONING_CHUNKS: list[Chunk] = [
     ReasoningDone(summaries=(), raw=("think hard now",)),
     TextDelta("An"),
     TextDelta("swer"),
+    OpaqueDone(MessageFields(fields=msgspec.Raw(b'{"reasoning":"think hard now"}'), by="")),
     MessageDone(MessageItem(text="Answer")),
     ResponseDone(None),
 ]
@@ -117,7 +123,7 @@ ODDITIES_CHUNKS: list[Chunk] = [
     TextDelta("half \ufffd pair, "),
     TextDelta("bad byte \ufffd"),
     MessageDone(MessageItem(text="Finehalf \ufffd pair, bad byte \ufffd")),
-    ResponseDone(None),
+    ResponseDone(None, "length"),
 ]
 
 RECORDED = [
@@ -151,7 +157,8 @@ def test_any_finish_reason_ends_the_response(reason: str) -> None:
     decoder.feed(b'data: {"choices": [{"delta": {}, "finish_reason": "%b"}]}\n\n' % reason.encode())
 
     assert decoder.done
-    assert decoder.end() == [ResponseDone(None)]
+    cut_by = reason if reason in ("length", "content_filter") else None
+    assert decoder.end() == [ResponseDone(None, cut_by)]
 
 
 def test_what_follows_the_end_is_not_read() -> None:
@@ -244,10 +251,9 @@ def test_a_request_holds_exactly_what_the_api_takes() -> None:
             {"role": "user", "content": "Here."},
             {"role": "user", "content": "Now."},
             {"role": "user", "content": "go on"},
-            {"role": "assistant", "content": "I will look."},
             {
                 "role": "assistant",
-                "content": None,
+                "content": "I will look.",
                 "tool_calls": [
                     {
                         "id": "c1",
@@ -325,3 +331,144 @@ def test_arguments_of_any_kind_are_passed_on_as_text(arguments: bytes, told: str
     done, _ = decoded(data)
 
     assert done == CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments=told))
+
+
+# --- what providers do to calls, characters and errors ---------------------------------------------
+
+
+def delta(**members: object) -> bytes:
+    return b"data: %b\n\n" % json.dumps({"choices": [{"delta": members}]}).encode()
+
+
+@pytest.mark.promises("model.split-pairs")
+def test_a_surrogate_pair_that_is_split_over_two_deltas_is_kept() -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": '{"at": "\ud83d'}}
+    rest = {"index": 0, "function": {"arguments": '\ude00"}'}}
+    pieces = [
+        delta(reasoning_content="hm \ud83d", reasoning="hm \ud83d"),
+        delta(reasoning_content="\ude00!", reasoning="\ude00!"),
+        delta(reasoning_details=[{"type": "reasoning.text", "text": "\ud83d", "index": 0}]),
+        delta(reasoning_details=[{"type": "reasoning.text", "text": "\ude00", "index": 0}]),
+        delta(content="one \ud83d"),
+        delta(tool_calls=[call]),
+        delta(content="\ude00 two \ud83d"),
+        delta(tool_calls=[rest]),
+        delta(content=" three \ud83d"),
+    ]
+
+    chunks = decoded(b"".join(pieces) + b"data: [DONE]\n\n")
+
+    text = "one \U0001f600 two \ufffd three \ufffd"
+    fields = {
+        "reasoning_content": "hm \U0001f600!",
+        "reasoning": "hm \U0001f600!",
+        "reasoning_details": [{"type": "reasoning.text", "text": "\U0001f600", "index": 0}],
+    }
+    assert [chunk.text for chunk in chunks if isinstance(chunk, RawReasoningDelta)] == [
+        "hm ",
+        "\U0001f600!",
+        "\U0001f600",
+    ]
+    assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextDelta)) == text
+    kept, message, made, done = chunks[-4:]
+    assert isinstance(kept, OpaqueDone)
+    assert isinstance(kept.item, MessageFields)
+    assert msgspec.json.decode(bytes(kept.item.fields)) == fields
+    assert message == MessageDone(MessageItem(text=text))
+    assert made == CallDone(CallItem(call_id=CallId("c1"), name="look", arguments='{"at": "\U0001f600"}'))
+    assert done == ResponseDone(None)
+
+
+@given(text=st.text(st.sampled_from("ab\U0001f600\u00e9"), max_size=20), data=st.data())
+@checked(deadline=None)
+def test_a_text_of_utf_16_units_is_whole_wherever_it_is_cut(text: str, data: st.DataObject) -> None:
+    units = text.encode("utf-16-be")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(units) // 2), max_size=5)))
+    pieces = [
+        units[2 * start : 2 * end].decode("utf-16-be", "surrogatepass")
+        for start, end in pairwise((0, *cuts, len(units) // 2))
+    ]
+    body = b"".join(delta(content=piece) for piece in pieces) + b"data: [DONE]\n\n"
+
+    said = "".join(chunk.text for chunk in decoded(body) if isinstance(chunk, TextDelta))
+
+    assert said == text
+
+
+def test_a_refusal_is_text() -> None:
+    body = delta(refusal="I ") + delta(refusal="will not.") + b"data: [DONE]\n\n"
+
+    assert decoded(body)[-2] == MessageDone(MessageItem(text="I will not."))
+
+
+def test_null_errors_beside_choices_are_none() -> None:
+    body = b'data: {"choices": [{"delta": {"content": "Fine"}, "error": null}], "error": null}\n\ndata: [DONE]\n\n'
+
+    assert decoded(body)[-2] == MessageDone(MessageItem(text="Fine"))
+
+
+def test_two_names_for_one_thought_are_shown_once_and_go_back_as_both() -> None:
+    body = delta(reasoning_content="hm", reasoning="hm") + delta(content="Hi") + b"data: [DONE]\n\n"
+
+    shown, thought, _, kept, *_ = decoded(body)
+
+    assert shown == RawReasoningDelta("hm")
+    assert thought == ReasoningDone(summaries=(), raw=("hm",))
+    assert kept == OpaqueDone(
+        MessageFields(fields=msgspec.Raw(b'{"reasoning_content":"hm","reasoning":"hm"}'), by="")
+    )
+
+
+def test_signed_blocks_of_reasoning_stay_apart() -> None:
+    blocks = [
+        {"type": "reasoning.summary", "summary": "one", "index": 0},
+        {"type": "reasoning.encrypted", "data": "ENC", "id": "rs_1", "index": 0},
+        {"type": "reasoning.text", "text": "two", "index": 1, "signature": None},
+        {"type": "reasoning.text", "text": " three", "index": 1, "signature": "S"},
+        {"type": "reasoning.text", "text": "four", "index": 2},
+    ]
+    body = b"".join(delta(reasoning_details=[block]) for block in blocks) + delta(content="Hi")
+
+    kept = next(chunk for chunk in decoded(body) if isinstance(chunk, OpaqueDone)).item
+
+    assert isinstance(kept, MessageFields)
+    assert msgspec.json.decode(bytes(kept.fields)) == {
+        "reasoning_details": [
+            blocks[0],
+            blocks[1],
+            {"type": "reasoning.text", "text": "two three", "index": 1, "signature": "S"},
+            blocks[4],
+        ]
+    }
+
+
+@pytest.mark.promises("model.chat-reasoning-origin")
+def test_what_an_older_version_wrote_is_sent_as_messages() -> None:
+    """Records without the members of today, with a response that ended between the calls."""
+    old = [
+        b'{"record":"model_said","item":{"type":"message","text":"I look.","id":null,"by":""}}',
+        b'{"record":"model_said","item":{"type":"call","call_id":"c1","name":"look","arguments":"{}","by":""}}',
+        b'{"record":"call_output","call_id":"c1","output":"nothing"}',
+        b'{"record":"model_asked"}',
+        b'{"record":"model_said","item":{"type":"call","call_id":"c2","name":"look","arguments":"{}"}}',
+        b'{"record":"call_output","call_id":"c2","output":"still nothing"}',
+    ]
+    history = History()
+    for line in old:
+        history.apply(msgspec.json.decode(line, type=Record))
+    request = ModelRequest(instructions="", context=(), history=history.items, breaks=history.cuts)
+
+    def called(call_id: str, content: str | None) -> dict[str, object]:
+        function = {"name": "look", "arguments": "{}"}
+        return {
+            "role": "assistant",
+            "content": content,
+            "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+        }
+
+    assert msgspec.json.decode(encode_chat(request, model="m", stream_usage=False))["messages"][1:] == [
+        called("c1", "I look."),
+        {"role": "tool", "tool_call_id": "c1", "content": "nothing"},
+        called("c2", None),
+        {"role": "tool", "tool_call_id": "c2", "content": "still nothing"},
+    ]

@@ -222,7 +222,8 @@ def test_what_follows_the_completion_is_not_read() -> None:
     ("data", "detail"),
     [
         (b"", "stream closed before response.completed"),
-        (responses_event("response.incomplete"), "stream closed before response.completed"),
+        (responses_event("response.in_progress"), "stream closed before response.completed"),
+        (responses_event("error", code="server_error", message="model broke"), "model broke"),
         (responses_event("response.failed", response={"error": {"message": "model broke"}}), "model broke"),
         (responses_event("response.failed", response={"error": None}), "the provider gave no reason"),
         (responses_event("response.failed"), "the provider gave no reason"),
@@ -389,3 +390,31 @@ def test_another_provider_is_sent_neither_reasoning_nor_ids_of_the_first() -> No
 
     assert items
     assert [name for name in ("fc_c1", "rs_", "msg_", "encrypted_content") if name in sent] == []
+
+
+@pytest.mark.promises("model.split-pairs")
+@pytest.mark.parametrize(
+    "kind", ["response.output_text.delta", "response.reasoning_summary_text.delta", "response.reasoning_text.delta"]
+)
+def test_a_surrogate_pair_that_is_split_over_two_deltas_is_kept(kind: str) -> None:
+    pieces = [
+        b'data: {"type": "%b", "delta": "%b"}\n\n' % (kind.encode(), piece)
+        for piece in (rb"a \ud83d", rb"\ude00 b \ud83d", b"c", rb"\ude00")
+    ]
+    other = b'data: {"type": "response.refusal.delta", "delta": "x"}\n\n'
+    decoder = ResponsesDecoder()
+
+    chunks = decoder.feed(other.join(pieces))
+
+    said = [getattr(chunk, "text", None) for chunk in chunks]
+    assert said == ["a ", "\U0001f600 b ", "\ufffdc", "\ufffd"]
+
+
+@pytest.mark.promises("model.cut-off")
+def test_an_incomplete_response_says_why() -> None:
+    details = {"reason": "content_filter"}
+    decoder = ResponsesDecoder()
+    decoder.feed(responses_event("response.incomplete", response={"id": "r", "incomplete_details": details}))
+
+    assert decoder.done
+    assert decoder.end() == [ResponseDone(None, "content_filter")]

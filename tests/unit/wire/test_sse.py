@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.errors import StreamDisconnected
+from parley.errors import ReplyTooLarge
 from parley.wire.framing import SseFramer
 
 
@@ -75,5 +76,40 @@ def test_only_an_event_that_does_not_end_is_too_long() -> None:
     endless = SseFramer()
     line = b"data: " + b"x" * 1024 * 1024 + b"\n"
     assert [endless.feed(line) for _ in range(63)] == [[]] * 63
-    with pytest.raises(StreamDisconnected, match="too long"):
+    with pytest.raises(ReplyTooLarge, match="max_event_bytes"):
         endless.feed(line)
+
+
+def test_many_small_events_may_be_longer_together_than_one_may_be() -> None:
+    framer = SseFramer(limit=1000)
+    many = b"data: 0123456789\n\n" * 1000
+
+    assert len(framer.feed(many)) == 1000
+    with pytest.raises(ReplyTooLarge):
+        framer.feed(b"data: %b\n\n" % (b"x" * 1001))
+
+
+@pytest.mark.parametrize("line", [b"data:\n", b"data: x\n", b"d"])
+def test_an_event_without_an_end_is_too_long_in_any_number_of_lines(line: bytes) -> None:
+    framer = SseFramer(limit=100_000)
+
+    def feed_for_ever() -> None:
+        while True:
+            framer.feed(line * 1000)
+
+    with pytest.raises(ReplyTooLarge, match="limit of 100000 bytes in one event"):
+        feed_for_ever()
+
+
+@pytest.mark.promises("framing.never-blocked")
+def test_the_time_for_an_event_grows_with_its_length_and_not_with_its_square() -> None:
+    def seconds(chunks: int) -> float:
+        framer = SseFramer()
+        began = time.process_time()
+        for _ in range(chunks):
+            framer.feed(b"data: x\n" * 200)
+        return time.process_time() - began
+
+    short = min(seconds(500) for _ in range(3))
+
+    assert min(seconds(4000) for _ in range(3)) < 24 * short  # eight times as long; the square would be 64

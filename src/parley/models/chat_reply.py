@@ -1,0 +1,478 @@
+"""The Chat Completions API: its streamed replies.
+
+The decoder is pure: it is fed bytes and returns chunks. Providers stream the same things in different ways; all
+of these are read, whichever provider sends them: calls with and without an index or an id, reasoning under three
+names or as parts of the content, errors in the middle of the stream, several ways to end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.config.types import ReplyLimits
+from parley.conversation.records import CallItem, MessageFields, MessageItem
+from parley.errors import StreamDisconnected
+from parley.models.payloads import read_json, read_payload, read_piece, text_or_json
+from parley.models.pieces import DEFAULT_LIMITS, Pieces, ReplySize
+from parley.models.reasoning_details import ReasoningDetails
+from parley.models.surrogates import without_stand_ins
+from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    OpaqueDone,
+    RawReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+)
+from parley.wire.events import TokenCount
+from parley.wire.framing import SseFramer
+from parley.wire.ids import CallId
+from parley.wire.jsonrpc import encode, is_json
+
+__all__ = ["ChatDecoder"]
+
+END_MARK: Final = b"[DONE]"
+
+FAILED: Final = frozenset({"error", "network_error", "insufficient_system_resource"})
+"""Finish reasons of a response that broke off at the provider (OpenRouter, Z.ai, DeepSeek)."""
+
+CUT: Final = frozenset({"length", "model_length", "max_tokens", "content_filter", "sensitive"})
+"""Finish reasons of a response that the provider ended before the model had finished."""
+
+MEASURE_BYTES: Final = 256 * 1024
+"""How often the size of a reply is compared with its limits: after so many bytes of the stream."""
+
+NO_REASON: Final = "the provider gave no reason"
+
+
+class _Thought(Struct, frozen=True, gc=False):
+    text: str | None = None
+    content: str | None = None
+
+
+class _Function(Struct, frozen=True, gc=False):
+    name: str | None = None
+    arguments: Raw | UnsetType = UNSET
+
+
+class _CallPiece(Struct, frozen=True, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+    extra_content: Raw | UnsetType = UNSET
+
+
+class _Part(Struct, frozen=True, gc=False):
+    """A part of a content that is a list (Mistral)."""
+
+    text: str | None = None
+    thinking: Raw | UnsetType = UNSET
+    """A list of text parts, or a text."""
+
+
+class _Delta(Struct, frozen=True, gc=False):
+    content: str | tuple[_Part, ...] | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | _Thought | None = None
+    reasoning_details: Any = None
+    tool_calls: tuple[_CallPiece, ...] | None = None
+
+
+class _Choice(Struct, frozen=True, gc=False):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    error: Any = None
+
+
+class _Event(Struct, frozen=True, gc=False):
+    choices: tuple[_Choice, ...] | None = None
+    error: Any = None
+    usage: Raw | UnsetType = UNSET
+    """Decoded only where it was asked for: an unknown shape must not cost the text beside it."""
+
+
+class _Usage(Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: InputDetails | None = None
+    completion_tokens_details: OutputDetails | None = None
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_USAGE: Final = msgspec.json.Decoder(_Usage | None)
+
+
+class _Call:
+    """A call as far as it has come."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id = ""
+        self.name = ""
+        self.arguments = Pieces()
+        self.extra_content: Raw | UnsetType = UNSET
+        self.last_piece = ""
+
+    def item(self, by: str) -> CallItem:
+        return CallItem(
+            call_id=CallId(self.id or f"call_{uuid4()}"),  # its output has to name it
+            name=self.name,
+            arguments=self.arguments.text() + self.arguments.joiner.end(),
+            extra_content=self.extra_content,
+            by="" if self.extra_content is UNSET else by,
+        )
+
+
+class _Calls:
+    """The calls of one response, gathered from their pieces.
+
+    A piece belongs to the call with its id and index. A new id is a new call, also at an index that is taken:
+    some providers send index 0 for every call. Without an id the index decides, and without both a piece
+    continues the last call.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._at: dict[int, _Call] = {}
+        """The newest call at each index."""
+        self._named: dict[tuple[int | None, str], _Call] = {}
+        """By index and id."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def in_order(self) -> list[_Call]:
+        return sorted(self._calls, key=lambda call: call.index)
+
+    def extend(self, piece: _CallPiece, *, has_halves: bool) -> int:
+        """Add a piece; return by how many characters the calls have grown."""
+        function = piece.function
+        number = len(self._calls)
+        arguments = text_or_json(function.arguments)[0] if function is not None else ""
+        name = (function.name if function is not None else None) or ""
+        call = self._call_of(piece, name, arguments)
+        call.name = call.name or name
+        grown = 0 if len(self._calls) == number else len(name) + len(call.id)
+        if piece.extra_content is not UNSET and bytes(piece.extra_content) != b"null":
+            call.extra_content = _kept(piece.extra_content, has_halves=has_halves)
+            grown += len(bytes(call.extra_content))
+        if has_halves or call.arguments.joiner.is_waiting:
+            arguments = call.arguments.joiner.join(arguments, has_halves=has_halves)
+        if arguments:
+            call.arguments.append(arguments)
+            call.arguments.compact_if_many()
+            call.last_piece = arguments
+        return grown + len(arguments)
+
+    def _call_of(self, piece: _CallPiece, name: str, arguments: str) -> _Call:
+        index, call_id = piece.index, piece.id or ""
+        current = self._at.get(index) if index is not None else (self._calls[-1] if self._calls else None)
+        if call_id:
+            if (known := self._named.get((index, call_id))) is not None:
+                return known
+            if current is None or current.id:
+                current = self._begin(index)
+            current.id = call_id
+            self._named[index, call_id] = current
+        elif current is None or (
+            # Neither an id nor an index of its own, but a name and new arguments after whole ones.
+            name and current.last_piece.endswith("}") and (not arguments or arguments.startswith("{"))
+        ):
+            current = self._begin(index)
+        return current
+
+    def _begin(self, index: int | None) -> _Call:
+        if index is None:
+            index = self._calls[-1].index if self._calls else 0
+        call = self._at[index] = _Call(index)
+        self._calls.append(call)
+        return call
+
+
+class ChatDecoder:
+    """One reply. Deltas come as they are fed; what they add up to comes with `end`.
+
+    A finish reason ends the response, and so do the end mark and the end of the body. Where token
+    counts were asked for they come after the finish reason, and are waited for a little.
+    """
+
+    def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
+        self.done = self.whole = self.heard = False
+        self._stream_usage = stream_usage
+        self._by = by
+        self._framer = SseFramer(limits.max_event_bytes)
+        self._size = ReplySize(limits)
+        self._unmeasured_bytes = 0
+        self._reasoning_size = 0
+        self._failure: str | None = None
+        self._finish: str | None = None
+        self._is_marked = False
+        """The end mark has come."""
+        self._last_read = b""
+        self._text = Pieces()
+        self._thought = Pieces()
+        """Reasoning since the last text, as it is shown."""
+        self._is_thinking = False
+        self._reasoning_content: Pieces | None = None
+        self._reasoning = Pieces()
+        self._thinking = Pieces()
+        """Thinking parts of the content."""
+        self._thinking_is_list = False
+        self._details = ReasoningDetails()
+        self._has_halves = False
+        """This reply splits surrogate pairs."""
+        self._calls = _Calls()
+        self._usage: TokenCount | None = None
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        self.heard = False
+        self._last_read = data
+        # Nearly all events are text: names are looked up once for each read.
+        decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
+        whole, halves, stream_usage = self.whole, self._has_halves, self._stream_usage
+        for payload in self._framer.feed(data):
+            event: _Event | None
+            has_halves = False
+            try:
+                event = decode(payload)
+            except (ValueError, RecursionError):
+                if payload.strip() == END_MARK:
+                    self.done = self._is_marked = True
+                    break
+                event = read_piece(_EVENT, payload)
+                if event is None:
+                    continue
+                self._has_halves = halves = has_halves = True
+            if event.choices and event.error is None and not whole:
+                choice = event.choices[0]
+                if (delta := choice.delta) is not None:
+                    text = delta.content
+                    if (
+                        delta.reasoning_content is not None
+                        or delta.reasoning is not None
+                        or delta.reasoning_details is not None
+                        or delta.refusal is not None
+                        or halves
+                        or isinstance(text, tuple)
+                    ):
+                        text = self._read(delta, chunks, has_halves=has_halves)
+                    if text:
+                        if self._is_thinking:
+                            add_chunk(self._thought_through())
+                        add_text(text)
+                        add_chunk(TextDelta(text))
+                    if delta.tool_calls:
+                        self.heard = True
+                        for piece in delta.tool_calls:
+                            self._size.arguments += self._calls.extend(piece, has_halves=has_halves)
+                if choice.finish_reason is not None:
+                    if self._finishes(choice):
+                        break
+                    whole = self.whole
+            elif not whole and self._fails(event, payload):
+                break
+            if stream_usage and event.usage is not UNSET:
+                self._usage = _token_count(event.usage) or self._usage
+            if whole and not (stream_usage and self._usage is None):
+                self.done = True
+                break
+        self.heard = self.heard or bool(chunks)
+        self._unmeasured_bytes += len(data)
+        if self._unmeasured_bytes > MEASURE_BYTES:
+            self._unmeasured_bytes = 0
+            self._measure()
+        return chunks
+
+    def _measure(self) -> None:
+        self._text.compact()
+        self._size.text = self._text.size + self._reasoning_size
+        self._size.calls = len(self._calls)
+        self._size.check()
+
+    def _read(self, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> str:
+        """Take in the reasoning of a delta; return its text."""
+        thought, text = "", ""
+        if (piece := delta.reasoning_content) is not None:
+            if self._reasoning_content is None:
+                self._reasoning_content = Pieces()
+            thought = self._add(self._reasoning_content, piece, has_halves=has_halves)
+        if delta.reasoning is not None:
+            piece = self._add(self._reasoning, _thought(delta.reasoning), has_halves=has_halves)
+            thought = thought or piece  # some providers send both names for one text
+        if delta.reasoning_details is not None:
+            piece, size = self._details.extend(delta.reasoning_details, has_halves=has_halves)
+            thought = thought or piece
+            self._reasoning_size += size
+        if isinstance(delta.content, tuple):
+            for part in delta.content:
+                if part.thinking is not UNSET:
+                    piece, is_list = _thinking(part.thinking)
+                    self._thinking_is_list = self._thinking_is_list or is_list
+                    thought += self._add(self._thinking, piece, has_halves=has_halves)
+                text += part.text or ""
+        else:
+            text = delta.content or ""
+        text += delta.refusal or ""
+        if self._has_halves and text:
+            text = self._text.joiner.join(text, has_halves=has_halves)
+        if thought:
+            self._is_thinking = True
+            self._thought.append(thought)
+            self._thought.compact_if_many()
+            self._reasoning_size += len(thought)
+            chunks.append(RawReasoningDelta(thought))
+        return text
+
+    def _add(self, pieces: Pieces, piece: str, *, has_halves: bool) -> str:
+        if self._has_halves:
+            piece = pieces.joiner.join(piece, has_halves=has_halves)
+        if piece:
+            pieces.append(piece)
+            pieces.compact_if_many()
+        return piece
+
+    def _finishes(self, choice: _Choice) -> bool:
+        """Take in a finish reason; return whether the response failed with it."""
+        self.whole = self.heard = bool(choice.finish_reason)
+        self._finish = choice.finish_reason
+        if self._finish in FAILED:
+            self._failure = _message(choice.error)
+            self.done = True
+        return self.done
+
+    def _fails(self, event: _Event, payload: bytes) -> bool:
+        """Take in an event without choices or with an error; return whether the response failed with it."""
+        error = event.error
+        if error is None:
+            error = _error_without_name(payload)
+        if error is None:
+            return False
+        self._failure = _message(error)
+        self.done = True
+        return True
+
+    def end(self) -> list[Chunk]:
+        self._measure()
+        has_ended = self.whole or self._is_marked
+        if self._failure is None and not has_ended:
+            self._failure = _failure_after_events(self._last_read)
+        if self._failure is not None:
+            raise StreamDisconnected(self._failure)
+        chunks: list[Chunk] = []
+        if self._thought:
+            chunks.append(self._thought_through())
+        if rest := self._text.joiner.end():
+            self._text.append(rest)
+            chunks.append(TextDelta(rest))
+        if fields := self._fields():
+            kept = _kept(Raw(encode(fields)), has_halves=self._has_halves)
+            chunks.append(OpaqueDone(MessageFields(fields=kept, by=self._by)))
+        if self._text:
+            chunks.append(MessageDone(MessageItem(text=self._text.text())))
+        calls = [call.item(self._by) for call in self._calls.in_order()]
+        chunks += [CallDone(call) for call in calls]
+        cut_by = self._finish if self._finish in CUT else None
+        if not has_ended and not all(is_json(call.arguments) for call in calls):
+            cut_by = "end of the stream"
+        chunks.append(ResponseDone(self._usage, cut_by))
+        return chunks
+
+    def _fields(self) -> dict[str, Any]:
+        """The reasoning as it goes back."""
+        fields: dict[str, Any] = {}
+        if self._reasoning_content is not None:
+            fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
+        if self._reasoning:
+            fields["reasoning"] = self._reasoning.text() + self._reasoning.joiner.end()
+        if details := self._details.whole():
+            fields["reasoning_details"] = details
+        if self._thinking:
+            text = self._thinking.text() + self._thinking.joiner.end()
+            thinking = [{"type": "text", "text": text}] if self._thinking_is_list else text
+            fields["content"] = [{"type": "thinking", "thinking": thinking}]
+        return fields
+
+    def _thought_through(self) -> ReasoningDone:
+        """A thought is whole when the model begins to speak."""
+        raw, self._thought, self._is_thinking = self._thought.text(), Pieces(), False
+        return ReasoningDone(summaries=(), raw=(raw,))
+
+
+def _thought(reasoning: str | _Thought) -> str:
+    if isinstance(reasoning, str):
+        return reasoning
+    return reasoning.text or reasoning.content or ""
+
+
+def _thinking(raw: Raw) -> tuple[str, bool]:
+    """The text of a thinking part, and whether it was a list."""
+    value = read_json(raw)
+    if not isinstance(value, list):
+        return (value if isinstance(value, str) else ""), False
+    texts = (part.get("text") for part in value if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str)), True
+
+
+def _kept(raw: Raw, *, has_halves: bool) -> Raw:
+    """A value as it is stored and sent back; it has to be valid UTF-8 without stand-ins."""
+    text = bytes(raw).decode(errors="replace")
+    return Raw((without_stand_ins(text) if has_halves else text).encode())
+
+
+def _message(error: Any) -> str:
+    """What an error of any shape says."""
+    match error:
+        case str() if error:
+            return error
+        case {"message": str(message)} if message:
+            return message
+        case {"error": inner}:
+            return _message(inner)
+        case {"code": str() | int() as code}:
+            return f"{NO_REASON} (code {code})"
+        case _:
+            return NO_REASON
+
+
+def _error_without_name(payload: bytes) -> Any:
+    """The event itself, where it is an error without a member `error`, as older vLLM sends it; else None."""
+    match read_json(payload):
+        case {"object": "error"} as error:
+            return error
+        case _:
+            return None
+
+
+def _failure_after_events(data: bytes) -> str | None:
+    """The error in a body that ended without an end: some servers write it as plain JSON, not as an event."""
+    for line in data.splitlines():
+        if line.lstrip().startswith(b"{"):
+            match read_json(line):
+                case {"error": error} if error is not None:
+                    return _message(error)
+                case _:
+                    pass
+    return None
+
+
+def _token_count(raw: Raw) -> TokenCount | None:
+    usage = read_payload(_USAGE, bytes(raw))
+    if usage is None:
+        return None
+    return token_count(
+        given=usage.prompt_tokens,
+        made=usage.completion_tokens,
+        total=usage.total_tokens,
+        given_details=usage.prompt_tokens_details,
+        made_details=usage.completion_tokens_details,
+    )

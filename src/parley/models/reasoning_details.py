@@ -1,0 +1,61 @@
+"""`reasoning_details` of OpenRouter: blocks of reasoning, some of them signed, which go back unchanged.
+
+A block is streamed in pieces. Pieces that follow one another with the same type and index are one block: their
+texts are joined, and of every other member the last value that is not null counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from parley.models.pieces import Pieces
+
+__all__ = ["ReasoningDetails"]
+
+TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
+"""The member that holds the text, by the type of a block. Other blocks come in one piece."""
+
+
+class _Block:
+    def __init__(self, kind: str, members: dict[str, Any]) -> None:
+        self.kind, self.members = kind, members
+        self.text = Pieces()
+
+    def continues(self, kind: str, members: dict[str, Any]) -> bool:
+        return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
+
+
+class ReasoningDetails:
+    """Gathers the blocks of one response."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+
+    def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
+        """Add the pieces of one delta; return the text that they show, and about how many characters they add."""
+        shown, size = "", 0
+        for piece in pieces if isinstance(pieces, list) else ():
+            if not isinstance(piece, dict):
+                continue
+            kind = str(piece.get("type"))
+            last = self._blocks[-1] if self._blocks else None
+            if last is None or not last.continues(kind, piece):
+                last = _Block(kind, piece)
+                self._blocks.append(last)
+                size += len(str(piece))
+            else:
+                last.members |= {name: value for name, value in piece.items() if value is not None}
+            text = piece.get(TEXTS.get(kind, ""))
+            if isinstance(text, str) and text:
+                text = last.text.joiner.join(text, has_halves=has_halves)
+                last.text.append(text)
+                last.text.compact_if_many()
+                shown += text
+        return shown, size + len(shown)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The blocks as they go back."""
+        return [
+            {**block.members, TEXTS[block.kind]: block.text.text()} if block.text else block.members
+            for block in self._blocks
+        ]

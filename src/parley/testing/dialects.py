@@ -1,0 +1,120 @@
+"""How providers of Chat Completions differ: what they stream, and what they refuse.
+
+A dialect is a row of `DIALECTS`. `ChatWriter` writes replies by it, and `refused` is the provider's check of a
+request: some refuse a history without the reasoning that they sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+
+from parley.testing.replies import Failure
+from parley.wire.jsonrpc import encode
+
+__all__ = ["DIALECTS", "Dialect", "DialectName", "details_of", "refused", "signature_of"]
+
+DialectName: TypeAlias = Literal[
+    "openai", "deepseek", "kimi", "gemini", "openrouter", "ollama", "vllm", "mistral", "llama.cpp"
+]
+
+
+class Dialect(Struct, frozen=True, kw_only=True):
+    """What one provider does differently."""
+
+    reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
+    """Under which name reasoning is streamed; `parts`: as parts of a content that is a list."""
+    index: Literal["counted", "zero", "none"] = "counted"
+    """The index of a call: its number, 0 for every call, or missing."""
+    in_pieces: bool = False
+    """Whether the arguments of a call come in two pieces, the second without id and name."""
+    has_signatures: bool = False
+    """Whether the first call of a reply has a thought signature in `extra_content`."""
+    comment: bytes = b""
+    """What is sent before the first event."""
+    usage_with_second_finish: bool = False
+    """Whether the finish reason comes again, with the token counts."""
+    extra: dict[str, Any] = {}
+    """Members of the event with the finish reason that are the provider's own."""
+    requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
+    """What a message with calls must have in the next request."""
+    takes_empty_reasoning: bool = True
+
+
+DIALECTS: Final[dict[DialectName, Dialect]] = {
+    "openai": Dialect(),
+    "deepseek": Dialect(reasoning="reasoning_content", in_pieces=True, requires="reasoning_content"),
+    "kimi": Dialect(
+        reasoning="reasoning_content", in_pieces=True, requires="reasoning_content", takes_empty_reasoning=False
+    ),
+    "gemini": Dialect(index="zero", has_signatures=True, requires="thought_signature"),
+    "openrouter": Dialect(
+        reasoning="reasoning_details",
+        in_pieces=True,
+        comment=b": OPENROUTER PROCESSING\n\n",
+        usage_with_second_finish=True,
+        extra={"provider": "Scripted"},
+        requires="reasoning_details",
+    ),
+    "ollama": Dialect(index="zero"),
+    "vllm": Dialect(in_pieces=True),
+    "mistral": Dialect(reasoning="parts", index="none"),
+    "llama.cpp": Dialect(
+        reasoning="reasoning_content", in_pieces=True, extra={"timings": {"prompt_n": 1, "predicted_n": 1}}
+    ),
+}
+assert tuple(DIALECTS) == get_args(DialectName)
+
+
+def signature_of(call_id: str) -> str:
+    """The thought signature of a call."""
+    return f"signature of {call_id}"
+
+
+def details_of(text: str) -> dict[str, Any]:
+    """The whole block of `reasoning_details` for a text."""
+    return {
+        "type": "reasoning.text",
+        "text": text,
+        "format": "scripted-v1",
+        "index": 0,
+        "signature": f"signature of {text}",
+    }
+
+
+def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
+    """The provider's refusal of a request; None: it is accepted."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return None
+    for place, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if message.get("role") != "assistant" or not calls:
+            continue
+        outputs = [later.get("tool_call_id") for later in messages[place + 1 : place + 1 + len(calls)]]
+        if outputs != [call["id"] for call in calls]:
+            return _refusal("a message with `tool_calls` must be followed by one tool message for each call")
+        if dialect.requires is not None and not _has_required(dialect, message):
+            return _refusal(f"`{dialect.requires}` is missing in the assistant message at index {place}")
+    return None
+
+
+def _has_required(dialect: Dialect, message: dict[str, Any]) -> bool:
+    match dialect.requires:
+        case "reasoning_content":
+            sent = message.get("reasoning_content")
+            return isinstance(sent, str) and (bool(sent) or dialect.takes_empty_reasoning)
+        case "reasoning_details":
+            blocks = message.get("reasoning_details", [])
+            return all(block == details_of(block.get("text", "")) for block in blocks)
+        case "thought_signature":
+            google = message["tool_calls"][0].get("extra_content", {}).get("google", {})
+            known = (signature_of(message["tool_calls"][0]["id"]), "skip_thought_signature_validator")
+            return google.get("thought_signature") in known
+        case None:
+            return True
+
+
+def _refusal(message: str) -> Failure:
+    return Failure(status=400, body=encode({"error": {"message": message, "code": 400}}).decode())

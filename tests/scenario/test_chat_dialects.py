@@ -1,0 +1,267 @@
+"""Chat Completions as real providers speak it: each dialect with two calls and a second request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from kit.calls import AskedFor, Assistant, CallSent, Output, User, Wire, body, events_in, is_event, speaking
+from parley.testing import Call, Data, Reasoning, ScriptedModel
+from parley.testing.dialects import DIALECTS, DialectName, details_of, signature_of
+from parley.testing.home import MODEL
+
+SHOWN: Final = "show_raw_agent_reasoning = true"
+THOUGHT: Final = "I look twice."
+ARGUMENTS: Final = ('{"at": "one"}', '{"at": "two"}')
+CALLS: Final = (Call("look", ARGUMENTS[0], "c1"), Call("look", ARGUMENTS[1], "c2"))
+LOOKED: Final[tuple[AskedFor, ...]] = (
+    User("go"),
+    Assistant("Looking."),
+    CallSent("c1", "look", ARGUMENTS[0]),
+    CallSent("c2", "look", ARGUMENTS[1], same_response=True),
+    Output("c1", "unsupported call: look"),
+    Output("c2", "unsupported call: look"),
+)
+
+SENT_BACK: Final[dict[DialectName, dict[str, Any]]] = {
+    "openai": {"reasoning": THOUGHT},
+    "deepseek": {"reasoning_content": THOUGHT},
+    "kimi": {"reasoning_content": THOUGHT},
+    "gemini": {"reasoning": THOUGHT},
+    "openrouter": {"reasoning": THOUGHT, "reasoning_details": [details_of(THOUGHT)]},
+    "ollama": {"reasoning": THOUGHT},
+    "vllm": {"reasoning": THOUGHT},
+    "mistral": {
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]},
+            {"type": "text", "text": "Looking."},
+        ]
+    },
+    "llama.cpp": {"reasoning_content": THOUGHT},
+}
+
+
+def _second(wire: Wire, dialect: DialectName, *more: AskedFor) -> Any:
+    """The request after two calls, with what the provider wants back."""
+    expected = body("chat", *LOOKED, *more, cwd=wire.work, session=wire.sessions[0])
+    spoken = expected["messages"][3]
+    spoken.update(SENT_BACK[dialect])
+    if dialect == "gemini":
+        spoken["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature_of("c1")}}
+    return expected
+
+
+@pytest.mark.promises("model.chat-calls", "model.chat-reasoning", "model.history")
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_two_calls_and_what_was_thought_go_back_in_one_message(
+    scripted_model: ScriptedModel, dialect: DialectName
+) -> None:
+    scripted_model.dialect = dialect
+    scripted_model.says(Reasoning(THOUGHT), "Looking.", *CALLS)
+    async with speaking(scripted_model, config=SHOWN) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+
+    assert [request.body for request in scripted_model.requests] == [
+        body("chat", User("go"), cwd=wire.work, session=wire.sessions[0]),
+        _second(wire, dialect),
+        _second(wire, dialect, Assistant("Done"), User("again")),
+    ]
+    shown = [event for event in events_in(messages) if event["type"].startswith("agent_reasoning")]
+    deltas = "".join(event["delta"] for event in shown if event["type"].endswith("_delta"))
+    assert deltas == THOUGHT
+    assert shown[-1] == {"type": "agent_reasoning_raw_content", "text": THOUGHT}
+
+
+@pytest.mark.promises("model.chat-reasoning")
+@pytest.mark.parametrize("dialect", ["deepseek", "kimi"])
+async def test_a_provider_that_requires_reasoning_gets_some_where_there_was_none(
+    scripted_model: ScriptedModel, dialect: DialectName
+) -> None:
+    scripted_model.dialect = dialect
+    scripted_model.says(CALLS[0])
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+
+    assert scripted_model.requests[1].body["messages"][3]["reasoning_content"] == " "
+
+
+async def _streamed(wire: Wire) -> str:
+    """A new conversation with an open stream."""
+    wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
+    (created,) = await wire.answer(1)
+    conversation = str(created["result"]["structuredContent"]["conversation_id"])
+    wire.stream(2, conversation)
+    await wire.until(is_event("notifications/initial_state"))
+    return conversation
+
+
+async def _say(wire: Wire, conversation: str, text: str, **more: object) -> None:
+    arguments = {"conversation_id": conversation, "content": [{"type": "text", "text": text}], **more}
+    wire.call(wire.calls_made + 1, "conversationSendMessage", arguments)
+    await wire.until(is_event("task_complete"))
+
+
+@pytest.mark.promises("model.chat-reasoning-origin")
+@pytest.mark.parametrize(
+    ("then", "member"), [("deepseek", "reasoning_content"), ("kimi", "reasoning_content"), ("gemini", "tool_calls")]
+)
+async def test_a_conversation_of_another_model_goes_on_with_a_provider_that_requires_reasoning(
+    scripted_model: ScriptedModel, then: DialectName, member: str
+) -> None:
+    scripted_model.dialect = "openrouter"
+    scripted_model.says(Reasoning(THOUGHT), *CALLS)
+    async with speaking(scripted_model) as wire:
+        conversation = await _streamed(wire)
+        await _say(wire, conversation, "go")
+        scripted_model.dialect = then
+        await _say(wire, conversation, "again", model="other")
+        await _say(wire, conversation, "and again")
+
+    first, refused, accepted, later = scripted_model.requests[1:]
+    assert first.body["messages"][3]["reasoning_details"] == [details_of(THOUGHT)]
+    plain = refused.body["messages"][3]
+    assert set(plain) == {"role", "content", "tool_calls"}
+    filled = accepted.body["messages"][3]
+    google = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    assert filled[member] == (
+        " " if member == "reasoning_content" else [{**plain[member][0], "extra_content": google}, plain[member][1]]
+    )
+    assert later.body["messages"][3] == filled  # it is known by now
+
+
+# --- calls in pieces -----------------------------------------------------------------------------
+
+
+def _piece(call: dict[str, Any]) -> Data:
+    return Data(json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}))
+
+
+def _function(name: str, arguments: str) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+PIECES: Final[dict[str, list[dict[str, Any]]]] = {
+    "index 0 for both": [
+        {"index": 0, "id": "c1", "function": _function("one", "{}")},
+        {"index": 0, "id": "c2", "function": _function("two", "{}")},
+    ],
+    "index 0 for both, in pieces": [
+        {"index": 0, "id": "c1", "function": _function("one", "{")},
+        {"index": 0, "function": {"arguments": "}"}},
+        {"index": 0, "id": "c2", "function": _function("two", "{")},
+        {"index": 0, "function": {"arguments": "}"}},
+    ],
+    "index 0 for both, interleaved": [
+        {"index": 0, "id": "c1", "function": _function("one", "{")},
+        {"index": 0, "id": "c2", "function": _function("two", "{")},
+        {"index": 0, "id": "c1", "function": {"arguments": "}"}},
+        {"index": 0, "id": "c2", "function": {"arguments": "}"}},
+    ],
+    "no index": [
+        {"id": "c1", "function": _function("one", "{")},
+        {"id": "c1", "function": {"arguments": "}"}},
+        {"id": "c2", "function": _function("two", "{}")},
+    ],
+    "the same id with every piece": [
+        {"index": 0, "id": "c1", "function": _function("one", "{")},
+        {"index": 0, "id": "c1", "function": _function("one", "}")},
+        {"index": 1, "id": "c2", "function": _function("two", "")},
+        {"index": 1, "id": "c2", "function": _function("two", "{}")},
+    ],
+    "gaps and the wrong order": [
+        {"index": 7, "id": "c2", "function": _function("two", "{")},
+        {"index": 3, "id": "c1", "function": _function("one", "{")},
+        {"index": 7, "function": {"arguments": "}"}},
+        {"index": 3, "function": {"arguments": "}"}},
+    ],
+    "the id after the name": [
+        {"index": 0, "function": _function("one", "{")},
+        {"index": 0, "id": "c1", "function": {"arguments": "}"}},
+        {"index": 1, "id": "c2", "function": _function("two", "{}")},
+    ],
+}
+
+
+@pytest.mark.promises("model.chat-calls")
+async def test_calls_are_told_apart_however_they_come(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        for number, (name, pieces) in enumerate(PIECES.items(), 1):
+            print(name)  # pytest shows the last one if it fails
+            scripted_model.says(*map(_piece, pieces))
+            wire.codex(number, "go")
+            await wire.answer(number)
+
+            spoken, *outputs = scripted_model.requests[-1].body["messages"][3:]
+            assert [call["function"] for call in spoken["tool_calls"]] == [
+                _function("one", "{}"),
+                _function("two", "{}"),
+            ]
+            assert [output["tool_call_id"] for output in outputs] == ["c1", "c2"]
+
+
+async def test_calls_without_id_and_with_one_index_are_told_apart_by_their_names(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says(*(_piece({"index": 0, "function": _function(name, "{}")}) for name in ("one", "two")))
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+
+    outputs = [said["content"] for said in scripted_model.requests[1].body["messages"] if said["role"] == "tool"]
+    assert outputs == ["unsupported call: one", "unsupported call: two"]
+
+
+# --- errors in the stream ------------------------------------------------------------------------
+
+
+ERRORS: Final = {
+    "a text": '{"error": "model not found"}',
+    "an object": '{"error": {"message": "model not found", "code": 404}}',
+    "with choices": '{"error": {"message": "model not found"}, "choices": [{"delta": {"content": ""}, '
+    '"finish_reason": "error"}]}',
+    "in the choice": '{"choices": [{"delta": {}, "finish_reason": "error", '
+    '"error": {"message": "model not found"}}]}',
+    "an object named error": '{"object": "error", "message": "model not found", "code": 404}',
+}
+
+
+@pytest.mark.promises("failures.messages", "failures.chat-stream")
+async def test_an_error_in_the_stream_is_a_failure_in_every_shape(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model) as wire:
+        for number, (name, error) in enumerate(ERRORS.items(), 1):
+            print(name)  # pytest shows the last one if it fails
+            scripted_model.says("par", Data(error))
+            wire.codex(number, "go")
+            messages = await wire.answer(number)
+
+            assert messages[-1]["result"]["error"] == "stream disconnected before completion: model not found"
+
+
+@pytest.mark.promises("failures.chat-stream")
+@pytest.mark.parametrize(
+    "body", [b'{"error": "out of memory"}\n', b'data: {"choices": []}\n\n{"error":"out of memory"}']
+)
+async def test_an_error_that_is_no_event_is_a_failure(scripted_model: ScriptedModel, body: bytes) -> None:
+    scripted_model.sends_raw(body)
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1]["result"]["error"] == "stream disconnected before completion: out of memory"
+
+
+@pytest.mark.promises("failures.chat-stream")
+async def test_a_finish_reason_that_is_an_error_is_a_failure(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("par", Data('{"choices": [{"delta": {}, "finish_reason": "error"}]}'))
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    told = "stream disconnected before completion: the provider gave no reason"
+    assert messages[-1]["result"]["error"] == told

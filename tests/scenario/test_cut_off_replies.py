@@ -1,0 +1,106 @@
+"""Replies that a provider ends before the model has finished: what is told, what is run, what is sent back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from kit.calls import APIS, events_in, speaking
+from parley.testing import Call, Data, Says, ScriptedModel
+from parley.testing.render import Api
+
+WHOLE: Final = Call("shell", {"command": ["touch", "whole"]}, "c1")
+HALF: Final = Call("shell", '{"command": ["touch", "half"]', "c2")
+CUT_BY: Final[dict[Api, str]] = {"chat": "length", "responses": "max_output_tokens"}
+TOLD: Final = (
+    "not run: the reply was cut off before the arguments of this call were complete ({}); make smaller calls"
+)
+
+
+def _cut_off(api: Api) -> Data:
+    """How a provider says that it has cut off the reply."""
+    if api == "chat":
+        return Data('{"choices": [{"delta": {}, "finish_reason": "length"}]}')
+    response = {"id": "r", "incomplete_details": {"reason": "max_output_tokens"}}
+    return Data(json.dumps({"type": "response.incomplete", "response": response}))
+
+
+def _calls_and_outputs(api: Api, body: Any) -> list[tuple[str, str]]:
+    """The calls of a request with their arguments, then the outputs."""
+    if api == "responses":
+        return [
+            (item["call_id"], item.get("arguments", item.get("output")))
+            for item in body["input"]
+            if item["type"] in ("function_call", "function_call_output")
+        ]
+    found: list[tuple[str, str]] = []
+    for message in body["messages"]:
+        found += [(call["id"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+        if message["role"] == "tool":
+            found.append((message["tool_call_id"], message["content"]))
+    return found
+
+
+def _notices(messages: list[Any]) -> list[str]:
+    return [event["message"] for event in events_in(messages) if event["type"] == "background_event"]
+
+
+@pytest.mark.promises("model.cut-off")
+@pytest.mark.parametrize("api", APIS)
+async def test_a_call_that_was_cut_off_is_not_run_and_the_model_is_told(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    scripted_model.says("I write.", WHOLE, HALF, _cut_off(api))
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+        made = {path.name for path in wire.work.iterdir()}
+
+    assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
+    assert _notices(messages) == [f"The model's reply was cut off: {CUT_BY[api]}; calls not run: 1"]
+    assert made == {"whole"}
+    sent = dict(_calls_and_outputs(api, scripted_model.requests[1].body)[-2:])
+    assert sent["c2"] == TOLD.format(CUT_BY[api])
+    assert ("c2", "{}") in _calls_and_outputs(api, scripted_model.requests[1].body)
+
+
+@pytest.mark.promises("model.cut-off")
+@pytest.mark.parametrize("api", APIS)
+async def test_a_model_whose_calls_are_cut_off_again_and_again_ends_the_turn(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    scripted_model.default = Says((HALF, _cut_off(api)))
+    async with speaking(scripted_model, api=api) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    told = f"the model's reply was cut off in the middle of a call, 3 times in a row: {CUT_BY[api]}"
+    assert messages[-1]["result"]["error"] == told
+    assert len(scripted_model.requests) == 3
+
+
+@pytest.mark.promises("model.cut-off")
+async def test_a_call_that_the_end_of_the_body_cut_off_is_not_run(scripted_model: ScriptedModel) -> None:
+    scripted_model.cuts(HALF, how="end")
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert _notices(messages) == ["The model's reply was cut off: end of the stream; calls not run: 1"]
+
+
+@pytest.mark.promises("model.cut-off")
+async def test_a_call_without_a_name_that_was_cut_off_is_left_out(scripted_model: ScriptedModel) -> None:
+    piece = {"index": 0, "id": "c1", "function": {"arguments": ""}}
+    scripted_model.says("I", Data(json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]})), _cut_off("chat"))
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "I"
+        wire.reply(2, "again")
+        await wire.answer(2)
+
+    roles = [message["role"] for message in scripted_model.requests[1].body["messages"]]
+    assert roles == ["system", "user", "user", "assistant", "user"]
+    assert _calls_and_outputs("chat", scripted_model.requests[1].body) == []
