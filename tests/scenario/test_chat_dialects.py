@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -89,6 +90,26 @@ async def test_a_provider_that_requires_reasoning_gets_some_where_there_was_none
         assert await wire.text(1) == "Done"
 
     assert scripted_model.requests[1].body["messages"][3]["reasoning_content"] == " "
+
+
+@pytest.mark.promises("model.chat-reasoning")
+@pytest.mark.parametrize("dialect", ["deepseek", "gemini", "openrouter"])
+async def test_what_was_thought_is_still_known_after_a_restart(
+    scripted_model: ScriptedModel, dialect: DialectName, tmp_path: Path
+) -> None:
+    scripted_model.dialect = dialect
+    scripted_model.says(Reasoning(THOUGHT), "Looking.", *CALLS)
+    async with speaking(scripted_model, home=tmp_path) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+    session = wire.sessions[0]
+    async with speaking(scripted_model, home=tmp_path) as again:
+        again.sessions.append(session)
+        again.reply(1, "again")
+        assert await again.text(1) == "Done"
+
+    before, after = (request.body["messages"][3] for request in scripted_model.requests[1:])
+    assert after == before
 
 
 async def _streamed(wire: Wire) -> str:

@@ -107,6 +107,7 @@ async def run_turn(
             )
             cut_offs = cut_offs + 1 if response.cut_calls else 0
             if response.cut_by and cut_offs == CUT_OFFS:
+                response.items = [item for item in response.items if isinstance(item, MessageItem)]
                 raise ReplyCutOff(response.cut_by, cut_offs)
         except ModelError as error:
             if request is not None and is_overflow(error) and overflows < OVERFLOWS:
@@ -120,16 +121,14 @@ async def run_turn(
             # Whole texts that were shown stay; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
+            spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
             failed = ErrorEvent(message=told), TaskComplete(last_agent_message=None)
-            await transcript.append(*response.ended, *shown, *refused, *failed, ended)
+            await transcript.append(*response.ended, *shown, *refused, *spent, *failed, ended)
             return ended
         last_message = response.last_text or last_message
-        cost: tuple[Happened, ...]
-        if (usage := response.usage) is not None:
-            meter.reported(request, usage)
-            cost = (ResponseUsed(usage=usage) if response.calls else usage,)
-        else:
-            cost = estimated_cost(request, response.items, settings.limits)
+        if response.usage is not None:
+            meter.reported(request, response.usage)
+        cost = _cost(response, request, settings)
         said = *response.ended, *response.notice(), *response.records(), *cost
         if not response.calls and not transcript.history.waiting:  # a turn does not end while input waits
             ended = TurnEnded(why="done")
@@ -139,6 +138,13 @@ async def run_turn(
         reached = await _run_calls(response.whole_calls, transcript, hands, gate)
         if reached is not None:
             return await end_at(reached, transcript)
+
+
+def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[Happened, ...]:
+    """What to write down of the tokens that a response used."""
+    if response.usage is None:
+        return estimated_cost(request, response.items, settings.limits)
+    return (ResponseUsed(usage=response.usage) if response.calls else response.usage,)
 
 
 async def _run_calls(

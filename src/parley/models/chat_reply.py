@@ -275,10 +275,10 @@ class ChatDecoder:
                         self.heard = True
                         for piece in delta.tool_calls:
                             self._size.arguments += self._calls.extend(piece, has_halves=has_halves)
-                if choice.finish_reason is not None:
+                if choice.finish_reason:
                     if self._finishes(choice):
                         break
-                    whole = self.whole
+                    whole = True
             elif not whole and self._fails(event, payload):
                 break
             if stream_usage and event.usage is not UNSET:
@@ -343,7 +343,7 @@ class ChatDecoder:
 
     def _finishes(self, choice: _Choice) -> bool:
         """Take in a finish reason; return whether the response failed with it."""
-        self.whole = self.heard = bool(choice.finish_reason)
+        self.whole = self.heard = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
             self._failure = _message(choice.error)

@@ -18,6 +18,10 @@ T = TypeVar("T")
 def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
     """The payload, with U+FFFD for what is no character; None when it does not fit, and is to be skipped."""
     try:
+        return decoder.decode(payload)  # nearly always, and without a copy
+    except (ValueError, RecursionError):
+        pass
+    try:
         return decode_lenient(decoder, payload.decode(errors="replace").encode())
     except msgspec.DecodeError:
         return None
@@ -38,7 +42,7 @@ def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
     try:
         value = _ANYTHING.decode(raw)
     except (ValueError, RecursionError):
-        value = read_payload(_ANYTHING, bytes(raw))
+        value = read_json(raw)
     if isinstance(value, str):
         return value, True
     data = bytes(raw).decode(errors="replace")
