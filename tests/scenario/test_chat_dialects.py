@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from kit.calls import AskedFor, Assistant, CallSent, Output, User, Wire, body, events_in, is_event, speaking
-from parley.testing import Call, Data, Reasoning, ScriptedModel
+from parley.testing import Call, Data, Reasoning, ScriptedModel, Usage
 from parley.testing.dialects import DIALECTS, DialectName, details_of, signature_of
 from parley.testing.home import MODEL
 
@@ -76,6 +76,22 @@ async def test_two_calls_and_what_was_thought_go_back_in_one_message(
     deltas = "".join(event["delta"] for event in shown if event["type"].endswith("_delta"))
     assert deltas == THOUGHT
     assert shown[-1] == {"type": "agent_reasoning_raw_content", "text": THOUGHT}
+
+
+@pytest.mark.promises("model.usage", "model.chat-ends")
+@pytest.mark.parametrize("dialect", ["openai", "openrouter"])
+async def test_token_counts_are_told_once_also_where_the_finish_comes_twice(
+    scripted_model: ScriptedModel, dialect: DialectName
+) -> None:
+    scripted_model.dialect = dialect
+    scripted_model.says("Fine", Usage(input_tokens=7, output_tokens=2))
+    async with speaking(scripted_model) as wire:
+        wire.codex(1, "go", config={"model_providers.chat.stream_usage": True})
+        messages = await wire.answer(1)
+
+    assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Fine"}]
+    counts = [event for event in events_in(messages) if event["type"] == "token_count"]
+    assert [count["total_tokens"] for count in counts] == [9]
 
 
 @pytest.mark.promises("model.chat-reasoning")

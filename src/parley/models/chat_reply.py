@@ -313,6 +313,7 @@ class ChatDecoder:
             piece, size = self._details.extend(delta.reasoning_details, has_halves=has_halves)
             thought = thought or piece
             self._reasoning_size += size
+            self.heard = self.heard or size > 0
         if isinstance(delta.content, tuple):
             for part in delta.content:
                 if part.thinking is not UNSET:

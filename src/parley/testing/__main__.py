@@ -10,6 +10,7 @@ import asyncio
 import signal
 import sys
 
+from parley.testing.dialects import DIALECTS
 from parley.testing.model import ScriptedModel
 from parley.testing.replies import Bulk, Says
 
@@ -23,6 +24,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any that is free)")
     parser.add_argument("--text", help="what to say (default: Done)")
     parser.add_argument("--deltas", type=int, help="say it so many times, as fast as it is taken")
+    parser.add_argument(
+        "--dialect", choices=DIALECTS, default="openai", help="provider of Chat Completions to imitate"
+    )
     parser.add_argument("--until-stdin-closes", action="store_true", help="end when stdin does")
     return parser.parse_args()
 
@@ -35,7 +39,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     if arguments.until_stdin_closes:
         # Nothing is expected on stdin: that it can be read means that it has ended.
         loop.add_reader(sys.stdin.fileno(), stop.set)
-    async with ScriptedModel(port=arguments.port) as model:
+    async with ScriptedModel(port=arguments.port, dialect=arguments.dialect) as model:
         if arguments.deltas is not None:
             text = {} if arguments.text is None else {"text": arguments.text}
             model.default = Bulk(deltas=arguments.deltas, **text)
