@@ -40,7 +40,7 @@ class _DoomedHome(Home):
     @property
     def command(self) -> tuple[str, ...]:
         moment, number, notes = self._fate
-        interpreter, _, _, *words = super().command  # `python -m parley`, and the rest
+        interpreter, _, _, _, *words = super().command  # `python -P -m parley`, and the rest
         return (interpreter, "-m", "kit.doomed_program", moment, str(number), str(notes), *words)
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Final
 
+from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.ports.commands import Bounds, Root
 
@@ -36,11 +37,13 @@ def bounds_for(settings: Settings, roots: Roots) -> Bounds | None:
     if settings.sandbox_mode == "danger-full-access":
         return None
     chosen = settings.sandbox
+    writable = roots.of(settings) if settings.sandbox_mode == "workspace-write" else ()
     return Bounds(
-        writable=roots.of(settings) if settings.sandbox_mode == "workspace-write" else (),
+        writable=writable,
         network=settings.network_access,
         unix_sockets=chosen.allow_unix_sockets,
         hidden=chosen.hidden_paths,
+        installed=installed_paths() if writable else (),
         mechanism=chosen.mechanism,
     )
 

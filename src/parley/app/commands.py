@@ -22,4 +22,9 @@ def sandboxed_commands(home: Callable[[], str | None], *, warns: bool = False) -
 
         return Executor()
 
-    return Sandboxed(executor, home=home, warn=log.warning if warns else log.debug)
+    def preload() -> None:
+        from parley.app.preloading import load_all_modules
+
+        load_all_modules()
+
+    return Sandboxed(executor, home=home, warn=log.warning if warns else log.debug, preload=preload)

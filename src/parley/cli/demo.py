@@ -141,7 +141,7 @@ async def _demonstrate(page: _Page) -> int:
         page.says("initialize")
         started_at = time.perf_counter()
         async with connect(
-            (sys.executable, "-m", "parley", "mcp", "-c", "model_provider=scripted"),
+            (sys.executable, "-P", "-m", "parley", "mcp", "-c", "model_provider=scripted"),
             env={**_without_foreign_variables(), "PARLEY_HOME": home},
             cwd=home,
             client_name="parley-demo",

@@ -69,7 +69,7 @@ _tool_lists: Final = msgspec.json.Decoder(ListToolsResult)
 
 @asynccontextmanager
 async def connect(
-    command: Sequence[str] = (sys.executable, "-m", "parley", "mcp"),
+    command: Sequence[str] = (sys.executable, "-P", "-m", "parley", "mcp"),
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | PathLike[str] | None = None,

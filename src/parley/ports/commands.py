@@ -62,6 +62,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """Whether it may use named sockets of this computer, and so whoever listens there."""
     hidden: tuple[str, ...] = ()
     """Absolute paths that it cannot read, as far as they are there."""
+    installed: tuple[str, ...] = ()
+    """Absolute paths where Parley itself is installed: they stay read-only, also within the roots."""
     mechanism: Mechanism = "auto"
     """What is to keep it within them."""
 

@@ -16,6 +16,7 @@ from typing import Final
 from parley.errors import CommandNotStarted, os_detail
 from parley.ports.commands import MARK, Bounds, Command, Ended, Mount, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
+from parley.sandbox.installed import Denials
 from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
@@ -102,7 +103,7 @@ def knows_sizes(path: str, version: tuple[int, ...]) -> bool:
 
 def mounts(places: Places) -> Iterator[tuple[str, ...]]:
     """What is laid over what, outer directories first."""
-    fenced = places.git_folders + places.protected + places.vacant
+    fenced = places.git_folders + places.protected + places.vacant + places.installed
     hidden_folders, hidden_files = _seen(places.hidden_folders, places), _seen(places.hidden_files, places)
     words: dict[str, tuple[str, ...]] = {}
     # A directory that something fenced lies in could be renamed, and another one with a `.git` of its own
@@ -317,20 +318,24 @@ class Bubblewrap:
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
         """As `Commands.run`."""
         taken: list[Vacancy] = []
+        denials = Denials(output)
 
         def prepare(watches: list[Watch]) -> Start:
-            return self._prepared(command, bounds, taken, watches)
+            return self._prepared(command, bounds, taken, watches, denials)
 
         try:
-            return await self._guard.run(self._starter, prepare, output=output)
+            return denials.explained(await self._guard.run(self._starter, prepare, output=denials))
         finally:
             if taken:
                 await in_thread(lambda: leave_all(taken), needs_one=False)
 
-    def _prepared(self, command: Command, bounds: Bounds, taken: list[Vacancy], watches: list[Watch]) -> Start:
+    def _prepared(
+        self, command: Command, bounds: Bounds, taken: list[Vacancy], watches: list[Watch], denials: Denials
+    ) -> Start:
         _refuse_unsayable(command)
         places = find(bounds)
         refuse_hidden(places, command.cwd)
+        denials.places = places
         _refuse_missing(command)
         places = fill(places, taken)
         self._guard.enter(places, places.links, watches)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from parley.errors import CannotConfine
 from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
 from parley.sandbox.guard import Guard, Watch
+from parley.sandbox.installed import Denials, refuse_installed
 from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
 from parley.sandbox.rights import OLDEST, READ, WRITE, WRITE_TO_FILE, Files, Scope, files_of, network_of, scopes_of
 from parley.sandbox.seccomp import program
@@ -154,13 +155,17 @@ class Landlock:
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
         """As `Commands.run`; a command that changed what is protected has failed."""
-        return await self._guard.run(
-            self._starter, lambda watches: self._prepared(command, bounds, watches), output=output
+        denials = Denials(output)
+        ended = await self._guard.run(
+            self._starter, lambda watches: self._prepared(command, bounds, watches, denials), output=denials
         )
+        return denials.explained(ended)
 
-    def _prepared(self, command: Command, bounds: Bounds, watches: list[Watch]) -> Start:
-        places = find(bounds)
+    def _prepared(self, command: Command, bounds: Bounds, watches: list[Watch], denials: Denials) -> Start:
+        places = find(bounds, protects_installed=False)
         refuse_hidden(places, command.cwd)
+        refuse_installed(places, command.cwd)
+        denials.places = places
         restricted = restriction(places, bounds, abi=self._abi, machine=os.uname().machine)
         watched = places.git_folders + places.protected + places.vacant + places.links
         self._guard.enter(places, watched, watches)

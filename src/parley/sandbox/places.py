@@ -49,6 +49,10 @@ class Places(Struct, frozen=True, kw_only=True):
     """Other files and directories within the roots that must stay as they are."""
     vacant: tuple[str, ...] = ()
     """Each would be a `.git`: it is not there, or an empty directory."""
+    installed: tuple[str, ...] = ()
+    """Files and directories within the roots in which Parley itself is installed."""
+    refused: tuple[str, ...] = ()
+    """Directories that are no roots because Parley is installed in them and could not be protected."""
     links: tuple[str, ...] = ()
     """Links within the roots that lead to something protected or hidden. Nothing can be laid over one: whether it
     is still the same can only be seen afterwards."""
@@ -65,7 +69,7 @@ class Places(Struct, frozen=True, kw_only=True):
 
     def is_writable(self, path: str) -> bool:
         """Whether a path may be written to."""
-        fenced = self.git_folders + self.protected + self.vacant + self.hidden
+        fenced = self.git_folders + self.protected + self.vacant + self.installed + self.hidden
         return _innermost(path, self.roots + fenced) in self.roots
 
 
@@ -109,8 +113,8 @@ def opened(path: str, how: int = os.O_PATH) -> int:
         os.close(folder)
 
 
-def find(bounds: Bounds) -> Places:
-    """What there is.
+def find(bounds: Bounds, *, protects_installed: bool = True) -> Places:
+    """What there is. Without `protects_installed`, a root in which Parley is installed is none.
 
     Raises:
         CannotConfine: a root is not what it was, or something in it cannot be protected.
@@ -121,10 +125,14 @@ def find(bounds: Bounds) -> Places:
         raise CannotConfine("`/` cannot be hidden")
     roots = _sorted(root.path for root in bounds.writable if _is_there(root) and root.path not in hidden)
     roots = tuple(root for root in roots if not _is_left_out(root, roots))
+    installed = _installed(bounds.installed, roots)
+    refused = () if protects_installed else tuple(root for root in roots if _holds_any(root, installed))
+    roots = tuple(root for root in roots if root not in refused)
     marks = roots + _sorted(hidden)
     hidden = {path: mode for path, mode in hidden.items() if not _is_inside(path, hidden, marks)}
     git_folders, protected, vacant = set[str](), set[str](), set[str]()
     linked = [path for path, real in names.items() if path != real]
+    linked += [path for path in bounds.installed if _holds_any_of(roots, path)]
     for root in roots:
         git, folder = os.path.join(root, GIT), _status(root)
         mode = _mode(git)
@@ -167,6 +175,11 @@ def find(bounds: Bounds) -> Places:
         vacant=outermost(vacant),
         hidden_folders=found.hidden_folders,
         hidden_files=found.hidden_files,
+    )
+    found = replace(
+        found,
+        installed=_sorted(path for path in installed if _holds_any_of(roots, path) and not found.hides(path)),
+        refused=refused,
     )
     links = {link for path in (*linked, *obeyed) for link in _links_to(path)} if roots else set[str]()
     return replace(found, links=_sorted(link for link in links if found.is_writable(os.path.dirname(link))))
@@ -231,6 +244,37 @@ def _is_of_another(path: str, folder: os.stat_result) -> bool:
         return bool(folder.st_mode & stat.S_IWOTH) and is_anothers(os.lstat(path), folder)
     except OSError:
         return False
+
+
+# --- Parley itself -----------------------------------------------------------------------
+
+
+def _installed(paths: Iterable[str], roots: tuple[str, ...]) -> tuple[str, ...]:
+    """The outermost of these paths that lie in a root, without those that only lead there through a link.
+
+    Raises:
+        CannotConfine: a root is or lies in one of them, or a command could make one that is missing.
+    """
+    for root in roots:
+        if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:
+            why = f"Parley, or the Python that runs it, loads its modules from {quoted(place)}"
+            raise CannotConfine(f"{quoted(root)} may not be written to: {why}")
+    within = _sorted(path for path in paths if _holds_any_of(roots, path))
+    found = [path for path in within if _real(path) == path]
+    outermost = tuple(path for path in found if not any(path != other and is_below(path, other) for other in found))
+    for path in within:
+        if _real(path) is None and not any(is_below(path, place) for place in outermost):
+            why = f"the Python that runs Parley loads modules from {quoted(path)}, which is not there"
+            raise CannotConfine(f"{quoted(_innermost(path, roots) or path)} may not be written to: {why}")
+    return outermost
+
+
+def _holds_any(root: str, paths: Iterable[str]) -> bool:
+    return any(is_below(path, root) for path in paths)
+
+
+def _holds_any_of(roots: Iterable[str], path: str) -> bool:
+    return any(is_below(path, root) for root in roots)
 
 
 # --- what is protected -------------------------------------------------------------------

@@ -37,6 +37,10 @@ def _say_nothing(sentence: str) -> None:
     """Nobody wants to know."""
 
 
+def _load_nothing() -> None:
+    """All that is needed is loaded."""
+
+
 class Tried(Struct, frozen=True, kw_only=True):
     """A mechanism that this system may have, for a person to read."""
 
@@ -66,12 +70,16 @@ class Sandboxed:
         *,
         home: Callable[[], str | None] = lambda: None,
         warn: Callable[[str], object] = _say_nothing,
+        preload: Callable[[], object] = _load_nothing,
         platform: str = sys.platform,
     ) -> None:
         """`starter` is called when the first command is run; `home` when a mechanism is tried out: Parley's own
         directory, in which no command can write; `warn` when one is used for the first time that prevents less
-        than another would."""
-        self._make_starter, self._home, self._warn = starter, home, warn
+        than another would; `preload` in another thread, before the first command that could write where Parley is
+        installed if its sandbox had a hole: it loads all modules that are not loaded yet."""
+        self._make_starter, self._home, self._warn, self._preload = starter, home, warn, preload
+        self._loading = asyncio.Lock()
+        self._is_loaded = False
         self._made_starter: Starter | None = None
         self._platform = platform
         self._found: dict[str, Found] = {}
@@ -84,7 +92,18 @@ class Sandboxed:
         mechanism = await self._chosen(command.bounds)
         if isinstance(mechanism, str):
             raise CannotConfine(f"no sandbox is available on this system: {mechanism}")
+        await self._load_all(command.bounds)
         return await mechanism.run(command, command.bounds, output=output)
+
+    async def _load_all(self, bounds: Bounds) -> None:
+        if self._is_loaded or not _surrounds_installation(bounds):
+            return
+        from parley.sandbox.threads import in_thread
+
+        async with self._loading:
+            if not self._is_loaded:
+                await in_thread(self._preload)
+                self._is_loaded = True
 
     async def why_unconfined(self, bounds: Bounds) -> str | None:
         mechanism = await self._chosen(bounds)
@@ -164,6 +183,11 @@ class Sandboxed:
         if self._platform in _MECHANISMS:
             return f"{bounds.mechanism} is not for this system"
         return "there is none for this system; run inside WSL2"
+
+
+def _surrounds_installation(bounds: Bounds) -> bool:
+    roots = [root.path.rstrip("/") + "/" for root in bounds.writable]
+    return any(path.startswith(root) for path in bounds.installed for root in roots)
 
 
 def _plain(command: Command) -> Start:

@@ -185,7 +185,8 @@ def _reading(places: Places, named: _Named) -> Iterator[str]:
 def _writing(places: Places, named: _Named) -> Iterator[str]:
     """The roots but what is protected in them; and none of the directories that lead to that can be moved away."""
     by_name = {f"{root.rstrip('/')}/{name}" for root in places.roots for name in (GIT, *AGENTS)}
-    fences = {*places.git_folders, *places.protected, *places.vacant, *places.hidden, *by_name} - {*places.roots}
+    fenced = places.git_folders + places.protected + places.vacant + places.installed + places.hidden
+    fences = {*fenced, *by_name} - {*places.roots}
     for root in places.roots:
         inside = sorted(path for path in fences if is_below(path, root))
         yield _allow("file-write*", _but([named.below(root)], _kept(inside, named)))

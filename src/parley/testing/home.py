@@ -41,7 +41,9 @@ class ServerOptions(TypedDict, total=False):
     env: Mapping[str, str]
     """More environment."""
     arguments: Sequence[str]
-    """More of the command line, behind `parley mcp`."""
+    """More of the command line, after `parley mcp`."""
+    program: Sequence[str]
+    """The words that run `parley`; by default it is run by the Python of the test."""
 
 
 class Home:
@@ -68,7 +70,8 @@ class Home:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return (sys.executable, "-m", "parley", "mcp", *self._options.get("arguments", ()))
+        program = self._options.get("program", (sys.executable, "-P", "-m", "parley"))
+        return (*program, "mcp", *self._options.get("arguments", ()))
 
     @property
     def environ(self) -> dict[str, str]:

@@ -1,0 +1,62 @@
+"""Where Parley itself lies on disk: its package, its Python, and where this Python loads modules from.
+
+A confined command that could write there would decide what the server runs. Looked up once, before any command
+has run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+__all__ = ["installed_paths", "load_nothing_from_here"]
+
+_MOST_LINKS: Final = 40
+"""The system follows no more of them on its way to one path."""
+
+_OF_A_PREFIX: Final = ("bin", "lib", "lib64")
+"""What of a prefix belongs to Python. The rest may be anything: a prefix can be `/usr`, or somebody's home."""
+
+
+@cache
+def installed_paths() -> tuple[str, ...]:
+    """Absolute paths, each by its name and by what that leads to; some may be missing."""
+    names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
+    return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))
+
+
+def load_nothing_from_here(package: str) -> None:
+    """Take the working directory, in which commands may write, out of the directories that modules are loaded from.
+
+    `python -m` puts it there. It stays where the package itself, a directory, was found in it.
+    """
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = ""
+    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]) and here != os.path.dirname(package):
+        del sys.path[0]
+
+
+def _names() -> Iterator[str]:
+    yield os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    yield from filter(None, sys.path)
+    for prefix in {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}:
+        if os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+            yield prefix
+        else:
+            yield from (path for name in _OF_A_PREFIX if os.path.exists(path := os.path.join(prefix, name)))
+    yield from map(os.path.dirname, _led_through(sys.executable))
+
+
+def _led_through(path: str) -> Iterator[str]:
+    """A path, and where each link leads that it is."""
+    for _ in range(_MOST_LINKS):
+        yield path
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            return

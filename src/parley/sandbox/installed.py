@@ -1,0 +1,72 @@
+"""What the model is told of the places where Parley itself is installed, in which a command cannot write."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from msgspec.structs import replace
+
+from parley.errors import CannotConfine
+from parley.ports.commands import Ended, Output
+from parley.sandbox.places import Places, is_below
+from parley.wire.events import OutputStream
+from parley.wire.text import quoted
+
+__all__ = ["Denials", "refuse_installed"]
+
+_DENIALS: Final = (b"read-only file system", b"erofs", b"permission denied", b"eacces")
+"""How programs report, in any case of letters, that they may not write."""
+_LONGEST: Final = max(map(len, _DENIALS))
+_MOST_NAMED: Final = 3
+
+
+def refuse_installed(places: Places, cwd: str) -> None:
+    """Check that the command's working directory does not lie in a root that had to be refused.
+
+    Raises:
+        CannotConfine: it does.
+    """
+    real = os.path.realpath(cwd)
+    within = [root for root in (*places.roots, *places.refused) if is_below(real, root)]
+    if within and max(within, key=len) in places.refused:
+        raise CannotConfine(_refusal(max(within, key=len)))
+
+
+def _refusal(root: str) -> str:
+    why = "Parley itself is installed in it, and Landlock cannot protect that"
+    return f"{quoted(root)} may not be written to: {why}; use bubblewrap, or install Parley elsewhere"
+
+
+class Denials:
+    """Passes on the output of a command, and notices where the command reports that it may not write."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._tails: dict[OutputStream, bytes] = {}
+        self._is_denied = False
+        self.places: Places | None = None
+        """Set when the command is prepared."""
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        if not self._is_denied and self._sentences():
+            text = self._tails.get(stream, b"") + data.lower()
+            self._is_denied = any(words in text for words in _DENIALS)
+            self._tails[stream] = text[-_LONGEST:]
+        self._output(stream, data)
+
+    def explained(self, ended: Ended) -> Ended:
+        """Add why, if the command has failed and reported a denial; its stderr ends with that."""
+        if not self._is_denied or ended.exit_code == 0:
+            return ended
+        said = self._sentences()
+        for sentence in said:
+            self._output("stderr", f"{sentence}\n".encode())
+        return replace(ended, remarks=(*ended.remarks, *said))
+
+    def _sentences(self) -> tuple[str, ...]:
+        if self.places is None:
+            return ()
+        named = [*map(quoted, self.places.installed[:_MOST_NAMED])]
+        protected = f"{', '.join(named)}: Parley itself is installed here, so it is read-only for commands"
+        return (*((protected,) if named else ()), *map(_refusal, self.places.refused))

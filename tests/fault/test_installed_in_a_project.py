@@ -1,0 +1,180 @@
+"""Parley installed in the `.venv` of a project that commands may write to: none of them changes what it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kit.installed import ATTACK, Installed, install
+from kit.needs import BUBBLEWRAP, LANDLOCK
+from kit.running import PATIENCE_SECONDS
+from kit.speaking import Speaker, speaking
+from parley.testing import Call, ScriptedModel
+
+AUDIT: Final = """
+import os, sys
+log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(event, arguments):
+    if event == "import" and arguments[0] not in sys.builtin_module_names:
+        os.write(log, (arguments[0] + "\\n").encode())
+sys.addaudithook(note)
+"""
+"""As `sitecustomize` of the environment: notes every module that is looked for in files."""
+
+ALL_ATTEMPTS: Final = ATTACK.count("\nattempt(")
+IN_THE_PROJECT: Final = "put modules into the project"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    return install(tmp_path / "project")
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[Path]:
+    """Written by code that a command has planted, when the server runs it."""
+    return tmp_path / "mark"
+
+
+class Agent:
+    """A conversation in the project whose model runs commands."""
+
+    def __init__(self, client: Speaker, conversation: str) -> None:
+        self.client, self._conversation = client, conversation
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> str:
+        """What the model is told of a call."""
+        model = self.client.model
+        model.says(Call(tool, arguments, "call"))
+        model.says("Done")
+        await self.client.say(self._conversation, "go")
+        await self.client.over(self._conversation)
+        return str(model.requests[-1].body["messages"][-1]["content"])
+
+    async def run(self, *command: str) -> str:
+        return await self.call("shell", {"command": list(command)})
+
+
+@asynccontextmanager
+async def agent_in(
+    installed: Installed, model: ScriptedModel, mechanism: str = "bubblewrap", *, home: Path, program: Any = None
+) -> AsyncIterator[Agent]:
+    async with speaking(model, program=program or installed.program, home=home) as client:
+        conversation = await client.create(
+            cwd=str(installed.project),
+            approval_policy="never",
+            sandbox="workspace-write",
+            config={
+                "sandbox.mechanism": mechanism,
+                "sandbox_workspace_write.exclude_slash_tmp": True,
+                "sandbox_workspace_write.exclude_tmpdir_env_var": True,
+            },
+        )
+        yield Agent(client, conversation)
+
+
+def test_each_attempt_works_without_a_sandbox(installed: Installed, mark: Path) -> None:
+    attack = [sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark)]
+    done = subprocess.run(attack, capture_output=True, text=True, check=True)
+    away = installed.project / ".venv-away"  # where the attack has left it
+    subprocess.run([away / "bin/parley", "--version"], check=False, capture_output=True)
+
+    # The environment was moved away before the last attempt upon it.
+    missing = {"remove the environment"}
+    assert len(json.loads(done.stdout)) == ALL_ATTEMPTS - len(missing)
+    assert "planted" in mark.read_text()
+
+
+@BUBBLEWRAP
+@pytest.mark.promises("sandbox.installed")
+async def test_no_command_changes_what_the_server_runs_from_the_project(
+    installed: Installed, mark: Path, tmp_path: Path, scripted_model: ScriptedModel
+) -> None:
+    attack = (sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark))
+    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+        told = json.loads(await agent.run(*attack))
+        again = await agent.run("sh", "-c", "echo still here")
+        patched = await agent.call("apply_patch", {"input": _adding("own.txt")})
+    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+        later = await agent.run("sh", "-c", "echo here too")
+    in_the_project = await _output_of(*installed.program, "doctor", cwd=installed.project)
+
+    assert json.loads(told["output"].splitlines()[-1]) == [IN_THE_PROJECT], told
+    assert json.loads(again)["output"] == "still here\n"
+    assert json.loads(later)["output"] == "here too\n"
+    assert "Success" in patched
+    assert b"sandbox" in in_the_project
+    assert mark.name not in os.listdir(tmp_path)
+
+
+async def _output_of(*argv: str, cwd: Path) -> bytes:
+    process = await asyncio.create_subprocess_exec(*argv, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        said, _ = await process.communicate()
+    return said
+
+
+@BUBBLEWRAP
+@pytest.mark.promises("sandbox.installed")
+async def test_the_model_is_told_why_nothing_can_be_installed_beside_parley(
+    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+) -> None:
+    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+        refused = await agent.run("touch", f"{installed.site}/new.py")
+        failed = await agent.run("rm", "missing")
+
+    why = f"{installed.venv}: Parley itself is installed here, so it is read-only for commands\n"
+    assert refused.endswith(f"Read-only file system\n{why}")
+    assert "Parley" not in failed
+
+
+@BUBBLEWRAP
+async def test_after_the_first_command_the_server_loads_no_module_from_a_file(
+    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+) -> None:
+    log = tmp_path / "imports"
+    (installed.site / "sitecustomize.py").write_text(AUDIT.format(log=str(log)))
+    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+        await agent.run("touch", "first")
+        before = _lines(log)
+        await agent.run("sh", "-c", "echo x > x")
+        await agent.run("missing-program")
+        await agent.call("apply_patch", {"input": _adding("own.txt")})
+        await agent.call("view_image", {"path": "own.txt"})
+        await agent.call("unknown", {})
+        for tool in ("conversationsList", "approvalsList"):
+            await agent.client.result_of(agent.client.call(tool))
+        after = _lines(log)
+
+    assert len(before) > 100  # it was written at all
+    assert after[len(before) :] == []
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text().splitlines()
+
+
+@LANDLOCK
+@pytest.mark.promises("sandbox.installed")
+async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_written_to(
+    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+) -> None:
+    async with agent_in(installed, scripted_model, "landlock", home=tmp_path / "home") as agent:
+        told = await agent.run("sh", "-c", "touch x; echo ran")
+
+    why = "Parley itself is installed in it, and Landlock cannot protect that"
+    how = "use bubblewrap, or install Parley elsewhere"
+    assert told == f"execution error: {installed.project} may not be written to: {why}; {how}"
+
+
+def _adding(path: str) -> str:
+    return f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"
