@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +40,7 @@ def installed(tmp_path: Path) -> Installed:
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Iterator[Path]:
+def mark(tmp_path: Path) -> Path:
     """Written by code that a command has planted, when the server runs it."""
     return tmp_path / "mark"
 
@@ -104,6 +104,8 @@ async def test_no_command_changes_what_the_server_runs_from_the_project(
         told = json.loads(await agent.run(*attack))
         again = await agent.run("sh", "-c", "echo still here")
         patched = await agent.call("apply_patch", {"input": _adding("own.txt")})
+        module = f"{installed.site.relative_to(installed.project)}/parley/own.py"
+        refused = await agent.call("apply_patch", {"input": _adding(module)})
     async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
         later = await agent.run("sh", "-c", "echo here too")
     in_the_project = await _output_of(*installed.program, "doctor", cwd=installed.project)
@@ -112,6 +114,9 @@ async def test_no_command_changes_what_the_server_runs_from_the_project(
     assert json.loads(again)["output"] == "still here\n"
     assert json.loads(later)["output"] == "here too\n"
     assert "Success" in patched
+    assert refused.endswith(
+        f"error: {installed.project}/{module} must not be changed: Parley itself is installed there"
+    )
     assert b"sandbox" in in_the_project
     assert mark.name not in os.listdir(tmp_path)
 

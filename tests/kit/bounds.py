@@ -20,6 +20,7 @@ def root(path: Path | str) -> Root:
 def bounds(
     *writable: Path | str,
     hidden: tuple[Path | str, ...] = (),
+    installed: tuple[Path | str, ...] = (),
     network: bool = False,
     unix_sockets: bool = False,
     mechanism: Mechanism = "auto",
@@ -29,5 +30,6 @@ def bounds(
         network=network,
         unix_sockets=unix_sockets,
         hidden=tuple(str(path) for path in hidden),
+        installed=tuple(str(path) for path in installed),
         mechanism=mechanism,
     )

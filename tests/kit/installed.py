@@ -59,6 +59,9 @@ attempt("change the settings of the environment")(lambda: written(f"{venv}/pyven
 attempt("replace the program")(lambda: replaced(f"{venv}/bin/parley", f"#!{sys.executable}\n" + evil))
 attempt("replace the interpreter")(lambda: replaced(f"{venv}/bin/python", f"#!{sys.executable}\n" + evil))
 attempt("remove the interpreter")(lambda: os.unlink(f"{venv}/bin/python3"))
+attempt("write through another name")(
+    lambda: (os.link(f"{site}/parley/errors.py", f"{project}/name"), written(f"{project}/name", mode="a"))
+)
 attempt("let others write")(lambda: os.chmod(site, 0o777))
 attempt("move the package")(lambda: os.rename(f"{site}/parley", f"{project}/parley-away"))
 attempt("move the environment")(lambda: (os.rename(venv, f"{venv}-away"), os.mkdir(venv)))

@@ -28,8 +28,7 @@ MOST_LINKS: Final = 40
 
 def read_only(settings: Settings) -> Bounds:
     """Nothing is written and nobody is reached."""
-    chosen = settings.sandbox
-    return Bounds(hidden=chosen.hidden_paths, mechanism=chosen.mechanism)
+    return Bounds(hidden=settings.withheld_paths, mechanism=settings.sandbox.mechanism)
 
 
 def bounds_for(settings: Settings, roots: Roots) -> Bounds | None:
@@ -42,7 +41,7 @@ def bounds_for(settings: Settings, roots: Roots) -> Bounds | None:
         writable=writable,
         network=settings.network_access,
         unix_sockets=chosen.allow_unix_sockets,
-        hidden=chosen.hidden_paths,
+        hidden=settings.withheld_paths,
         installed=installed_paths() if writable else (),
         mechanism=chosen.mechanism,
     )

@@ -7,6 +7,7 @@ has run.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +20,12 @@ _MOST_LINKS: Final = 40
 
 _OF_A_PREFIX: Final = ("bin", "lib", "lib64")
 """What of a prefix belongs to Python. The rest may be anything: a prefix can be `/usr`, or somebody's home."""
+
+_LIBRARIES: Final = (
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+"""Variables that name files or directories from which the process loads code, or the certificates that it trusts."""
 
 
 @cache
@@ -43,7 +50,11 @@ def load_nothing_from_here(package: str) -> None:
 
 def _names() -> Iterator[str]:
     yield os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    yield from filter(None, sys.path)
+    yield from filter(None, (*sys.path, sys.pycache_prefix))
+    if os.path.isfile(sys.argv[0]):
+        yield os.path.abspath(sys.argv[0])
+    for variable in _LIBRARIES:
+        yield from re.split(r"[:\s]", os.environ.get(variable, ""))
     for prefix in {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}:
         if os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
             yield prefix

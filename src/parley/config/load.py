@@ -204,7 +204,9 @@ class Loader:
             project_doc_max_bytes=values["project_doc_max_bytes"],
             notify=values["notify"],
             internal_originator=values["internal_originator"],
-            mcp_servers=tuple(_tool_server(name, table, sources) for name, table in values["mcp_servers"].items()),
+            mcp_servers=tuple(
+                self._tool_server(name, table, home, sources) for name, table in values["mcp_servers"].items()
+            ),
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
             key_variables=_key_variables(values),
             model_context_window=values.get("model_context_window"),
@@ -214,6 +216,21 @@ class Loader:
             named = values["experimental_instructions_file"]
             settings = replace(settings, base_instructions=_read_instructions(named, settings))
         return settings
+
+    def _tool_server(
+        self, name: str, table: Mapping[str, Any], home: str, sources: Sequence[_Source]
+    ) -> ToolServer:
+        server = ToolServer(**{"name": name, **table})
+        if bool(server.command) == bool(server.url):
+            detail = "a tool server has either a `command` or a `url`"
+            raise _blame(sources, ("mcp_servers", name), detail)
+        cwd, command = server.cwd, server.command
+        if cwd is not None:
+            user = self._environ.get("HOME") or _home_of_account() or ""
+            cwd = os.path.join(self._server_dir, user, cwd.removeprefix("~/"))
+        if command is not None and "/" in command:
+            command = os.path.join(home if cwd is None else cwd, command)
+        return replace(server, cwd=cwd, command=command)
 
     def _sandbox(self, table: Mapping[str, Any], home: str) -> Sandbox:
         user = self._environ.get("HOME") or _home_of_account()
@@ -261,14 +278,6 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
     named |= {server.get("bearer_token_env_var", "") for server in values["mcp_servers"].values()}
     return frozenset(named - {""})
-
-
-def _tool_server(name: str, table: Mapping[str, Any], sources: Sequence[_Source]) -> ToolServer:
-    server = ToolServer(**{"name": name, **table})
-    if bool(server.command) == bool(server.url):
-        detail = "a tool server has either a `command` or a `url`"
-        raise _blame(sources, ("mcp_servers", name), detail)
-    return server
 
 
 # --- sources -----------------------------------------------------------------------------

@@ -255,6 +255,7 @@ SETTINGS: Final = Table(
                     "command": _text,
                     "args": _sequence_of(_text),
                     "env": NamedSecrets(),
+                    "cwd": _path_or_home_path,
                     "url": _address,
                     "bearer_token_env_var": _text,
                     "tool_timeout_seconds": _integer(0, 2**31 - 1),

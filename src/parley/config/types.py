@@ -142,6 +142,8 @@ class ToolServer(Struct, frozen=True, kw_only=True):
     command: str | None = None
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    cwd: str | None = None
+    """The directory to start the program in; None: one that no command writes to."""
     url: str | None = None
     bearer_token_env_var: str | None = None
     tool_timeout_seconds: int = 600

@@ -335,7 +335,7 @@ class Bubblewrap:
         _refuse_unsayable(command)
         places = find(bounds)
         refuse_hidden(places, command.cwd)
-        denials.places = places
+        denials.begin(places)
         _refuse_missing(command)
         places = fill(places, taken)
         self._guard.enter(places, places.links, watches)

@@ -45,11 +45,16 @@ class Denials:
         self._output = output
         self._tails: dict[OutputStream, bytes] = {}
         self._is_denied = False
-        self.places: Places | None = None
-        """Set when the command is prepared."""
+        self._sentences: tuple[str, ...] = ()
+
+    def begin(self, places: Places) -> None:
+        """The command may write in these places."""
+        named = ", ".join(map(quoted, places.installed[:_MOST_NAMED]))
+        protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
+        self._sentences = (*((protected,) if named else ()), *map(_refusal, places.refused))
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
-        if not self._is_denied and self._sentences():
+        if self._sentences and not self._is_denied:
             text = self._tails.get(stream, b"") + data.lower()
             self._is_denied = any(words in text for words in _DENIALS)
             self._tails[stream] = text[-_LONGEST:]
@@ -59,14 +64,6 @@ class Denials:
         """Add why, if the command has failed and reported a denial; its stderr ends with that."""
         if not self._is_denied or ended.exit_code == 0:
             return ended
-        said = self._sentences()
-        for sentence in said:
+        for sentence in self._sentences:
             self._output("stderr", f"{sentence}\n".encode())
-        return replace(ended, remarks=(*ended.remarks, *said))
-
-    def _sentences(self) -> tuple[str, ...]:
-        if self.places is None:
-            return ()
-        named = [*map(quoted, self.places.installed[:_MOST_NAMED])]
-        protected = f"{', '.join(named)}: Parley itself is installed here, so it is read-only for commands"
-        return (*((protected,) if named else ()), *map(_refusal, self.places.refused))
+        return replace(ended, remarks=(*ended.remarks, *self._sentences))

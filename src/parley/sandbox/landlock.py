@@ -165,7 +165,7 @@ class Landlock:
         places = find(bounds, protects_installed=False)
         refuse_hidden(places, command.cwd)
         refuse_installed(places, command.cwd)
-        denials.places = places
+        denials.begin(places)
         restricted = restriction(places, bounds, abi=self._abi, machine=os.uname().machine)
         watched = places.git_folders + places.protected + places.vacant + places.links
         self._guard.enter(places, watched, watches)

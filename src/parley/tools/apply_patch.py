@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted, PatchRefused
@@ -241,6 +242,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
             cwd=settings.cwd,
             home=settings.home,
             hidden=settings.withheld_paths,
+            installed=() if settings.sandbox_mode == "danger-full-access" else installed_paths(),
             wanted=wanted,
         )
         return _Verified(

@@ -27,6 +27,59 @@ def refusal(bounds: Bounds) -> str:
     return refused.value.detail
 
 
+# --- where Parley itself is installed ------------------------------------------------------
+
+
+def test_the_outermost_places_in_a_root_where_parley_is_installed_are_known(project: Path) -> None:
+    (project / ".venv/lib").mkdir(parents=True)
+    outside = project.parent / "lib"
+    outside.mkdir()
+
+    found = find(bounds(project, installed=(project / ".venv/lib", project / ".venv", outside)))
+
+    assert found == Places(roots=(str(project),), vacant=(f"{project}/.git",), installed=(f"{project}/.venv",))
+    assert not found.is_writable(f"{project}/.venv/lib/x")
+
+
+def test_a_root_that_cannot_be_protected_where_parley_is_installed_is_none(project: Path) -> None:
+    (project / ".venv").mkdir()
+    inner, other = project / "inner", project.parent / "other"
+    inner.mkdir()
+    other.mkdir()
+
+    found = find(bounds(project, inner, other, installed=(project / ".venv",)), protects_installed=False)
+
+    assert found == Places(
+        roots=(str(other), str(inner)), vacant=(f"{other}/.git", f"{inner}/.git"), refused=(str(project),)
+    )
+
+
+@pytest.mark.parametrize("place", ["", "package"])
+def test_a_root_that_parley_s_modules_are_loaded_from_is_refused(project: Path, place: str) -> None:
+    (project / place).mkdir(exist_ok=True)
+
+    why = f"Parley, or the Python that runs it, loads its modules from {project}"
+    assert refusal(bounds(project / place, installed=(project,))) == (
+        f"{project / place if place else project} may not be written to: {why}"
+    )
+
+
+def test_a_place_of_modules_that_a_command_could_make_is_refused(project: Path) -> None:
+    place = project / "lib/missing"
+
+    why = f"the Python that runs Parley loads modules from {place}, which is not there"
+    assert refusal(bounds(project, installed=(place,))) == f"{project} may not be written to: {why}"
+
+
+def test_a_link_to_where_parley_is_installed_is_looked_at_afterwards(project: Path) -> None:
+    (project / "environments/own").mkdir(parents=True)
+    (project / ".venv").symlink_to("environments/own")
+
+    found = find(bounds(project, installed=(project / ".venv", project / "environments/own")))
+
+    assert (found.installed, found.links) == ((f"{project}/environments/own",), (f"{project}/.venv",))
+
+
 # --- what is protected -------------------------------------------------------------------
 
 

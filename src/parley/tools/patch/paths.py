@@ -37,13 +37,22 @@ _IGNORABLE: Final = re.compile(
 class Ground:
     """The directories that paths are read from: the conversation's own, and that of one call."""
 
-    def __init__(self, *, cwd: str, workdir: str, home: str | None = None, hidden: Sequence[str] = ()) -> None:
-        """Parley's own files are in `home`; what is `hidden` is not even read.
+    def __init__(
+        self,
+        *,
+        cwd: str,
+        workdir: str,
+        home: str | None = None,
+        hidden: Sequence[str] = (),
+        installed: Sequence[str] = (),
+    ) -> None:
+        """Parley's own files are in `home`, its programs are `installed`; what is `hidden` is not even read.
 
         Raises:
             PatchRefused: the call's directory is none, or somebody moves what is on the way to it about just now.
         """
         self._workdir = workdir
+        self._installed = installed
         self._real_workdir = _real_directory(workdir)
         self.cwd = _real(cwd)
         called = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
@@ -95,6 +104,10 @@ class Ground:
             for name in names:
                 if any(_is_spelling(part, name) for part in parts.split("/")):
                     raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
+        if any(is_below(path, place) for place in self._installed):
+            raise PatchRefused(
+                f"error: {self.shown(written)} must not be changed: Parley itself is installed there"
+            )
         for place, called in self._protected.items():
             works_there = is_inside and is_below(self.cwd, place)
             if is_below(path, place) and not works_there:

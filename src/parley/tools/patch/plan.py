@@ -114,10 +114,11 @@ def verify(
     cwd: str,
     home: str | None = None,
     hidden: Sequence[str] = (),
+    installed: Sequence[str] = (),
     wanted: Wanted | None = None,
 ) -> Plan:
-    """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files, and what
-    is `hidden` is for nobody.
+    """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files, `installed`
+    where it is installed, and what is `hidden` is for nobody.
 
     Raises:
         PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch; or
@@ -136,7 +137,7 @@ def verify(
         raise PatchRefused("patch rejected: empty patch")
     if len(hunks) > MAX_FILES:
         raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
-    ground = Ground(cwd=cwd, workdir=workdir, home=home, hidden=hidden)
+    ground = Ground(cwd=cwd, workdir=workdir, home=home, hidden=hidden, installed=installed)
     try:
         opened = DirFds(hidden, visible=ground.cwd)
     except OSError as error:

@@ -27,6 +27,10 @@ __all__ = ["Connection"]
 
 log: Final = logging.getLogger(__name__)
 
+START_DIRECTORY: Final = "/"
+"""Where a program starts if its settings name no directory. Many programs load modules or settings from where they
+start, and the working directory of the server may be a project, in which commands write."""
+
 GOODBYE_SECONDS: Final = 0.7
 """How long a far server may take to hear that its session is over; it will find out otherwise."""
 
@@ -142,7 +146,8 @@ class Connection:
         from parley.tools.servers.session import over_pipes
 
         env = environment(self._environ, self._settings.env)
-        program = await Program.start((command, *self._settings.args), env, name=self._settings.name)
+        argv, cwd = (command, *self._settings.args), self._settings.cwd or START_DIRECTORY
+        program = await Program.start(argv, env, name=self._settings.name, cwd=cwd)
         try:
             async with over_pipes(program, max_bytes=self._settings.max_answer_bytes, lost=self._lose) as streams:
                 try:

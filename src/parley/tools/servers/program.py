@@ -85,9 +85,10 @@ class Program:
         env: Mapping[str, str],
         *,
         name: str,
+        cwd: str = "/",
         pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
     ) -> Program:
-        """Run `argv`, found by the PATH of its own environment; `name` is who it is in the log.
+        """Run `argv` in `cwd`, found by the PATH of its own environment; `name` is who it is in the log.
 
         Raises:
             NotStarted: there is nothing to run, or the system refused; nothing is left running.
@@ -96,6 +97,7 @@ class Program:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the program was found
                 list(argv),
                 env=dict(env),
+                cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -103,7 +105,8 @@ class Program:
                 start_new_session=True,
             )
         except OSError as error:
-            raise NotStarted(os_detail(error)) from None
+            where = f"cannot start in {cwd}: " if error.filename == cwd and error.filename != argv[0] else ""
+            raise NotStarted(f"{where}{os_detail(error)}") from None
         except ValueError as error:
             raise NotStarted(str(error)) from None
         limit_program(process.pid)

@@ -46,6 +46,7 @@ def key_of(settings: ToolServer) -> Key:
         settings.command,
         settings.args,
         env,
+        settings.cwd,
         settings.url,
         settings.bearer_token_env_var,
         settings.max_answer_bytes,

@@ -1,0 +1,30 @@
+"""The fork server and its supervisors load all their modules at their start, and none after a command has run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from parley.tools.commands import forkserver
+
+FOLDER = Path(forkserver.__file__).parent
+LOADED = ("forkserver", "supervisor", "restrict", "mounts", "scope", "children", "messages")
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_no_function_of_the_fork_server_imports_anything(name: str) -> None:
+    functions = [
+        node
+        for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    ]
+
+    imports = [
+        ast.unparse(inner)
+        for function in functions
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    assert imports == []
