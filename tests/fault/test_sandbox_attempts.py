@@ -16,7 +16,7 @@ from kit.attacks.attempts import KINDS, WORKED, of_kind
 from kit.attacks.confined import CELLS, MODES, Confined, Mode, Survey
 from kit.attacks.ground import Ground, Outcomes, by_itself, unexpected
 from kit.attacks.nobody import as_nobody
-from kit.needs import LANDLOCK, MECHANISMS
+from kit.needs import BUBBLEWRAP, LANDLOCK, MECHANISMS
 from parley.config.types import Mechanism
 
 OPEN: Final = {
@@ -77,6 +77,18 @@ def test_no_attempt_works_within_bounds(
     outcomes = confined.attack(ground, kind, mechanism, mode)
 
     assert unexpected(outcomes) == expected(kind, mechanism, mode.name)
+
+
+@BUBBLEWRAP
+@pytest.mark.long
+@pytest.mark.promises("sandbox.installed")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_attempt_works_where_parley_is_installed_in_the_workspace(
+    ground: Ground, confined: Confined, kind: str
+) -> None:
+    outcomes = confined.attack(ground, kind, "bubblewrap", MODES[1], installed="project")
+
+    assert unexpected(outcomes) == expected(kind, "bubblewrap", MODES[1].name)
 
 
 @LANDLOCK

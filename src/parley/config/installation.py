@@ -25,7 +25,7 @@ _LIBRARIES: Final = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-"""Variables that name files or directories from which the process loads code, or the certificates that it trusts."""
+"""Variables that name files or directories from which the process loads code, or certificates that it trusts."""
 
 
 @cache

@@ -27,7 +27,14 @@ def refuse_installed(places: Places, cwd: str) -> None:
     Raises:
         CannotConfine: it does.
     """
-    real = os.path.realpath(cwd)
+    if not places.refused:
+        return
+    try:
+        real = os.path.realpath(cwd)
+    except ValueError:
+        return  # no directory has such a name; starting the command says so
+    except OSError as error:
+        raise CannotConfine(f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}") from None
     within = [root for root in (*places.roots, *places.refused) if is_below(real, root)]
     if within and max(within, key=len) in places.refused:
         raise CannotConfine(_refusal(max(within, key=len)))

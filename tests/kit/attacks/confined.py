@@ -10,11 +10,15 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, Self, get_args
+
+from msgspec.structs import replace
 
 from kit.attacks.attempts import KINDS, World
 from kit.attacks.ground import Ground, Outcomes, by_itself
 from kit.confined import confined
+from kit.installed import install
 from kit.needs import no_bubblewrap, no_landlock
 from kit.running import PATH, PATIENCE_SECONDS, Ran
 from parley.config.types import Mechanism
@@ -96,11 +100,16 @@ class Confined:
             await asyncio.wait((running,))
         assert running.cancelled()
 
-    def attack(self, ground: Ground, kind: str, mechanism: Mechanism, mode: Mode) -> Outcomes:
-        """Make every attempt of a kind within the bounds of a mode."""
+    def attack(
+        self, ground: Ground, kind: str, mechanism: Mechanism, mode: Mode, *, installed: str = ""
+    ) -> Outcomes:
+        """Make every attempt of a kind within the bounds of a mode. In the workspace, Parley may be `installed`."""
 
         def run(argv: Sequence[str], world: World) -> str:
             bounds = mode.bounds(mechanism, world.inside, hidden=world.hidden_paths)
+            if installed:
+                install(Path(world.inside, installed))
+                bounds = replace(bounds, installed=(f"{world.inside}/{installed}/.venv",))
             result = self.run(bounds, *argv, cwd=world.inside)
             assert result == Ran(exit_code=0, stdout=result.stdout), result
             return result.stdout.decode()

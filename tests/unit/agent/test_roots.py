@@ -138,12 +138,16 @@ def test_links_that_lead_to_themselves_and_odd_names_are_no_roots(ground: Path) 
     assert Roots({}).of(writing(ground / "loop", ground / "file", Path("/a\0b"))) == ()
 
 
+HIDDEN = ("/keys", "/nonexistent", "/nonexistent/config.toml", "/nonexistent/auth.json")
+"""What the settings name, and the home with the files in it that may be links."""
+
+
 @pytest.mark.parametrize(
     ("mode", "network", "bounds"),
     [
         ("danger-full-access", False, None),
-        ("read-only", True, Bounds(unix_sockets=True, hidden=("/keys",), mechanism="landlock")),
-        ("workspace-write", True, Bounds(network=True, unix_sockets=True, hidden=("/keys",), mechanism="landlock")),
+        ("read-only", True, Bounds(unix_sockets=True, hidden=HIDDEN, mechanism="landlock")),
+        ("workspace-write", True, Bounds(network=True, unix_sockets=True, hidden=HIDDEN, mechanism="landlock")),
     ],
 )
 def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: Bounds | None) -> None:
@@ -154,4 +158,4 @@ def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: Boun
     )
 
     assert bounds_for(chosen, Roots({})) == bounds
-    assert read_only(chosen) == Bounds(hidden=("/keys",), mechanism="landlock")
+    assert read_only(chosen) == Bounds(hidden=HIDDEN, mechanism="landlock")
