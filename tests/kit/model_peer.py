@@ -179,6 +179,7 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         disable_response_storage=False,
         project_doc_max_bytes=32768,
         notify=(),
+        notify_argument=True,
         internal_originator="codex_cli_rs",
         mcp_servers=(),
         shell_environment=ShellEnvironment(),

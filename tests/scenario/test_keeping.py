@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +13,8 @@ import pytest
 
 from kit.messages import initial_state, remains
 from kit.speaking import Speaker, speaking
-from parley.testing import ScriptedModel
+from kit.tool_servers import program
+from parley.testing import Call, ScriptedModel
 
 SECRET: Final = "a-header-that-nobody-writes-down"
 
@@ -69,24 +74,73 @@ async def test_nobody_notices_that_a_conversation_has_left_memory(scripted_model
 
 
 @pytest.mark.promises("keeping.settings")
-async def test_settings_that_were_asked_for_are_kept_and_the_values_of_headers_are_not(
+async def test_settings_that_were_asked_for_are_kept_and_the_secrets_among_them_are_not(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     asked = {
         "model_providers.chat.http_headers": {"x-team": SECRET},
-        "model_providers.chat.query_params": {"v": "7"},
+        "model_providers.chat.query_params": {"v": SECRET},
+        "shell_environment_policy.set": {"HIDDEN": SECRET},
+        "show_raw_agent_reasoning": True,
     }
+    command = Call("shell", {"command": ["bash", "-c", "echo ${HIDDEN:-unset}"]}, call_id="c1")
     async with speaking(scripted_model, home=home) as client:
-        conversation = await client.create(model="another-model", config=asked)
+        conversation = await client.create(
+            model="another-model", config=asked, approval_policy="never", sandbox="danger-full-access"
+        )
+        await spoken(client, conversation, "first")
+    async with speaking(scripted_model, home=home) as client:
+        scripted_model.says(command)
+        await spoken(client, conversation, "second")
+        files = [path for path in home.rglob("*") if path.is_file()]
+        found = [path.name for path in files if SECRET.encode() in path.read_bytes()]
+        exported = await exporting(home, conversation)
+
+    assert [one.headers.get("x-team") for one in scripted_model.requests] == [SECRET, None, None]
+    assert [one.path.endswith(f"?v={SECRET}") for one in scripted_model.requests] == [True, False, False]
+    assert [one.body["model"] for one in scripted_model.requests] == ["another-model"] * 3
+    assert "unset" in scripted_model.requests[-1].body["messages"][-1]["content"]
+    assert ("parley.db" in [path.name for path in files], found) == (True, [])
+    assert (SECRET in exported, '"show_raw_agent_reasoning":true' in exported) == (False, True)
+
+
+async def exporting(home: Path, conversation: str) -> str:
+    """What `parley export` writes."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", "export", conversation),
+        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    return (await process.communicate())[0].decode()
+
+
+@pytest.mark.promises("keeping.tool-servers")
+async def test_a_tool_server_of_a_call_is_not_started_again_without_its_secrets(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    server = program("x", mark=SECRET)
+    asked = {"command": server.command, "args": list(server.args), "env": {"A": SECRET}}
+    async with speaking(scripted_model, home=home) as client:
+        conversation = await client.create(config={"mcp_servers.x": asked})
         await spoken(client, conversation, "first")
     async with speaking(scripted_model, home=home) as client:
         await spoken(client, conversation, "second")
         files = [path for path in home.rglob("*") if path.is_file()]
         found = [path.name for path in files if SECRET.encode() in path.read_bytes()]
+        read = await client.value_of(client.call("conversationRead", conversation_id=conversation))
+    config = f"[mcp_servers.x]\nargs = {json.dumps(list(server.args))}\nenv = {{ A = 'mine' }}\n"
+    async with speaking(scripted_model, home=home, config=config) as client:
+        await spoken(client, conversation, "third")
 
-    assert [one.headers.get("x-team") for one in scripted_model.requests] == [SECRET, None]
-    assert [(one.body["model"], one.path.endswith("?v=7")) for one in scripted_model.requests] == [
-        ("another-model", True)
-    ] * 2
-    assert ("parley.db" in [path.name for path in files], found) == (True, [])
+    offered = [
+        len([one for one in request.body["tools"] if one["function"]["name"].startswith("x__")])
+        for request in scripted_model.requests
+    ]
+    assert [number > 0 for number in offered] == [True, False, True]
+    assert [one["msg"]["message"] for one in read["events"] if one["msg"]["type"] == "error"] == [
+        "MCP client for `x` failed to start: secrets of an earlier call are not stored (`args`, `env.A`); "
+        "put this tool server into config.toml"
+    ]
+    assert found == []

@@ -23,20 +23,22 @@ class Bell:
 
     def __init__(self, folder: Path, *, first: str = "") -> None:
         self.pipe = folder / "bell"
+        self.stdin = ""
+        """What the program of the last ring was given on stdin."""
         os.mkfifo(self.pipe)
         program = folder / "ring.py"
         program.write_text(
-            f"import json, os, sys\n{first}\n"
+            f"import json, os, sys\n{first}\ngiven = sys.stdin.read()\n"
             "with open(sys.argv[1], 'w') as bell:\n"
-            "    bell.write(json.dumps([sys.argv[2:], dict(os.environ)]))\n"
+            "    bell.write(json.dumps([sys.argv[2:], dict(os.environ), given]))\n"
         )
         self.config = f"notify = {json.dumps([sys.executable, str(program), str(self.pipe), 'fixed'])}\n"
 
     async def rung(self) -> tuple[list[str], dict[str, str]]:
-        """The next ring; a pipe is opened when both ends are."""
+        """The arguments and variables of the next ring; a pipe is opened when both ends are."""
         try:
             async with asyncio.timeout(30):
-                arguments, variables = json.loads(await asyncio.to_thread(self.pipe.read_text))
+                arguments, variables, self.stdin = json.loads(await asyncio.to_thread(self.pipe.read_text))
         except TimeoutError:
             os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread go
             raise
@@ -74,6 +76,7 @@ async def test_the_program_is_told_of_each_turn_that_is_done(
         await wire.answer(2)
         second, _ = await bell.rung()
 
+    assert json.loads(bell.stdin) == _told(second)
     assert _told(first) == _done("abc", 'One "quoted" 100% ü', "first\nline")
     assert _told(second) == _done("1", None, "second")
 
@@ -167,3 +170,63 @@ async def test_what_the_program_prints_does_not_reach_the_client(
         assert await wire.silence() == []
 
     assert wire.raw.stderr_text() == ""
+
+
+@pytest.mark.promises("turn.notify")
+async def test_the_payload_may_be_kept_out_of_the_arguments_which_other_users_can_read(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    async with speaking(scripted_model, config=f"notify_argument = false\n{bell.config}") as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+        arguments, _ = await bell.rung()
+
+    assert arguments == ["fixed"]
+    assert json.loads(bell.stdin) == _done("1", "Done", "go")
+
+
+async def test_a_payload_that_is_too_long_for_an_argument_comes_on_stdin(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.codex(1, "x" * 300_000)
+        await wire.answer(1)
+        arguments, _ = await bell.rung()
+
+    assert arguments == ["fixed"]
+    assert json.loads(bell.stdin) == _done("1", "Done", "x" * 300_000)
+
+
+async def test_a_program_that_does_not_read_its_stdin_holds_up_nothing(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path, first="sys.stdin.close(); os.close(0); sys.stdin = open(os.devnull)")
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.codex(1, "x" * 1_000_000)
+        assert await wire.text(1) == "Done"
+        wire.raw.close_stdin()
+        assert await wire.raw.exit_code() == 0
+    await bell.rung()
+
+    assert bell.stdin == ""
+
+
+async def test_the_program_is_not_given_what_is_configured_as_a_token_or_a_header(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path)
+    names = ("MY_BEARER", "MY_PASS", "MY_HEADER", "HARMLESS")
+    config = (
+        f"{bell.config}\n"
+        '[mcp_servers.far]\nurl = "http://127.0.0.1:9/mcp"\nbearer_token_env_var = "MY_BEARER"\n'
+        '[model_providers.other]\nbase_url = "http://127.0.0.1:9/v1"\nenv_key = "MY_PASS"\n'
+        'env_http_headers = { "x-team" = "MY_HEADER" }\n'
+    )
+    async with speaking(scripted_model, config=config, env=dict.fromkeys(names, "v")) as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+        _, variables = await bell.rung()
+
+    assert [name for name in names if name in variables] == ["HARMLESS"]

@@ -1,51 +1,77 @@
-"""The notify program: run when a turn is done, and not waited for."""
+"""The notify program: started after a turn that is done, and not waited for."""
 
 from __future__ import annotations
 
 import logging
 import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
+from typing import BinaryIO, Final
 
 import msgspec
 
+from parley.config.types import Settings
 from parley.wire.ids import EventId
 
 __all__ = ["run_notify_program"]
 
 log = logging.getLogger(__name__)
 
+MAX_ARGUMENT_BYTES: Final = 128 * 1024 - 1
+"""The longest argument that Linux takes; a longer payload is on stdin alone."""
 
-class _Argument(
+
+class _Payload(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", tag_field="type", tag="agent-turn-complete"
 ):
-    """What the program is given as its last argument, as JSON."""
+    """What the program is told, as JSON."""
 
     turn_id: EventId
     input_messages: tuple[str, ...]
     last_assistant_message: str | None
 
 
-def run_notify_program(
-    program: Sequence[str], event_id: EventId, inputs: Sequence[str], last_text: str | None
-) -> None:
-    """Start the program. That it cannot be started is logged; the turn is over anyway."""
-    argument = _Argument(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)
-    argv = (*program, msgspec.json.encode(argument).decode())
+def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[str], last_text: str | None) -> None:
+    """Start the program of the settings with the payload on stdin. A failure is logged; the turn is over anyway."""
+    payload = msgspec.json.encode(
+        _Payload(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)
+    )
+    argv = list(settings.notify)
+    if settings.notify_argument and len(payload) <= MAX_ARGUMENT_BYTES:
+        argv.append(payload.decode())
+    hidden = settings.key_variables
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it may outlive us
-            env={name: value for name, value in os.environ.items() if not _looks_secret(name)},
-        )
+        with _file_with(payload) as stdin:
+            process = subprocess.Popen(
+                argv,
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # it may outlive us
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if name not in hidden and not _looks_secret(name)
+                },
+            )
     except (OSError, ValueError) as error:
         log.warning("notify program %r could not be run: %s", argv[0], error)
     else:
         threading.Thread(target=process.wait, name="notify", daemon=True).start()  # leaves no zombie
+
+
+def _file_with(payload: bytes) -> BinaryIO:
+    """A file without a name, to be read from its beginning. Unlike a pipe it is whole whether or not it is read,
+    and stays so when the server ends."""
+    if hasattr(os, "memfd_create"):
+        file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(payload)
+    file.seek(0)
+    return file
 
 
 def _looks_secret(name: str) -> bool:

@@ -1,11 +1,13 @@
 """What a call asked for, as it may be written down: what has an effect, without the secrets in it.
 
-Secrets are the values of headers and variables, and who one is in an address. Keys that nobody knows are left out
-with them: nothing depends on them, and what stands there may be a secret of some other program.
+Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user in an
+address. Unknown keys are left out with them: nothing depends on them, and what stands there may be a secret of some
+other program. Which keys of tool servers were left out is noted, without their values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,20 +18,32 @@ from parley.config.types import Wanted
 
 __all__ = ["kept", "wanted_again"]
 
-_SECRET: Final = {("model_providers", "http_headers"), ("mcp_servers", "env")}
-"""A table of named tables, and which entry of each is a secret."""
-_ADDRESSES: Final = {("model_providers", "base_url"), ("mcp_servers", "url")}
-_DEPTH: Final = 3
+_SECRET: Final = {
+    ("model_providers", "*", "http_headers"),
+    ("model_providers", "*", "query_params"),
+    ("mcp_servers", "*", "args"),
+    ("mcp_servers", "*", "env"),
+    ("shell_environment_policy", "set"),
+}
+"""The settings that are secrets; `*` stands for a name that the user chose."""
+_ADDRESSES: Final = {("model_providers", "*", "base_url"), ("mcp_servers", "*", "url")}
+_OF_TOOL_SERVERS: Final = "mcp_servers"
 
 
 def kept(wanted: Wanted) -> dict[str, Any]:
     """What was asked for, and nothing that was not."""
     asked = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not None}
     if "config" in asked:
+        left_out: list[KeyPath] = []
         given = ((key, read_key(key)[0], value) for key, value in asked["config"].items())
         asked["config"] = {
-            key: left for key, path, value in given if (left := _pruned(path, value, _check_at(path))) is not None
+            key: left
+            for key, path, value in given
+            if (left := _pruned(path, value, _check_at(path), left_out)) is not None
         }
+        lost = [path for path in left_out if path[0] == _OF_TOOL_SERVERS]
+        if lost:
+            asked["not_stored"] = tuple(dict.fromkeys((*asked.get("not_stored", ()), *lost)))
     return asked
 
 
@@ -56,21 +70,32 @@ def _check_below(check: Check | None, name: str) -> Check | None:
             return None
 
 
-def _pruned(path: KeyPath, value: Any, check: Check | None) -> Any:
-    """The value without what is left out; None: that is all of it."""
-    place = (path[0], path[_DEPTH - 1]) if len(path) >= _DEPTH else None
-    if check is None or place in _SECRET:
+def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
+    """The value without what is left out, which is noted if it is a secret; None: that is all of it."""
+    if check is None:
         return None
-    if place in _ADDRESSES and isinstance(value, str):
+    if _is_in(_SECRET, path) and value:
+        # Of a table its entries: another source may give some of them.
+        left_out += [(*path, name) for name in value] if isinstance(value, dict) else [path]
+        return None
+    if _is_in(_ADDRESSES, path) and isinstance(value, str):
         return _nobodys(value)
     if not isinstance(value, dict):
         return value
     rest = {
         name: left
         for name, one in value.items()
-        if (left := _pruned((*path, name), one, _check_below(check, name))) is not None
+        if (left := _pruned((*path, name), one, _check_below(check, name), left_out)) is not None
     }
     return rest if rest or not value else None
+
+
+def _is_in(patterns: Iterable[KeyPath], path: KeyPath) -> bool:
+    """Whether the key is one of these, or lies below one."""
+    return any(
+        len(path) >= len(pattern) and all(one in ("*", part) for one, part in zip(pattern, path, strict=False))
+        for pattern in patterns
+    )
 
 
 def _nobodys(address: str) -> str:

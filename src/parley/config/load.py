@@ -172,6 +172,8 @@ class Loader:
             said |= values["profiles"][profile]
             values |= values["profiles"][profile]
         values |= _check_named_arguments(wanted)
+        if wanted.not_stored:
+            values["not_stored"] = (*values.get("not_stored", ()), *wanted.not_stored)
         if "experimental_instructions_file" in said:
             values["base_instructions"] = None
         for name in ("base_instructions", "include_plan_tool"):
@@ -203,9 +205,14 @@ class Loader:
             disable_response_storage=values["disable_response_storage"],
             project_doc_max_bytes=values["project_doc_max_bytes"],
             notify=values["notify"],
+            notify_argument=values["notify_argument"],
             internal_originator=values["internal_originator"],
             mcp_servers=tuple(
-                self._tool_server(name, table, home, sources) for name, table in values["mcp_servers"].items()
+                replace(
+                    self._tool_server(name, table, home, sources),
+                    missing=_missing(name, table, values.get("not_stored", ())),
+                )
+                for name, table in values["mcp_servers"].items()
             ),
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
             key_variables=_key_variables(values),
@@ -280,6 +287,14 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(named - {""})
 
 
+def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
+    """Which keys of a tool server a call gave that were not stored, where no other source gives them."""
+    lost = (
+        path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not _mentions(table, path[2:])
+    )
+    return tuple(dict.fromkeys(map(written_key, lost)))
+
+
 # --- sources -----------------------------------------------------------------------------
 
 
@@ -294,12 +309,16 @@ class _Source(Struct, frozen=True):
     """Of a file: the keys that no setting has."""
 
     def mentions(self, path: KeyPath) -> bool:
-        value: Any = self.values
-        for part in path:
-            if not isinstance(value, dict) or part not in value:
-                return False
-            value = value[part]
-        return True
+        return _mentions(self.values, path)
+
+
+def _mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
+    value: Any = values
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 def _checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> _Source:

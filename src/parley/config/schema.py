@@ -180,6 +180,12 @@ def _sequence_of(entry: Check) -> Check:
     return check
 
 
+def _secret_sequence(value: Any, at: KeyPath) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _unshown("type", value, at, "a sequence")
+    return tuple(_secret(one, at) for one in value)
+
+
 def described(value: Any) -> str:
     """A value in the words of the errors that clients know."""
     match value:
@@ -248,12 +254,13 @@ SETTINGS: Final = Table(
         "experimental_resume": _text,
         "project_doc_max_bytes": _integer(0, 2**31 - 1),
         "notify": _sequence_of(_text),
+        "notify_argument": _flag,
         "internal_originator": _text,
         "mcp_servers": Named(
             Table(
                 {
                     "command": _text,
-                    "args": _sequence_of(_text),
+                    "args": _secret_sequence,
                     "env": NamedSecrets(),
                     "cwd": _path_or_home_path,
                     "url": _address,
@@ -293,7 +300,7 @@ SETTINGS: Final = Table(
                     "base_url": _address,
                     "env_key": _text,
                     "env_key_instructions": _text,
-                    "query_params": Named(_text),
+                    "query_params": NamedSecrets(),
                     "http_headers": NamedSecrets(),
                     "env_http_headers": Named(_text),
                     "request_max_retries": _RETRIES,
@@ -331,6 +338,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "disable_response_storage": False,
     "project_doc_max_bytes": 32_768,
     "notify": (),
+    "notify_argument": True,
     "internal_originator": "codex_cli_rs",
     "profiles": {},
     "mcp_servers": {},

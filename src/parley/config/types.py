@@ -150,6 +150,8 @@ class ToolServer(Struct, frozen=True, kw_only=True):
     """How long one call of a tool may take; 0: as long as it likes."""
     max_answer_bytes: int = 16 * 1024 * 1024
     """The longest message that is read from it."""
+    missing: tuple[str, ...] = ()
+    """Which keys a call gave that were not stored, being secrets; such a server is not started."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -163,6 +165,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     base_instructions: str | None = None
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
+    not_stored: tuple[tuple[str, ...], ...] | None = None
+    """The keys of tool servers that the call gave and the log does not have; None in a call of a client."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -188,6 +192,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     disable_response_storage: bool
     project_doc_max_bytes: int
     notify: tuple[str, ...]
+    notify_argument: bool
+    """Whether the notify program is given its payload as its last argument, besides on stdin."""
     """The program to run after each turn that completed; empty: none."""
     internal_originator: str
     mcp_servers: tuple[ToolServer, ...]

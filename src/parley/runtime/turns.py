@@ -267,7 +267,7 @@ class Turns:
         if ended.why == "done" and turn.settings is not None and turn.settings.notify:
             inputs = tuple(self._book.folds.state.inputs.values())
             said = last_text(self._book.log.entries, up_to=self._book.log.last)
-            run_notify_program(turn.settings.notify, turn.event_id, inputs, said)
+            run_notify_program(turn.settings, turn.event_id, inputs, said)
 
     async def _write_end_of(self, turn: OurTurn, until: float | None = None) -> None:
         """If it has none by now: where it could not be written down, whoever wants to go on tries again."""

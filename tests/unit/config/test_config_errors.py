@@ -107,7 +107,7 @@ from unit.config.home import Home
         ),
         ('experimental_resume = "x"', "`experimental_resume`: experimental_resume is not supported yet"),
         ("mcp_servers.docs = 1", "`mcp_servers.docs`: invalid type: integer `1`, expected a map"),
-        ('mcp_servers.docs.args = "x"', '`mcp_servers.docs.args`: invalid type: string "x", expected a sequence'),
+        ('mcp_servers.docs.args = "x"', "`mcp_servers.docs.args`: invalid type: string, expected a sequence"),
         ("mcp_servers.docs.env.A = 1", "`mcp_servers.docs.env.A`: invalid type: integer, expected a string"),
         (
             "mcp_servers.docs.env = 'A=`sesame'",

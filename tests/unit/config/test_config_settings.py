@@ -67,6 +67,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         disable_response_storage=False,
         project_doc_max_bytes=32768,
         notify=(),
+        notify_argument=True,
         internal_originator="codex_cli_rs",
         mcp_servers=(),
         shell_environment=ShellEnvironment(),
@@ -89,6 +90,7 @@ show_raw_agent_reasoning = true
 disable_response_storage = true
 project_doc_max_bytes = 0
 notify = ["notify-send", "Parley"]
+notify_argument = false
 internal_originator = "ours"
 a_key_of_the_future = { b = 1 }
 
@@ -127,6 +129,7 @@ env = { A = "b" }
 url = "http://localhost:2/mcp"
 bearer_token_env_var = "WEB_TOKEN"
 tool_timeout_seconds = 60
+max_answer_bytes = 1024
 
 [shell_environment_policy]
 inherit = "core"
@@ -191,11 +194,16 @@ def test_a_file_may_set_everything(home: Home) -> None:
         disable_response_storage=True,
         project_doc_max_bytes=0,
         notify=("notify-send", "Parley"),
+        notify_argument=False,
         internal_originator="ours",
         mcp_servers=(
             ToolServer(name="docs", command="docs-server", args=("--fast",), env={"A": "b"}),
             ToolServer(
-                name="web", url="http://localhost:2/mcp", bearer_token_env_var="WEB_TOKEN", tool_timeout_seconds=60
+                name="web",
+                url="http://localhost:2/mcp",
+                bearer_token_env_var="WEB_TOKEN",
+                tool_timeout_seconds=60,
+                max_answer_bytes=1024,
             ),
         ),
         shell_environment=ShellEnvironment(

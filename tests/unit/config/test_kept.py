@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from parley.config.kept import kept, wanted_again
-from parley.config.types import Chosen, Settings, Wanted
+from parley.config.types import Chosen, Settings, ToolServer, Wanted
 from unit.config.home import Home
 
 SECRET = "hidden-in-no-log"
 PROVIDER = {"name": "P", "base_url": "http://localhost:1", "env_key": "P_KEY"}
-SERVER = {"command": "serve", "args": ["--quiet"]}
+SERVER = {"command": "serve"}
 HEADERS = {"Authorization": SECRET, "X-Team": SECRET}
 
 P = {"model_provider": "p", "model_providers.p": PROVIDER}
@@ -42,6 +42,11 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "a server by its name": {"mcp_servers.s": {**SERVER, "env": {"TOKEN": SECRET}}},
     "a server with dots": {"mcp_servers.s": SERVER, "mcp_servers.s.env.TOKEN": SECRET},
     "a server called env": {"mcp_servers.env": {**SERVER, "env": {"TOKEN": SECRET}}},
+    "arguments of a server": {"mcp_servers.s": {**SERVER, "args": ["--token", SECRET]}},
+    "parameters": {**P, "model_providers.p": {**PROVIDER, "query_params": {"api-key": SECRET}}},
+    "parameters with dots": {**P, "model_providers.p.query_params.api-key": SECRET},
+    "variables of commands": {"shell_environment_policy": {"inherit": "core", "set": {"A": SECRET}}},
+    "variables of commands with dots": {"shell_environment_policy.set.A": SECRET},
     "an address with a password": {
         **P,
         "model_providers.p": {**PROVIDER, "base_url": f"http://me:{SECRET}@localhost:1"},
@@ -55,9 +60,15 @@ def without_secrets(settings: Settings) -> Settings:
     provider, servers = settings.provider, settings.mcp_servers
     return replace(
         settings,
-        provider=replace(provider, http_headers={}, base_url=without_user(provider.base_url)),
-        mcp_servers=tuple(replace(server, env={}, url=without_user(server.url)) for server in servers),
+        provider=replace(provider, http_headers={}, query_params={}, base_url=without_user(provider.base_url)),
+        mcp_servers=tuple(map(stripped, servers)),
+        shell_environment=replace(settings.shell_environment, set={}),
     )
+
+
+def stripped(server: ToolServer) -> ToolServer:
+    missing = (*(["args"] if server.args else []), *(f"env.{name}" for name in server.env))
+    return replace(server, args=(), env={}, url=without_user(server.url), missing=missing)
 
 
 def without_user(url: str | None) -> str | None:
@@ -154,3 +165,34 @@ def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> N
     assert again is not None
     assert again.settings == without_secrets(first.settings)
     assert SECRET not in str(again)
+
+
+def servers_again(home: Home, wanted: Wanted) -> tuple[ToolServer, ...]:
+    """The tool servers of a conversation that another process has read from the log."""
+    return home.loader().choose(wanted_again(written(wanted))).settings.mcp_servers
+
+
+def test_a_tool_server_that_the_file_has_whole_is_not_missing_anything(home: Home) -> None:
+    config = {"mcp_servers.s": {"command": "serve", "args": ["--token", SECRET], "env": {"A": SECRET, "B": SECRET}}}
+    asked = Wanted(config=config)
+    assert [server.missing for server in servers_again(home, asked)] == [("args", "env.A", "env.B")]
+
+    home.write('[mcp_servers.s]\nargs = ["--token", "mine"]\nenv = { A = "mine" }\n')
+    assert [server.missing for server in servers_again(home, asked)] == [("env.B",)]
+
+    home.write('[mcp_servers.s]\nargs = ["--token", "mine"]\nenv = { A = "mine", B = "mine" }\n')
+    (server,) = servers_again(home, asked)
+    assert server == ToolServer(name="s", command="serve", args=("--token", "mine"), env={"A": "mine", "B": "mine"})
+
+
+def test_what_is_empty_is_no_secret(home: Home) -> None:
+    asked = Wanted(config={"mcp_servers.s": {"command": "serve", "args": [], "env": {}}})
+
+    assert servers_again(home, asked) == (ToolServer(name="s", command="serve"),)
+
+
+def test_what_was_not_stored_is_still_known_after_it_was_read_and_written_again(home: Home) -> None:
+    asked = Wanted(config={"mcp_servers.s": {"command": "serve", "args": [SECRET]}})
+    once = written(asked)
+
+    assert written(wanted_again(once)) == once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from parley.config.types import ToolServer
@@ -12,6 +13,7 @@ __all__ = [
     "TIMED_OUT",
     "UNREADABLE",
     "bad_name",
+    "not_stored",
     "one_line",
     "refusal",
     "start_failure",
@@ -38,6 +40,12 @@ def too_long(limit_bytes: int) -> str:
 
 def too_many_values(limit: int) -> str:
     return f"its answer has more than {limit} values"
+
+
+def not_stored(keys: Sequence[str]) -> str:
+    """Why a server is not started that lacks what an earlier call gave."""
+    named = ", ".join(f"`{key}`" for key in keys)
+    return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
 
 
 def bad_name(name: str) -> str:

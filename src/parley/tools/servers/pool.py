@@ -15,7 +15,7 @@ from parley.config.types import ToolServer
 from parley.errors import CallFailed, ShuttingDown, ToolServerFailed
 from parley.ports.model import ToolSpec
 from parley.tools.servers.connection import Connection
-from parley.tools.servers.failures import TIMED_OUT, bad_name, start_failure
+from parley.tools.servers.failures import TIMED_OUT, bad_name, not_stored, start_failure
 from parley.tools.servers.library import loaded
 from parley.tools.servers.names import is_server_name, qualified_name, unmistakable_name
 from parley.tools.servers.server import Key, Server, Timing, key_of
@@ -127,7 +127,7 @@ class ServerPool:
         found = self._found(servers)
         async with self._held([server for server in found if server is not None]):
             details = [
-                bad_name(settings.name) if server is None else server.failure
+                _why_unusable(settings) if server is None else server.failure
                 for settings, server in zip(servers, found, strict=True)
             ]
         return tuple(
@@ -163,10 +163,10 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """The server for each of the settings; none for those whose name cannot be used."""
+        """The server for each of the settings; none for those that cannot be used."""
         if self._is_closed:
             raise ShuttingDown
-        return [self._server(settings) if is_server_name(settings.name) else None for settings in servers]
+        return [self._server(settings) if _why_unusable(settings) is None else None for settings in servers]
 
     def _server(self, settings: ToolServer) -> Server:
         key = key_of(settings)
@@ -227,3 +227,10 @@ class ServerPool:
         ending = asyncio.create_task(connection.end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
+
+
+def _why_unusable(settings: ToolServer) -> str | None:
+    """Why a server cannot be started with these settings; None if it can."""
+    if not is_server_name(settings.name):
+        return bad_name(settings.name)
+    return not_stored(settings.missing) if settings.missing else None
