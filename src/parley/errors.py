@@ -35,8 +35,10 @@
     │   └── MissingVariable, BadScript
     ├── ToolError          a tool of the model cannot do what it was asked
     │   ├── CommandNotStarted
+    │   │   ├── CommandReplaced  its directory or program is not the approved one
     │   │   └── CannotConfine  the system cannot keep it within its bounds
     │   ├── PatchRefused
+    │   │   └── PatchChanged   a file or directory is not what was verified
     │   ├── BadImage
     │   ├── NotStarted         a tool server did not come to answer
     │   ├── CallFailed         a tool server gave no result, whoever asked
@@ -54,7 +56,7 @@ the words for what the system itself refuses.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 __all__ = [
     "BadArguments",
@@ -71,6 +73,7 @@ __all__ = [
     "CannotConnect",
     "ClientError",
     "CommandNotStarted",
+    "CommandReplaced",
     "ConfigError",
     "ConnectionLost",
     "Disconnected",
@@ -86,6 +89,7 @@ __all__ = [
     "OwnerSilent",
     "ParentUnknown",
     "ParleyError",
+    "PatchChanged",
     "PatchRefused",
     "PeerError",
     "PositionBeyondEnd",
@@ -514,12 +518,25 @@ class CommandNotStarted(ToolError):
         self.detail = detail
 
 
+class CommandReplaced(CommandNotStarted):
+    """The working directory or the program of a command is not the one that was approved; nothing of it has run."""
+
+    def __init__(self, changed: Literal["directory", "program"]) -> None:
+        what = "working directory" if changed == "directory" else "program"
+        super().__init__(f"the {what} is not the one that was approved")
+        self.changed: Literal["directory", "program"] = changed
+
+
 class CannotConfine(CommandNotStarted):
     """The system cannot keep a command within its bounds, and so nothing of it has run."""
 
 
 class PatchRefused(ToolError):
     """A patch that cannot be read, does not fit the files, or may not touch them; nothing was changed."""
+
+
+class PatchChanged(PatchRefused):
+    """A file or directory of a patch is not what it was when the patch was verified; nothing was changed."""
 
 
 class BadImage(ToolError):

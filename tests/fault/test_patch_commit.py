@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kit.trees import Tree, patch, plant, tree
-from parley.errors import PatchRefused
+from parley.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.plan import Plan, verify
 
@@ -239,7 +239,7 @@ def test_a_kill_at_any_name_leaves_every_file_whole(tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys
-from parley.errors import PatchRefused
+from parley.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.plan import verify
 
@@ -428,6 +428,23 @@ def test_a_directory_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path) 
     assert contents(work) == DONE
 
 
+@pytest.mark.parametrize("name", ["sub", "new", "other"])
+def test_what_was_approved_is_written_to_the_directories_that_were_verified_alone(
+    tmp_path: Path, name: str
+) -> None:
+    work, other = planted(tmp_path / "work"), planted(tmp_path / "other")
+    plan = planned(work)
+    if (work / name).exists():
+        (work / name).rename(work / "aside")
+    (other / "sub").rename(work / name)
+    before = tree(work)
+
+    with pytest.raises(PatchChanged, match="changed meanwhile"):
+        commit(plan.changes, expected=plan.folders)
+
+    assert tree(work) == before
+
+
 class Another:
     """A second commit, in a thread of its own."""
 
@@ -496,7 +513,7 @@ def test_patches_in_different_places_do_not_wait_for_each_other(work: Path, tmp_
 
 AS_SOMEBODY = """
 import json, os, sys
-from parley.errors import PatchRefused
+from parley.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.plan import verify
 

@@ -111,7 +111,7 @@ async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_i
     question = f"Allow Codex to run `touch mark` in `{work}`"
     assert [asked["params"]["message"] for asked in (first, second)] == [
         f"{question}?",
-        f"{question}, outside the sandbox?",
+        f"Something was changed after this was approved.\n{question}, outside the sandbox?",
     ]
     assert types_of(messages).count("exec_command_begin") == 1
     assert (work / "mark").exists()

@@ -18,6 +18,7 @@ __all__ = [
     "RECORD_TYPES",
     "CallItem",
     "CallOutput",
+    "Changed",
     "CommandOutput",
     "HistoryCompacted",
     "InputRead",
@@ -44,6 +45,8 @@ __all__ = [
     "record_type",
 ]
 
+Changed = Literal["directory", "program", "files", "unknown"]
+"""What is not the same any more as when a person approved it."""
 QuestionKind = Literal["exec", "patch", "limit"]
 Why = Literal["done", "failed", "interrupted", "restarted", "stopped"]
 
@@ -196,6 +199,10 @@ class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked")
     """The model asked for it to run outside the sandbox."""
     has_failed: bool = False
     """It was done within its bounds and failed there: may it be done again, without any?"""
+    covers: str = ""
+    """What an approval covers besides the words: identities of directories and files, to be compared as a whole."""
+    changed: Changed | None = None
+    """Why it is asked again, after an approval."""
 
 
 class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settled"):

@@ -16,6 +16,7 @@ from parley.wire.events import OutputStream
 
 __all__ = [
     "MARK",
+    "Approved",
     "Bounds",
     "Command",
     "Commands",
@@ -68,6 +69,15 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """What is to keep it within them."""
 
 
+class Approved(Struct, frozen=True, kw_only=True):
+    """What a person approved a command with, each as device and inode; (0, 0): there was none."""
+
+    directory: tuple[int, int]
+    """The working directory."""
+    program: tuple[int, int]
+    """The file that its first word leads to."""
+
+
 class Command(Struct, frozen=True, kw_only=True):
     """A program with its words; no shell stands in between."""
 
@@ -81,6 +91,8 @@ class Command(Struct, frozen=True, kw_only=True):
     """None: it may do what the user may."""
     files: tuple[bytes, ...] = ()
     """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
+    approved: Approved | None = None
+    """For a command without bounds: it is not started with anything else."""
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -108,6 +120,7 @@ class Commands(Protocol):
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
+            CommandReplaced: its directory or program is not the approved one; nothing of it has run.
             CannotConfine: it could not be kept within its bounds; nothing of it has run.
         """
         ...
@@ -179,6 +192,7 @@ class Start(Struct, frozen=True, kw_only=True):
     at. Behind these mounts it reads from the next descriptor, as with `--block-fd`, before it starts the
     command. It finds something there when they have been looked at, and all are what they are to be."""
     restriction: Restriction | None = None
+    approved: Approved | None = None
     timeout_seconds: float
 
 
@@ -190,6 +204,7 @@ class Starter(Protocol):
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
+            CommandReplaced: its directory or program is not the approved one; nothing of it has run.
             CannotConfine: the restriction could not be laid on, the launcher has mounted something else,
                 or has ended without having started the command; nothing of it has run.
         """

@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from parley.config.types import Settings
-from parley.conversation.records import CallItem
+from parley.conversation.records import CallItem, Changed
 from parley.ports.commands import Bounds
 from parley.ports.model import ToolSpec
 from parley.ports.transcript import Transcript
@@ -53,6 +53,10 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     justification: str | None = None
     has_failed: bool = False
     """It has run within its bounds and failed there: may it run again, without any?"""
+    covers: str = ""
+    """The identity of its directory and program, which an approval covers as well."""
+    changed: Changed | None = None
+    """It was approved, and has to be again, because this is not the same any more."""
 
 
 class ApplyPatch(Struct, frozen=True, kw_only=True):
@@ -67,6 +71,10 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     """Every file lies below the conversation's working directory."""
     has_failed: bool = False
     """It was written within its bounds and failed there: may it be written without any?"""
+    covers: str = ""
+    """The identity of its directories and the contents of its files, which an approval covers as well."""
+    changed: Changed | None = None
+    """It was approved, and has to be again, because this is not the same any more."""
 
 
 Action = RunCommand | ApplyPatch

@@ -34,6 +34,7 @@ class _Allowed(NamedTuple):
 
     argv: tuple[str, ...]
     real_cwd: str
+    covers: str
     sandbox_mode: str
     workspace_write: WorkspaceWrite
     network: bool
@@ -99,6 +100,8 @@ class Permits:
             return self._verdict(action, settings, before.answered)
         if not isinstance(verdict, Ask):
             return verdict
+        if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
+            action = replace(action, changed="unknown")
         answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
         return self._verdict(action, settings, answered)
 
@@ -136,7 +139,7 @@ def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
     if not isinstance(decision, Ask):
         return False
     _, anew = _question(action, decision)
-    return replace(anew, approval_id=asked.approval_id) == asked
+    return replace(anew, approval_id=asked.approval_id, changed=asked.changed) == asked
 
 
 def _paths(bounds: Bounds) -> tuple[str, ...]:
@@ -166,6 +169,7 @@ def _allowed(action: RunCommand, settings: Settings) -> _Allowed | None:
     return _Allowed(
         argv=action.argv,
         real_cwd=real_cwd,
+        covers=action.covers,
         sandbox_mode=settings.sandbox_mode,
         workspace_write=settings.workspace_write,
         network=settings.network_access,
@@ -197,6 +201,8 @@ def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatc
                     leaves_sandbox=ask.leaves_sandbox,
                     escalated=action.escalated,
                     has_failed=action.has_failed,
+                    covers=action.covers,
+                    changed=action.changed,
                 ),
             )
         case ApplyPatch(call_id=call_id, changes=changes):
@@ -210,5 +216,7 @@ def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatc
                     changes=changes,
                     leaves_sandbox=ask.leaves_sandbox,
                     has_failed=action.has_failed,
+                    covers=action.covers,
+                    changed=action.changed,
                 ),
             )

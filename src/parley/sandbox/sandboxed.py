@@ -196,5 +196,6 @@ def _plain(command: Command) -> Start:
         cwd=command.cwd,
         env=command.env,
         files=command.files,
+        approved=command.approved,
         timeout_seconds=command.timeout_seconds,
     )

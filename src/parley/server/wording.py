@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from parley.agent.policy import RETRY
 from parley.conversation.questions import Question
+from parley.conversation.records import Changed
 from parley.server.times import iso
 from parley.server.visible import one_line, quoted_command, quoted_words
 from parley.wire import tools
@@ -29,6 +30,15 @@ _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 LISTED_FILES: Final = 10
 """How many files of a patch a message names; the fields of the question name all."""
+
+
+_ASKED_AGAIN: Final[dict[Changed, str]] = {
+    "directory": "The working directory was replaced after this was approved.",
+    "program": "The program was replaced after this was approved.",
+    "files": "A file or directory of this patch was changed after it was approved.",
+    "unknown": "Something was changed after this was approved.",
+}
+"""The first line of a question that is asked again, for every client."""
 
 
 def elicitation(question: Question, conversation: ConversationId, *, call: str, full: bool) -> ElicitationParams:
@@ -63,11 +73,12 @@ def _message(question: Question, *, full: bool) -> str:
     shown = question.shown
     if isinstance(shown, LimitReached):
         return f"{one_line(shown.limit)} reached ({shown.used} of {shown.allowed}). Go on?"
+    again = "" if question.asked.changed is None else f"{_ASKED_AGAIN[question.asked.changed]}\n"
     if not full:
         reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
-        return f"{reason}Allow Codex to {_what(shown)}?"
+        return f"{again}{reason}Allow Codex to {_what(shown)}?"
     outside = ", outside the sandbox" if question.asked.leaves_sandbox else ""
-    return f"{_why(shown.reason or '')}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
+    return f"{again}{_why(shown.reason or '')}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
 
 
 def _why(reason: str) -> str:

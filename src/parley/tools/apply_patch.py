@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
-from parley.errors import BadArguments, CommandNotStarted, PatchRefused
+from parley.errors import BadArguments, CommandNotStarted, PatchChanged, PatchRefused
 from parley.ports.commands import Bounds, Command, Commands, Ended, Output
 from parley.ports.model import ToolSpec
-from parley.ports.tools import ApplyPatch, Desk, Granted
+from parley.ports.tools import ApplyPatch, Denied, Desk, Granted, Refused
 from parley.tools.cutting import for_model
 from parley.tools.patch.patience import Wanted
 from parley.tools.patch.threads import begun_in_thread, written_in_thread
@@ -34,7 +34,7 @@ from parley.tools.results import (
     ran,
     rejected,
 )
-from parley.tools.retrying import may_retry
+from parley.tools.retrying import MOST_APPROVALS, REPLACED_EACH_TIME, may_retry, say_changed
 from parley.tools.to_the_end import to_the_end
 from parley.wire.arguments import fit
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
@@ -84,39 +84,94 @@ class Patches:
         Cancelling while files are written waits until they are, or are as they were, and until that was said.
         """
         try:
-            verified = await _verify(patch, workdir=workdir, settings=self._desk.settings)
+            verified = await self._verified(patch, workdir)
+            done = await self._decide_and_write(call_id, verified, partial(self._verified, patch, workdir))
         except PatchRefused as refusal:
             return _cut(sayable(str(refusal)))
+        return done.told if isinstance(done, _Attempt) else rejected("patch", done)
+
+    async def _verified(self, patch: str, workdir: str) -> _Verified:
+        return await _verify(patch, workdir=workdir, settings=self._desk.settings)
+
+    async def _decide_and_write(
+        self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
+    ) -> _Attempt | Refused | Denied:
+        """Have it decided whether the patch may be written, and write it.
+
+        Raises:
+            PatchRefused: it was approved, and does not fit the files any more.
+        """
         action = ApplyPatch(
             call_id=call_id,
             changes=verified.changes,
             paths=verified.plan.paths,
             inside_cwd=verified.plan.inside_cwd,
+            covers=verified.covers,
         )
         verdict = await self._desk.permit(action)
         if not isinstance(verdict, Granted):
-            return rejected("patch", verdict)
-        # A retry is announced like the first attempt: the patch is the same, and so is who let it begin.
-        begin = PatchApplyBegin(call_id=call_id, auto_approved=not verdict.by_person, changes=verified.changes)
-        attempt = await self._attempt(begin, verified, verdict.bounds)
+            return verdict
+        if verdict.by_person:
+            return await self._write_approved(action, verified, verdict, verify)
+        attempt = await self._attempt(verified, action, verdict)
         if attempt.denied is None or not verdict.ask_again:
-            return attempt.told
-        verdict = await may_retry(self._desk, replace(action, has_failed=True), why=attempt.denied)
+            return attempt
+        action = replace(action, has_failed=True)
+        verdict = await may_retry(self._desk, action, why=attempt.denied)
         if not isinstance(verdict, Granted):
-            return rejected("patch", verdict)
-        return (await self._attempt(begin, verified, verdict.bounds)).told
+            return verdict
+        return await self._write_approved(action, verified, verdict, verify)
 
-    async def _attempt(self, begin: PatchApplyBegin, verified: _Verified, bounds: Bounds | None) -> _Attempt:
-        transcript, call_id = self._desk.transcript, begin.call_id
-        await transcript.append(begin)
-        outcome, cancelled = await self._carry_out(verified, bounds)
+    async def _write_approved(
+        self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
+    ) -> _Attempt | Refused | Denied:
+        """Write what a person approved, to the directories and files as they were when the person was asked.
+
+        Where they are not the same any more, the person is asked again.
+
+        Raises:
+            PatchRefused: it does not fit the files any more.
+        """
+        for approvals in range(1, MOST_APPROVALS + 1):
+            now = await verify()
+            if now.covers == verified.covers:
+                attempt = await self._attempt(verified, action, verdict)
+                if not attempt.is_changed:
+                    return attempt
+                now = await verify()
+            await say_changed(self._desk, "files")
+            if approvals == MOST_APPROVALS:
+                break
+            verified = now
+            action = replace(
+                action,
+                changes=verified.changes,
+                paths=verified.plan.paths,
+                inside_cwd=verified.plan.inside_cwd,
+                covers=verified.covers,
+                changed="files",
+            )
+            again = await self._desk.permit(action)
+            if not isinstance(again, Granted):
+                return again
+            verdict = again
+        return REPLACED_EACH_TIME
+
+    async def _attempt(self, verified: _Verified, action: ApplyPatch, verdict: Granted) -> _Attempt:
+        transcript, call_id = self._desk.transcript, action.call_id
+        # A retry is announced like the first attempt, which began without a person.
+        auto_approved = action.has_failed or not verdict.by_person
+        await transcript.append(
+            PatchApplyBegin(call_id=call_id, auto_approved=auto_approved, changes=verified.changes)
+        )
+        outcome, cancelled = await self._carry_out(verified, verdict)
         stream: OutputStream = "stderr" if outcome.stderr else "stdout"
         transcript.show_output(call_id, stream, outcome.said.encode())
         kept = transcript.kept_output(call_id)
         end = PatchApplyEnd(
             call_id=call_id, stdout=outcome.stdout, stderr=outcome.stderr, success=not outcome.stderr
         )
-        attempt = _attempt(outcome, kept, bounds)
+        attempt = _attempt(outcome, kept, verdict)
         await transcript.append(
             *([] if kept is None else [kept]),
             end,
@@ -129,7 +184,7 @@ class Patches:
         raise cancelled
 
     async def _carry_out(
-        self, verified: _Verified, bounds: Bounds | None
+        self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
         """Write in a thread, all of it; what came of it, and whether we were cancelled meanwhile.
 
@@ -143,7 +198,7 @@ class Patches:
 
         try:
             # Not a task: ending the event loop cancels those.
-            writing = written_in_thread(lambda: self._write(verified, bounds, run), name="write-patch")
+            writing = written_in_thread(lambda: self._write(verified, verdict, run), name="write-patch")
             try:
                 await to_the_end(writing)
             except asyncio.CancelledError as asked:
@@ -153,16 +208,19 @@ class Patches:
             log.exception("a patch failed")
             return _Outcome(stderr=internal_error(bug)), cancelled
 
-    def _write(self, verified: _Verified, bounds: Bounds | None, run: Run) -> _Outcome:
-        started_at = time.monotonic()
+    def _write(self, verified: _Verified, verdict: Granted, run: Run) -> _Outcome:
+        started_at, bounds = time.monotonic(), verdict.bounds
         try:
-            if bounds is None or self._commands.confine_thread(bounds):
+            if verdict.by_person:
+                left = verified.commit_approved()
+            elif bounds is None or self._commands.confine_thread(bounds):
                 left = verified.commit()
             else:
                 left = verified.commit_confined(bounds, run)
         except PatchRefused as failure:
             seconds = time.monotonic() - started_at
-            return _Outcome(stderr=sayable(f"{failure}\n"), seconds=seconds, refused=True)
+            is_changed = isinstance(failure, PatchChanged)
+            return _Outcome(stderr=sayable(f"{failure}\n"), seconds=seconds, refused=True, changed=is_changed)
         except CommandNotStarted as failure:
             return _Outcome(stderr=sayable(failure.detail), not_begun=True)
         seconds = time.monotonic() - started_at
@@ -192,6 +250,8 @@ class _Outcome(NamedTuple):
     seconds: float = 0.0
     refused: bool = False
     """The files cannot be written as they are, or not from where it was tried."""
+    changed: bool = False
+    """They are not as they were when the patch was verified."""
     not_begun: bool = False
     """It could not be kept within its bounds, and so was not tried."""
 
@@ -204,9 +264,12 @@ class _Attempt(NamedTuple):
     told: str
     denied: str | None = None
     """Why it failed, where its bounds may be to blame."""
+    is_changed: bool = False
+    """It was not written, because the files are not as they were when it was verified."""
 
 
-def _attempt(outcome: _Outcome, kept: CommandOutput | None, bounds: Bounds | None) -> _Attempt:
+def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) -> _Attempt:
+    bounds = verdict.bounds
     if outcome.not_begun:
         return _Attempt(f"execution error: {outcome.stderr}")
     streams = kept.streams if kept else ()
@@ -214,7 +277,8 @@ def _attempt(outcome: _Outcome, kept: CommandOutput | None, bounds: Bounds | Non
         denied = denied_by_sandbox(FAILED, stdout=None, stderr=streams[0] if streams else None)
         return _Attempt(failed_in_sandbox(denied, bounds), denied)
     said = "".join(map(for_model, streams))
-    return _Attempt(ran(said, exit_code=FAILED if outcome.stderr else 0, seconds=outcome.seconds))
+    told = ran(said, exit_code=FAILED if outcome.stderr else 0, seconds=outcome.seconds)
+    return _Attempt(told, is_changed=outcome.changed)
 
 
 class _Verified(NamedTuple):
@@ -222,7 +286,10 @@ class _Verified(NamedTuple):
 
     plan: Plan
     changes: dict[str, FileChange]
+    covers: str
     commit: Callable[[], tuple[str, ...]]
+    commit_approved: Callable[[], tuple[str, ...]]
+    """To the directories that were verified alone."""
     commit_confined: Callable[[Bounds, Run], tuple[str, ...]]
     """By a process of its own, where this one has no means to confine the thread that writes."""
 
@@ -248,7 +315,9 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
         return _Verified(
             plan,
             plan.for_events(wanted=wanted),
+            plan.covers,
             partial(commit, plan.changes),
+            partial(commit, plan.changes, expected=plan.folders),
             partial(commit_confined, plan.changes, patch=patch, workdir=workdir, cwd=settings.cwd),
         )
 

@@ -16,12 +16,13 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from parley.config.types import Settings
-from parley.conversation.records import CallItem, CommandOutput, StreamOutput
-from parley.errors import BadArguments, CommandNotStarted, os_detail
-from parley.ports.commands import Command, Commands, Ended
+from parley.conversation.records import CallItem, Changed, CommandOutput, StreamOutput
+from parley.errors import BadArguments, CommandNotStarted, CommandReplaced, os_detail
+from parley.ports.commands import Approved, Command, Commands, Ended
 from parley.ports.model import ToolSpec
-from parley.ports.tools import Desk, Granted, RunCommand
+from parley.ports.tools import Denied, Desk, Granted, Permit, Refused, RunCommand
 from parley.tools import parsed_commands
+from parley.tools.command_target import CommandTarget
 from parley.tools.commands.environment import command_environment, with_tame_git
 from parley.tools.cutting import both_for_model, for_end_event, for_model
 from parley.tools.patch.recognise import patch_in
@@ -34,7 +35,7 @@ from parley.tools.results import (
     ran,
     rejected,
 )
-from parley.tools.retrying import may_retry
+from parley.tools.retrying import MOST_APPROVALS, REPLACED_EACH_TIME, may_retry, say_changed
 from parley.wire.arguments import fit
 from parley.wire.events import ExecCommandBegin, ExecCommandEnd
 from parley.wire.ids import CallId
@@ -107,17 +108,48 @@ class Shell:
             escalated=wanted.escalated,
             justification=wanted.justification,
         )
-        # Of nothing at all nobody is asked whether it may run: trying to says what is wrong with it.
-        verdict = await self._desk.permit(action) if action.argv else Granted()
-        if not isinstance(verdict, Granted):
-            return rejected("exec command", verdict)
-        outcome = await self._carry_out(action, wanted, verdict)
-        if outcome.denied is None or not verdict.ask_again:
-            return outcome.told
-        verdict = await may_retry(self._desk, replace(action, has_failed=True), why=outcome.denied)
-        if not isinstance(verdict, Granted):
-            return rejected("exec command", verdict)
-        return (await self._carry_out(action, wanted, verdict)).told
+        if not action.argv:  # of nothing at all nobody is asked: trying to run it says what is wrong with it
+            return (await self._carry_out(action, wanted, Granted())).told
+        done = await self._decide_and_run(action, wanted, self._desk.permit)
+        if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
+            ask = partial(may_retry, self._desk, why=done.denied)
+            done = await self._decide_and_run(replace(action, has_failed=True), wanted, ask)
+        return done.told if isinstance(done, _Outcome) else rejected("exec command", done)
+
+    async def _decide_and_run(
+        self, action: RunCommand, wanted: _Wanted, permit: Permit
+    ) -> _Outcome | Refused | Denied:
+        """Have it decided whether the command may run, and run it.
+
+        What a person approved runs in the approved directory with the approved program alone; where they were
+        replaced, the person is asked again.
+        """
+        if self._desk.settings.approval_policy == "never":  # no person is asked
+            verdict = await permit(action)
+            return await self._carry_out(action, wanted, verdict) if isinstance(verdict, Granted) else verdict
+        for _ in range(MOST_APPROVALS):
+            with CommandTarget(action.argv, action.cwd, action.search_path) as target:
+                verdict = await permit(replace(action, covers=target.covers))
+                if not isinstance(verdict, Granted):
+                    return verdict
+                done = await self._run_approved(action, wanted, verdict, target) if verdict.by_person else None
+            if done is None:
+                return await self._carry_out(action, wanted, verdict)
+            if isinstance(done, _Outcome):
+                return done
+            await say_changed(self._desk, done)
+            # The person who is asked again must see where it would run now.
+            action, permit = replace(action, cwd=_real(action.cwd), changed=done), self._desk.permit
+        return REPLACED_EACH_TIME
+
+    async def _run_approved(
+        self, action: RunCommand, wanted: _Wanted, verdict: Granted, target: CommandTarget
+    ) -> _Outcome | Changed:
+        """Run what a person approved, or return what was replaced since; nothing has run then."""
+        if (changed := target.change()) is not None:
+            return changed
+        outcome = await self._carry_out(action, wanted, verdict, target.approved)
+        return outcome if outcome.changed is None else outcome.changed
 
     def _env(self, *, network: bool) -> Mapping[str, str]:
         """For every command of the turn that has the network, or has not."""
@@ -132,7 +164,9 @@ class Shell:
         env = self._env(network=verdict.bounds is None or verdict.bounds.network)
         return with_tame_git(env) if verdict.known_safe else env
 
-    async def _carry_out(self, action: RunCommand, wanted: _Wanted, verdict: Granted) -> _Outcome:
+    async def _carry_out(
+        self, action: RunCommand, wanted: _Wanted, verdict: Granted, approved: Approved | None = None
+    ) -> _Outcome:
         settings, transcript, call_id = self._desk.settings, self._desk.transcript, action.call_id
         command = Command(
             argv=action.argv,
@@ -140,6 +174,7 @@ class Shell:
             env=self._env_for(verdict),
             timeout_seconds=wanted.timeout_ms / 1000,
             bounds=verdict.bounds,
+            approved=approved,
         )
         await transcript.append(
             ExecCommandBegin(
@@ -230,6 +265,13 @@ def _directory(cwd: str, workdir: str | None) -> str:
         return os.path.join(cwd, workdir)  # nothing can be called that, and that is found out soon
 
 
+def _real(cwd: str) -> str:
+    try:
+        return os.path.realpath(cwd)
+    except (OSError, ValueError):
+        return cwd  # starting the command says what is wrong with it
+
+
 def _milliseconds(given: float | None) -> float:
     return DEFAULT_TIMEOUT_MS if given is None else given
 
@@ -247,6 +289,10 @@ class _Outcome(NamedTuple):
     seconds: float = 0.0
     denied: str | None = None
     """Why it failed, where its bounds may be to blame."""
+    may_be_retried: bool = False
+    """Whether it may be asked about once more, where they are."""
+    changed: Changed | None = None
+    """What was not the approved one, so that it was not started."""
 
 
 def _outcome(
@@ -259,7 +305,8 @@ def _outcome(
     bounds = verdict.bounds
     if isinstance(ended, CommandNotStarted):
         detail = sayable(ended.detail)
-        return _Outcome(told=f"execution error: {detail}", stderr=detail)
+        changed = ended.changed if isinstance(ended, CommandReplaced) else None
+        return _Outcome(told=f"execution error: {detail}", stderr=detail, changed=changed)
     if ended.timed_out:
         told = f"command timed out after {int(wanted.timeout_ms)} milliseconds"
         if settings.approval_policy in ("never", "on-request"):
@@ -274,7 +321,8 @@ def _outcome(
     shown_stderr = for_end_event(stderr) if stderr else ""
     if bounds is not None and not verdict.known_safe and ended.exit_code not in (0, NOT_FOUND):
         denied = denied_by_sandbox(ended.exit_code, stdout=stdout, stderr=stderr)
-        return _Outcome(told=failed_in_sandbox(denied, bounds), stderr=shown_stderr, denied=denied)
+        told, may_be_retried = failed_in_sandbox(denied, bounds), verdict.ask_again
+        return _Outcome(told=told, stderr=shown_stderr, denied=denied, may_be_retried=may_be_retried)
     told = _told(stdout, stderr if ended.exit_code else None)
     return _Outcome(
         told=ran(told, exit_code=ended.exit_code, seconds=ended.seconds),

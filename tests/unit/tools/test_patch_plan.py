@@ -12,6 +12,7 @@ import pytest
 
 from kit.trees import not_a_link, patch, plant, tree
 from parley.errors import PatchRefused
+from parley.guarded_files import identity_of
 from parley.tools.patch import limits
 from parley.tools.patch.commit import commit
 from parley.tools.patch.patience import Wanted
@@ -92,6 +93,7 @@ def test_a_plan_says_what_becomes_of_each_file(work: Path) -> None:
             ),
         ),
         inside_cwd=True,
+        folders={f"{work}/sub": None, str(work): identity_of(work.stat())},
     )
     assert plan.summary() == (
         "Success. Updated the following files:\nA sub/a.txt\nM old.txt\nM ./to.txt\nD gone.txt\n"

@@ -112,8 +112,11 @@ class Bench:
         self.work, self._verdicts = work, list(verdicts)
         self.notebook = Notebook(appended=self._look)
         self.did = self.notebook.did
+        self.covered: list[str] = []
+        """What each question covered."""
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
+        self.spoil_with = b"somebody else's\n"
         commands = commands or Sandboxes()
         commands.did = self.did
         desk = Desk(settings=settings(cwd=str(work), **changes), transcript=self.notebook, permit=self._permit)
@@ -129,13 +132,16 @@ class Bench:
             return without_seconds(await self.patches.run(call(CALL, arguments, name=name)))
 
     async def _permit(self, action: Action) -> Verdict:
-        self.did.append(action)
+        assert isinstance(action, ApplyPatch)
+        self.covered.append(action.covers)
+        self.did.append(msgspec.structs.replace(action, covers=""))
         return self._verdicts.pop(0) if self._verdicts else GRANTED
 
     def _look(self) -> None:
         self.did.append(Files(self.files()))
         if self.spoil is not None:
-            self.spoil.write_bytes(b"somebody else's\n")
+            self.spoil.write_bytes(self.spoil_with)
+            self.spoil = None
 
     def files(self) -> dict[str, bytes]:
         return {name: content for name, (mode, content) in tree(self.work).items() if mode.startswith("-")}
@@ -662,3 +668,47 @@ def test_the_format_is_described_to_the_model_by_an_example_that_can_be_read(wor
     example = spec.description[spec.description.index("*** Begin") :].partition("*** End Patch")
     assert [type(hunk).__name__ for hunk in parse("".join(example[:2]))] == ["AddFile", "UpdateFile", "DeleteFile"]
     assert (spec.name, spec.parameters["required"]) == ("apply_patch", ["input"])
+
+
+# --- replaced after the approval -------------------------------------------------------------
+
+
+async def test_a_patch_whose_file_changes_while_it_is_written_is_asked_about_again(work: Path) -> None:
+    bench = Bench(work, *[Granted(by_person=True)] * 2)
+    bench.spoil, bench.spoil_with = work / "old.txt", b"zero\nalpha\nbeta\n"
+
+    told = await bench.apply(*UPDATE)
+
+    asked = [entry for entry in bench.did if isinstance(entry, ApplyPatch)]
+    assert [action.changed for action in asked] == [None, "files"]
+    assert len(set(bench.covered)) == 2
+    assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
+    assert bench.files() == {"old.txt": b"zero\nALPHA\nbeta\n"}
+
+
+async def test_a_patch_whose_files_change_at_each_approval_is_refused_in_the_end(work: Path) -> None:
+    bench = Bench(work, Granted(by_person=True))
+    contents = iter(b"%d\nalpha\nbeta\n" % number for number in range(10))
+
+    async def permit(action: Action) -> Verdict:
+        (work / "old.txt").write_bytes(next(contents))
+        return Granted(by_person=True)
+
+    bench.patches = Patches(
+        Desk(settings=settings(cwd=str(work)), transcript=bench.notebook, permit=permit), Sandboxes()
+    )
+
+    assert await bench.apply(*UPDATE) == (
+        "patch rejected: what was approved was replaced before it could begin, 3 times in a row"
+    )
+    assert bench.files() == {"old.txt": b"2\nalpha\nbeta\n"}
+
+
+async def test_a_patch_that_does_not_fit_any_more_is_told_so(work: Path) -> None:
+    bench = Bench(work, Granted(by_person=True))
+    bench.spoil = work / "old.txt"
+
+    told = await bench.apply(*UPDATE)
+
+    assert told == f'error: Failed to find expected lines ["alpha"] in {work}/old.txt'
+    assert bench.files() == {"old.txt": b"somebody else's\n"}

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pytest
@@ -18,8 +18,8 @@ from kit.records import call
 from kit.trees import not_a_link
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
-from parley.errors import CannotConfine, CommandNotStarted
-from parley.ports.commands import Bounds, Command, Ended, Output
+from parley.errors import CannotConfine, CommandNotStarted, CommandReplaced
+from parley.ports.commands import Approved, Bounds, Command, Ended, Output
 from parley.ports.tools import Action, Denied, Desk, Granted, Refused, RunCommand, Verdict
 from parley.tools.commands.environment import with_tame_git
 from parley.tools.shell import Shell
@@ -50,6 +50,10 @@ class Patch(NamedTuple):
     workdir: str
 
 
+NOTHING_APPROVED: Final = Approved(directory=(0, 0), program=(0, 0))
+"""There is no `/project`, and nothing in it."""
+
+
 class Bench:
     """Everything around the tool, with one list of what it did, in order."""
 
@@ -58,7 +62,7 @@ class Bench:
         *,
         says: Sequence[tuple[OutputStream, bytes]] = (),
         ends: Ended | CommandNotStarted = OK,
-        then_ends: Ended = OK,
+        then_ends: Ended | CommandNotStarted = OK,
         verdict: Verdict = GRANTED,
         then: Verdict = GRANTED,
         **changes: Any,
@@ -96,7 +100,8 @@ class Bench:
 
     async def _permit(self, action: Action) -> Verdict:
         verdict = self._then if any(isinstance(entry, RunCommand) for entry in self.did) else self._verdict
-        self.did.append(action)
+        assert isinstance(action, RunCommand)
+        self.did.append(msgspec.structs.replace(action, covers=""))
         return verdict
 
     # --- as what runs commands and applies patches ---
@@ -110,6 +115,8 @@ class Bench:
     async def run(self, command: Command, *, output: Output) -> Ended:
         if any(isinstance(entry, Command) for entry in self.did):
             self.did.append(command)
+            if isinstance(self._then_ends, CommandNotStarted):
+                raise self._then_ends
             return self._then_ends
         self.did.append(command)
         for stream, data in self._says:
@@ -699,7 +706,9 @@ async def test_a_command_that_fails_within_its_bounds_runs_again_without_them_wh
         *FAILED,
         Appended((BackgroundEvent(message="retrying command without sandbox"),)),
         Appended((BEGIN,)),
-        Command(argv=("make",), cwd="/project", env={"PATH": "/bin"}, timeout_seconds=10.0),
+        Command(
+            argv=("make",), cwd="/project", env={"PATH": "/bin"}, timeout_seconds=10.0, approved=NOTHING_APPROVED
+        ),
         Appended(
             (
                 ExecCommandEnd(
@@ -800,3 +809,41 @@ def test_the_offer_can_be_sent_whatever_the_working_directory_is_called() -> Non
     spec = Bench(approval_policy="on-request", sandbox_mode="workspace-write", cwd="/caf\udce9").shell.spec()
 
     assert "/caf?" in msgspec.json.encode(spec).decode()
+
+
+# --- replaced after the approval -------------------------------------------------------------
+
+
+async def test_a_command_whose_directory_is_replaced_while_it_starts_is_asked_about_again(tmp_path: Path) -> None:
+    yes = Granted(by_person=True)
+    bench = Bench(
+        ends=CommandReplaced("directory"), verdict=yes, then=yes, cwd=str(tmp_path), approval_policy="untrusted"
+    )
+
+    told = await bench.call(command=["make"])
+
+    assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
+    asked = [entry for entry in bench.did if isinstance(entry, RunCommand)]
+    assert [action.changed for action in asked] == [None, "directory"]
+    ends = [event for event in bench.notebook.happened if isinstance(event, ExecCommandEnd)]
+    assert [end.stderr for end in ends] == ["the working directory is not the one that was approved", ""]
+
+
+async def test_a_command_whose_program_is_replaced_at_each_start_is_refused_in_the_end(tmp_path: Path) -> None:
+    replaced, yes = CommandReplaced("program"), Granted(by_person=True)
+    bench = Bench(
+        ends=replaced, then_ends=replaced, verdict=yes, then=yes, cwd=str(tmp_path), approval_policy="untrusted"
+    )
+
+    told = await bench.call(command=["make"])
+
+    assert told == ("exec command rejected: what was approved was replaced before it could begin, 3 times in a row")
+    assert len([entry for entry in bench.did if isinstance(entry, RunCommand)]) == 3
+
+
+async def test_no_descriptor_is_left_of_what_is_asked_about(tmp_path: Path) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    for verdict in (Denied(), Granted(), Granted(by_person=True)):
+        await Bench(verdict=verdict, cwd=str(tmp_path), approval_policy="untrusted").call(command=["make"])
+
+    assert sorted(os.listdir("/proc/self/fd")) == before

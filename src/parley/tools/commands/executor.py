@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from parley.errors import CannotConfine, CommandNotStarted, os_detail
+from parley.errors import CannotConfine, CommandNotStarted, CommandReplaced, os_detail
 from parley.ports.commands import MARK, Ended, Mount, Output, Restriction, Start
 from parley.tools.commands import messages
 from parley.tools.commands.messages import (
@@ -33,6 +33,8 @@ from parley.tools.commands.messages import (
     MESSAGE,
     MOVED,
     READY,
+    REPLACEABLE,
+    REPLACED,
     START,
     STEPS,
     UNCONFINED,
@@ -175,6 +177,7 @@ def _request(start: Start, mark: str) -> messages.Request:
         reports=start.reports,
         mounts=tuple(map(_laid, start.mounts)),
         restriction=None if start.restriction is None else _restriction(start.restriction),
+        approved=None if start.approved is None else (start.approved.directory, start.approved.program),
     )
 
 
@@ -393,6 +396,8 @@ class _Running:
             return
         if kind == FAILED:
             self.why_not = CommandNotStarted(os_detail(OSError(number, os.strerror(number))))
+        elif kind == REPLACED:
+            self.why_not = CommandReplaced(REPLACEABLE[number])
         elif kind == UNCONFINED:
             self.why_not = _unconfined(number)
         elif kind == MOVED:

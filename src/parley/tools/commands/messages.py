@@ -12,10 +12,12 @@ import struct
 TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Final
+    from typing import Final, Literal
 
     Laid = tuple[bytes, bytes | None, bool]
     """What a launcher mounts, as `ports/commands.py` has it: where, what, and whether it may be written to."""
+    Approved = tuple[tuple[int, int], tuple[int, int]]
+    """Device and inode of the working directory and of the program, in the order of `REPLACEABLE`."""
 
 __all__ = [
     "ENDED",
@@ -27,6 +29,8 @@ __all__ = [
     "MESSAGE",
     "MOVED",
     "READY",
+    "REPLACEABLE",
+    "REPLACED",
     "REQUEST_SIZE",
     "START",
     "STEPS",
@@ -64,6 +68,9 @@ started the command."""
 UNSEEN: Final = b"n"
 """From a supervisor: what the launcher has mounted cannot be looked at, for this error number. It has not started
 the command."""
+REPLACED: Final = b"p"
+"""From a supervisor: the command was not started, as something is not what was approved. The number is the index
+in `REPLACEABLE`."""
 ENDED: Final = b"e"
 """From a supervisor: the command ended with this wait status, and all that it started is dead."""
 
@@ -75,6 +82,8 @@ STEPS: Final = (
     "laying on seccomp",
 )
 """On the way to a restricted command, in order."""
+REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
+"""What a command is approved with, besides its words."""
 ERROR_NUMBERS: Final = 4096
 """No system has as many of them."""
 
@@ -96,7 +105,7 @@ class Restriction:
 class Request:
     """A command as it travels to its supervisor, over the control socket."""
 
-    __slots__ = ("argv", "cwd", "env", "files", "mounts", "reports", "restriction")
+    __slots__ = ("approved", "argv", "cwd", "env", "files", "mounts", "reports", "restriction")
 
     def __init__(
         self,
@@ -108,8 +117,9 @@ class Request:
         reports: bool,
         mounts: tuple[Laid, ...],
         restriction: Restriction | None,
+        approved: Approved | None = None,
     ) -> None:
-        self.argv, self.cwd, self.env = argv, cwd, env
+        self.argv, self.cwd, self.env, self.approved = argv, cwd, env, approved
         self.files, self.reports, self.mounts, self.restriction = files, reports, mounts, restriction
 
     def packed(self) -> bytes:

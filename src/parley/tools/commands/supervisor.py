@@ -25,17 +25,20 @@ from .messages import (
     FAILED,
     MESSAGE,
     READY,
+    REPLACEABLE,
+    REPLACED,
     REQUEST_SIZE,
     UNCONFINED,
     UNSTARTED,
     Request,
 )
 from .mounts import Held
+from .programs import DEFAULT_PATH, candidates, identity, runnable
 from .restrict import StepFailed, restricted
 
 TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Final
 
 __all__ = ["WAKERS", "send", "supervise"]
@@ -44,10 +47,9 @@ WAKERS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)
 """The signals that a supervisor is woken by."""
 OOM_SCORE: Final = 500
 """Out of memory, a command goes before everything else of the user; 1000 would be the most."""
-DEFAULT_PATH: Final = b"/bin:/usr/bin"
-"""Where a program is looked for when the command's environment has no PATH."""
 DEFAULT_SIGNALS: Final = tuple(int(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """What a command is to have no handler for, and not to ignore either."""
+DIRECTORY, PROGRAM = range(len(REPLACEABLE))
 FIRST_FILE: Final = 3
 """The descriptor behind the standard ones."""
 REPORT_BYTES: Final = 64 * 1024
@@ -66,11 +68,15 @@ def supervise(fork_server: int, children: Children, control: int, stdout: int, s
         send(executor, READY, os.getpid())
         _raise_oom_score()
         os.chdir(request.cwd)
+        _refuse_other_directory(request)
         reports, held, passed = _open_passed(request)
         places = [(stdout, 1), (stderr, 2), *((each, place) for place, each in enumerate(passed, FIRST_FILE))]
         first = _spawn(request, places)
     except StepFailed as failed:
         send(executor, UNCONFINED, failed.step * ERROR_NUMBERS + failed.number)
+        return
+    except _Replaced as replaced:
+        send(executor, REPLACED, replaced.index)
         return
     except OSError as error:
         send(executor, FAILED, error.errno or errno.EINVAL)
@@ -197,10 +203,12 @@ def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
 
 
 def _first_that_will_do(request: Request, start: Callable[[bytes], int]) -> int:
-    """Start the first program of that name that may be run."""
+    """Start the first program of that name that may be run. It must be the one that was approved, if one was."""
     refused: OSError | None = None
-    for program in _programs(request.argv[0], request.env.get(b"PATH", DEFAULT_PATH)):
+    for program in candidates(request.argv[0], request.env.get(b"PATH", DEFAULT_PATH)):
         try:
+            if request.approved is not None:
+                _refuse_other_program(request.approved[PROGRAM], program)
             return start(program)
         except PermissionError as error:
             refused = error  # the next one of that name may do
@@ -210,15 +218,32 @@ def _first_that_will_do(request: Request, start: Callable[[bytes], int]) -> int:
     raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def _programs(name: bytes, path: bytes) -> Iterator[bytes]:
-    """Where the program may be: in the directories of the command's own PATH, unless it names one itself."""
-    if b"/" in name:
-        yield name
-    elif name:
-        for directory in path.split(b":"):
-            place = os.path.join(directory or b".", name)
-            if os.access(place, os.F_OK):
-                yield place
+class _Replaced(Exception):
+    """Something is not what was approved."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(REPLACEABLE[index])
+        self.index = index
+
+
+def _refuse_other_directory(request: Request) -> None:
+    """See that we are in the directory that was approved: from here on it is the current one, whatever its name."""
+    if request.approved is not None and identity(os.stat(b".")) != request.approved[DIRECTORY]:
+        raise _Replaced(DIRECTORY)
+
+
+def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
+    """See that a program is the one that was approved.
+
+    Raises:
+        PermissionError, FileNotFoundError: it may not be run, and so could not be meant.
+    """
+    found = runnable(program)
+    if found is None:
+        os.stat(program)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if found != approved:
+        raise _Replaced(PROGRAM)
 
 
 # --- the end -----------------------------------------------------------------------------

@@ -15,14 +15,14 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import PatchRefused, os_detail
-from parley.guarded_files import DirFds, is_below
+from parley.errors import PatchChanged, PatchRefused, os_detail
+from parley.guarded_files import DirFds, Identity, is_below
 from parley.tools.patch.limits import MAX_FILE_BYTES
 from parley.tools.patch.plan import Change
 
@@ -70,17 +70,25 @@ class System:
         os.fsync(descriptor)
 
 
-def commit(changes: Sequence[Change], *, system: System | None = None) -> tuple[str, ...]:
+def commit(
+    changes: Sequence[Change],
+    *,
+    expected: Mapping[str, Identity | None] | None = None,
+    system: System | None = None,
+) -> tuple[str, ...]:
     """Make these changes; of those in one part of the tree, one commit at a time in this process.
+
+    `expected` are directories that must be the same; None: there must be none.
 
     Returns a sentence for each file of ours that could not be removed afterwards.
 
     Raises:
-        PatchRefused: one of them cannot be made, or a file is not what it was; nothing was changed.
+        PatchChanged: a file or directory is not what it was; nothing was changed.
+        PatchRefused: one of them cannot be made; nothing was changed.
     """
     with one_at_a_time(changes):
         try:
-            opened = DirFds()
+            opened = DirFds(expected=expected)
         except OSError as error:
             raise PatchRefused(f"Failed to write files: {os_detail(error)}") from error
         with opened as folders:
@@ -344,10 +352,10 @@ class _Commit:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         mode = step.mode_before if isinstance(step, _Write) else None
         if mode is not None and mode != stat.S_IMODE(found.st_mode):
-            raise PatchRefused(f"{step.failure}: {_CHANGED}")
+            raise PatchChanged(f"{step.failure}: {_CHANGED}")
         _refuse_sticky(folder, found)
         if self._folders.read_whole(f"{step.place.folder}/{name}", at_most=MAX_FILE_BYTES) != step.before:
-            raise PatchRefused(f"{step.failure}: {_CHANGED}")
+            raise PatchChanged(f"{step.failure}: {_CHANGED}")
         self._compared[step.place] = _identity(found)
 
     # --- names change --------------------------------------------------------------------
@@ -381,7 +389,7 @@ class _Commit:
             known_as = write.place.name
         found = os.stat(known_as, dir_fd=folder, follow_symlinks=False)
         if _identity(found) != self._compared[write.place]:
-            raise PatchRefused(f"{write.failure}: {_CHANGED}")
+            raise PatchChanged(f"{write.failure}: {_CHANGED}")
         return old
 
     def _add(self, write: _Write, new: _Place) -> None:
@@ -405,7 +413,7 @@ class _Commit:
         self._undo.append(_Undo(lambda: self._give_name(old, place), removal.written, old))
         found = os.stat(old.name, dir_fd=folder, follow_symlinks=False)
         if _identity(found) != self._compared[place]:
-            raise PatchRefused(f"{removal.failure}: {_CHANGED}")
+            raise PatchChanged(f"{removal.failure}: {_CHANGED}")
 
     def _give_name(self, place: _Place, wanted: _Place) -> None:
         """Name a file of ours, unless there is one of that name."""
@@ -426,6 +434,8 @@ def _told_as(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise PatchChanged(f"{failure}: {_CHANGED}") from error
         raise PatchRefused(f"{failure}: {os_detail(error)}") from error
 
 

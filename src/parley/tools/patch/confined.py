@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -19,7 +18,7 @@ from msgspec import Struct
 from parley.errors import PatchRefused
 from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.tools.patch.commit import commit, one_at_a_time
-from parley.tools.patch.plan import Change, verify
+from parley.tools.patch.plan import Change, digest, verify
 from parley.wire.events import OutputStream
 from parley.wire.text import sayable
 
@@ -57,7 +56,7 @@ def commit_confined(
             process has come to a bad end; the text says which.
         CommandNotStarted: there is no such process; nothing was changed.
     """
-    order = Order(patch=patch, workdir=os.fsencode(workdir), cwd=os.fsencode(cwd), digest=_digest(changes))
+    order = Order(patch=patch, workdir=os.fsencode(workdir), cwd=os.fsencode(cwd), digest=digest(changes))
     said: dict[OutputStream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
     command = Command(
         argv=(sys.executable, "-I", "-m", __name__),
@@ -77,16 +76,6 @@ def commit_confined(
     raise PatchRefused("Failed to write files: the process that writes them has failed, and may have begun")
 
 
-def _digest(changes: Sequence[Change]) -> bytes:
-    """The same for the same files, contents and permissions alone."""
-    digest = sha256()
-    for change in changes:
-        paths = [os.fsencode(path) for path in change.paths]
-        modes = change.mode, change.given_up_mode
-        digest.update(msgspec.msgpack.encode((paths, change.before, change.after, modes)))
-    return digest.digest()
-
-
 # --- in the process ----------------------------------------------------------------------
 
 
@@ -95,7 +84,7 @@ def main() -> int:
         order = msgspec.msgpack.decode(file.read(), type=Order)
     try:
         plan = verify(order.patch, workdir=os.fsdecode(order.workdir), cwd=os.fsdecode(order.cwd))
-        if _digest(plan.changes) != order.digest:
+        if digest(plan.changes) != order.digest:
             raise PatchRefused("Failed to write files: changed meanwhile")
         left = commit(plan.changes)
     except PatchRefused as refusal:

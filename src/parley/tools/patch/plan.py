@@ -11,12 +11,14 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from parley.errors import PatchRefused, os_detail
-from parley.guarded_files import DirFds, LinkInTheWay, is_below
+from parley.guarded_files import DirFds, Identity, LinkInTheWay, is_below
 from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
 from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES
 from parley.tools.patch.matching import apply_chunks
@@ -25,7 +27,7 @@ from parley.tools.patch.patience import Deadline, Wanted
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
 from parley.wire.text import sayable
 
-__all__ = ["Change", "Plan", "verify"]
+__all__ = ["Change", "Plan", "digest", "verify"]
 
 _EVENT_CONTEXT: Final = 1
 
@@ -73,11 +75,19 @@ class Plan(Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
     inside_cwd: bool
     """Every file lies below the conversation's working directory, with all links resolved."""
+    folders: dict[str, Identity | None] = {}
+    """The directories of these files; None for one that does not exist yet."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Where something is written, made or removed; moved files at both ends."""
         return tuple(path for change in self.changes for path in change.paths)
+
+    @property
+    def covers(self) -> str:
+        """A text that is the same for the same files, contents, permissions and directories alone."""
+        folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
+        return sha256(digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
     def summary(self) -> str:
         """What is said of it when it is done."""
@@ -105,6 +115,16 @@ class Plan(Struct, frozen=True, kw_only=True):
             return OtherChange(update=UpdatedFile(unified_diff=diff, move_path=move_path))
 
         return {sayable(change.path): shown(change) for change in self.changes}
+
+
+def digest(changes: Sequence[Change]) -> bytes:
+    """The same for the same files, contents and permissions alone."""
+    summed = sha256()
+    for change in changes:
+        paths = [os.fsencode(path) for path in change.paths]
+        modes = change.mode, change.given_up_mode
+        summed.update(msgspec.msgpack.encode((paths, change.before, change.after, modes)))
+    return summed.digest()
 
 
 def verify(
@@ -153,8 +173,20 @@ def verify(
                 case UpdateFile():
                     picture.update(hunk)
         changes = picture.changes()
+        found = _folders_of(changes, folders)
     inside_cwd = all(is_below(path, ground.cwd) for change in changes for path in change.paths)
-    return Plan(changes=changes, inside_cwd=inside_cwd)
+    return Plan(changes=changes, inside_cwd=inside_cwd, folders=found)
+
+
+def _folders_of(changes: Sequence[Change], folders: DirFds) -> dict[str, Identity | None]:
+    """The directory of each file, and where it does not exist, those above it up to one that does."""
+    found: dict[str, Identity | None] = {}
+    for path in [path for change in changes for path in change.paths]:
+        folder = os.path.dirname(path)
+        while folder != "/" and folder not in found:
+            found[folder] = folders.seen(folder)
+            folder = "/" if found[folder] else os.path.dirname(folder)
+    return found
 
 
 def _mebibytes(size: int) -> str:
