@@ -81,6 +81,19 @@ async def test_the_program_is_told_of_each_turn_that_is_done(
     assert _told(second) == _done("1", None, "second")
 
 
+async def test_the_program_starts_in_no_directory_that_commands_write_to(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    bell = Bell(tmp_path, first="os.environ['WHERE'] = os.getcwd()")
+    scripted_model.says("One")
+    async with speaking(scripted_model, config=bell.config) as wire:
+        wire.codex("abc", "first")
+        await wire.answer("abc")
+        _, variables = await bell.rung()
+
+    assert variables["WHERE"] == "/"
+
+
 async def test_input_that_joined_is_named_as_well(scripted_model: ScriptedModel, tmp_path: Path) -> None:
     bell = Bell(tmp_path)
     scripted_model.says("One", HOLD)

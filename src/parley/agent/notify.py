@@ -39,6 +39,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         _Payload(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)
     )
     argv = list(settings.notify)
+    if "/" in argv[0]:
+        argv[0] = os.path.join(settings.home, argv[0])
     if settings.notify_argument and len(payload) <= MAX_ARGUMENT_BYTES:
         argv.append(payload.decode())
     hidden = settings.key_variables
@@ -46,6 +48,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         with _file_with(payload) as stdin:
             process = subprocess.Popen(
                 argv,
+                cwd="/",  # commands may write to our own, and programs load modules from where they start
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
