@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ import msgspec
 import pytest
 
 from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema
+from parley.config.load import Loader
+from parley.config.types import Wanted
 from parley.models.demonstration import DEMONSTRATION
 from parley.server.host import Host
 from parley.server.methods import methods
@@ -220,6 +223,31 @@ async def test_the_example_runs(tmp_path: Path) -> None:
     text = "".join(step.text for step in DEMONSTRATION.replies[0] if isinstance(step.text, str))
 
     assert (said.decode(), process.returncode) == (f"{text}\n", 0)
+
+
+def test_the_example_of_the_testing_page_passes_with_the_settings_that_the_page_names(tmp_path: Path) -> None:
+    shown = {block.language: block.code for block in reversed(list(blocks())) if block.page == "docs/testing.md"}
+    (tmp_path / "pyproject.toml").write_text(shown["toml"])
+    (tmp_path / "test_shown.py").write_text(shown["python"])
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert "1 passed" in run.stdout
+
+
+def test_the_local_model_of_the_readme_needs_no_key(tmp_path: Path) -> None:
+    (shown,) = (block.code for block in blocks() if block.page == "README.md" and block.language == "toml")
+    (tmp_path / "config.toml").write_text(shown)
+    settings = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir="/").choose(Wanted()).settings
+
+    assert (settings.provider.base_url, settings.provider.env_key) == ("http://localhost:8000/v1", None)
 
 
 # --- the rest --------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from kit.kept import FIRST, OTHER, asked, said, summary
 from parley.conversation.log import Entry
 from parley.ports.store import Found, Listed, Query, Store
@@ -104,3 +106,21 @@ async def test_text_is_found_in_what_was_said_and_nowhere_else(store: Store) -> 
 
     assert [await finds(text) for text in ('"straße"', "über ALLEN", "a title")] == [True] * 3
     assert [await finds(text) for text in ("needle", "user_message", "m1", "%")] == [False] * 4
+
+
+async def test_what_is_active_now_is_listed_first_also_after_the_clock_was_set_back(store: Store) -> None:
+    third = ConversationId("00000000-0000-0000-0000-00000000000a")
+    await store.create(OTHER, [], summary(updated_at=1000.0))
+    await store.create(FIRST, [], replace(summary(updated_at=10.0), is_active=True))
+    assert ids(await store.find(Query())) == [FIRST, OTHER]
+
+    lease = await store.acquire(OTHER, address="")
+    await store.append(lease, [said(1, "one")], replace(summary(updated_at=11.0), is_active=True))
+    assert ids(await store.find(Query())) == [OTHER, FIRST]
+
+    await store.create(third, [], summary(updated_at=12.0))  # as of its own time, such as an import
+    assert ids(await store.find(Query())) == [OTHER, FIRST, third]
+
+    await store.append(lease, [said(2, "two")], replace(summary(updated_at=2000.0), is_active=True))
+    (newest, *_) = (await store.find(Query())).page
+    assert newest.summary == summary(updated_at=2000.0)

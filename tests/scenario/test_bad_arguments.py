@@ -345,7 +345,10 @@ async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_
         expected = {
             "codex-reply": failure("codex-reply", f"Session not found for session_id: {UNKNOWN}"),
             "conversationSendMessage": failure("conversationSendMessage", "Session does not exist"),
-            "conversationStream": {"content": [], "isError": True},
+            "conversationStream": {
+                "content": [{"type": "text", "text": "Conversation does not exist"}],
+                "isError": True,
+            },
             "conversationRead": failure("conversationRead", "Conversation does not exist"),
             "conversationInterrupt": failure("conversationInterrupt", "Conversation does not exist"),
             "conversationStatus": failure("conversationStatus", "Conversation does not exist"),

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from kit.messages import answered, refused
+from kit.records import settings_chosen
 from kit.speaking import Speaker, speaking
+from parley.conversation.log import Log
+from parley.ports.store import Summary
+from parley.stores.sqlite import SqliteStore
 from parley.testing import HOLD, ScriptedModel
+from parley.wire.ids import ConversationId
 from parley.wire.mcp import FULL_VERSION
 
 
@@ -189,3 +197,31 @@ async def test_a_limit_of_none_or_far_too_many_is_refused(scripted_model: Script
                 f"invalid value: integer `{limit}`, expected an integer, at least 1 and at most 10000 (limit)",
             )
         assert await page(client, limit=10_000) == {"conversations": []}
+
+
+@pytest.mark.promises("list.clock")
+async def test_the_newest_is_listed_first_also_after_the_clock_was_set_back(
+    scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    store = SqliteStore(str(home))
+    tomorrow = ConversationId(str(uuid4()))
+    summary = Summary(title="Tomorrow", cwd="/", model="m", state="idle", updated_at=time.time() + 86_400)
+    log = Log()
+    log.append((settings_chosen(),), at=summary.updated_at)
+    await store.create(tomorrow, log.entries, summary)
+    await store.close()
+
+    async with speaking(scripted_model, home=home) as client:
+        first = await client.create()
+        second = await named(client, "second")
+        async with speaking(scripted_model, home=home) as other:
+            third = await named(other, "third")
+            created = [one["conversation_id"] for one in (await page(client))["conversations"]]
+        await client.say(tomorrow, "again")
+        await client.over(tomorrow)
+        after = [one["conversation_id"] for one in (await page(client))["conversations"]]
+
+    assert created == [third, second, first, tomorrow]
+    assert after == [tomorrow, third, second, first]

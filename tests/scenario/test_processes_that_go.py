@@ -21,7 +21,7 @@ from parley.wire.events import (
     UserMessage,
 )
 
-RESTARTED = ErrorEvent(message="Turn interrupted: the server was restarted")
+KILLED = ErrorEvent(message="Turn interrupted: the server that ran it was killed")
 STOPPED = ErrorEvent(message="Turn interrupted: the server was stopped")
 
 
@@ -50,9 +50,9 @@ async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message
         seen = await turn_in(first), await until(second, is_(TaskComplete))
     log = await log_of(others[0])
 
-    assert result.error == RESTARTED.message
-    assert [event for event in log if isinstance(event, ErrorEvent)] == [RESTARTED]
-    assert [event for event in seen[1] if isinstance(event, ErrorEvent)] == [RESTARTED]
+    assert result.error == KILLED.message
+    assert [event for event in log if isinstance(event, ErrorEvent)] == [KILLED]
+    assert [event for event in seen[1] if isinstance(event, ErrorEvent)] == [KILLED]
     assert said(log) == ["go", "and that", "and this", "once more"]
     assert log[-1] == TaskComplete(last_agent_message="Again")
     assert seen[0][-1].msg == log[-1]

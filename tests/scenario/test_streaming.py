@@ -25,8 +25,10 @@ from kit.messages import (
     task_complete,
 )
 from kit.speaking import Speaker, speaking
-from parley.testing import HOLD, Pieces, Reasoning, ScriptedModel
+from parley.client import ToolFailed
+from parley.testing import HOLD, ParleyProcess, Pieces, Reasoning, ScriptedModel
 from parley.testing.render import Api
+from parley.wire.ids import ConversationId
 
 either_api = pytest.mark.parametrize("api", EITHER_API)
 
@@ -270,6 +272,14 @@ async def test_what_is_no_conversation_cannot_be_streamed(scripted_model: Script
             refused(missing, "Failed to parse arguments for conversationStream: missing field `conversation_id`"),
         ]
         assert await client.meanwhile() == []
+
+
+@pytest.mark.promises("stream.unknown")
+async def test_a_newer_client_is_told_that_there_is_no_such_conversation(parley: ParleyProcess) -> None:
+    with pytest.raises(ToolFailed) as failed:
+        await parley.client.conversation(ConversationId(str(uuid4()))).stream()
+
+    assert str(failed.value) == "conversationStream: Conversation does not exist"
 
 
 # --- taking over and cancelling --------------------------------------------------------

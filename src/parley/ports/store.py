@@ -64,15 +64,19 @@ class Summary(Struct, frozen=True, kw_only=True):
     state: StateName
     updated_at: float
     """In seconds since the epoch."""
+    is_active: bool = False
+    """Whether something happens in it now, so that the store lists it first, also after the clock was set back.
+    Not stored."""
 
     @classmethod
-    def of(cls, state: State) -> Summary:
+    def of(cls, state: State, *, is_active: bool = False) -> Summary:
         return cls(
             title=state.title,
             cwd=state.cwd,
             model=state.model,
             state=state.phase.value,
             updated_at=state.updated_at,
+            is_active=is_active,
         )
 
 

@@ -361,7 +361,7 @@ class Book:
             reader.delta(delta, encoded)
 
     def _summary(self) -> Summary:
-        return Summary.of(self.folds.state)
+        return Summary.of(self.folds.state, is_active=True)
 
     # --- reading -----------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ class Conversations:
             tools=tools,
             commands=commands,
             neighbours=Neighbours(peers or Alone()),
+            started_at=clock.now(),
             closing=self._closing,
         )
         self._damaged = Damaged(store)

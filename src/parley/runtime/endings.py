@@ -11,7 +11,7 @@ from parley.conversation.records import CallOutput, CommandOutput, TurnEnded, Wh
 from parley.runtime.book import Book
 from parley.wire.events import ErrorEvent, TaskComplete, TokenCount
 
-__all__ = ["ENDINGS", "end_of_cut", "end_of_failed"]
+__all__ = ["ENDINGS", "KILLED", "end_of_cut", "end_of_failed"]
 
 ENDINGS: Final[dict[Why, str]] = {
     "interrupted": " Turn interrupted",  # clients match on it, the leading blank included
@@ -19,13 +19,15 @@ ENDINGS: Final[dict[Why, str]] = {
     "restarted": "Turn interrupted: the server was restarted",
 }
 """What is said of a turn that was cut short."""
+KILLED: Final = "Turn interrupted: the server that ran it was killed"
+"""What is said where another server ran the turn, and this one did not restart."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
 """What the model is told of a call that ended with its server."""
 
 
-def end_of_cut(book: Book, why: Why) -> tuple[Happened, ...]:
-    """The last entries of a turn that was cut short."""
-    message = ENDINGS[why]
+def end_of_cut(book: Book, why: Why, message: str | None = None) -> tuple[Happened, ...]:
+    """The last entries of a turn that was cut short; `message` in place of what is usually said."""
+    message = message or ENDINGS[why]
     left = _left_open(book, ABORTED if why == "interrupted" else LOST)
     return (*left, ErrorEvent(message=message), TurnEnded(why=why, message=message))
 

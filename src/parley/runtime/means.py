@@ -23,5 +23,7 @@ class Means(NamedTuple):
     commands: Commands
     """With which the tools run commands."""
     neighbours: Neighbours
+    started_at: float
+    """When this server was started, by the clock."""
     closing: asyncio.Event
     """Set when the server is on its way out."""

@@ -25,7 +25,7 @@ from parley.ports.tools import Desk
 from parley.runtime.book import Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
-from parley.runtime.endings import end_of_cut, end_of_failed
+from parley.runtime.endings import KILLED, end_of_cut, end_of_failed
 from parley.runtime.means import Means
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
@@ -124,7 +124,10 @@ class Turns:
         if self.running is not None:
             return
         if self._book.folds.state.phase is Phase.RUNNING:
-            await self._book.append(*end_of_cut(self._book, "restarted"), until=deadline.at)
+            # A turn that is younger than this server was run by another one.
+            was_elsewhere = self._book.folds.state.since > self._means.started_at
+            message = KILLED if was_elsewhere else None
+            await self._book.append(*end_of_cut(self._book, "restarted", message), until=deadline.at)
         elif self._book.folds.state.phase is Phase.ASKING:
             try:
                 settings = self._of_turn()

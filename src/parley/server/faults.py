@@ -12,7 +12,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import BadArguments, BadCursor, ConfigError, ParleyError, PositionBeyondEnd, UnknownConversation
+from parley.errors import (
+    BadArguments,
+    BadCursor,
+    BadSetting,
+    ConfigError,
+    ParleyError,
+    PositionBeyondEnd,
+    UnknownConversation,
+)
 from parley.wire.mcp import CallToolResult, text_result, typed_result
 from parley.wire.tools import CreateFailed, Failed
 
@@ -49,11 +57,11 @@ FAILED_VALUES: Final[Mapping[Faults, type[Struct]]] = {
 """The values of failures that are typed; the others are text."""
 
 
-def failure(tool: str, faults: Faults, error: ParleyError) -> CallToolResult:
-    """The result of a call that failed with `error`."""
+def failure(tool: str, faults: Faults, error: ParleyError, *, full: bool = False) -> CallToolResult:
+    """The result of a call that failed with `error`; `full` for a client that gets the additions."""
     match faults:
         case Faults.CODEX:
-            return text_result(_codex_text(tool, error), is_error=True)
+            return text_result(_codex_text(tool, error, full=full), is_error=True)
         case Faults.CREATE:
             return typed_result(CreateFailed(message=_create_text(tool, error)), is_error=True)
         case Faults.SEND:
@@ -62,7 +70,8 @@ def failure(tool: str, faults: Faults, error: ParleyError) -> CallToolResult:
             return typed_result(Failed(message=text), is_error=True)
         case Faults.STREAM:
             if isinstance(error, UnknownConversation):
-                return CallToolResult(content=(), is_error=True)
+                nothing = CallToolResult(content=(), is_error=True)
+                return text_result("Conversation does not exist", is_error=True) if full else nothing
             return text_result(_text(tool, error), is_error=True)
         case Faults.PLAIN:
             return text_result(_text(tool, error), is_error=True)
@@ -84,13 +93,15 @@ def _create_text(tool: str, error: ParleyError) -> str:
     return f"Failed to load config: {error}" if isinstance(error, ConfigError) else _text(tool, error)
 
 
-def _codex_text(tool: str, error: ParleyError) -> str:
+def _codex_text(tool: str, error: ParleyError, *, full: bool) -> str:
     match error:
         case BadArguments(field="arguments", detail=detail) if detail == NO_ARGUMENTS:
             fields = "`prompt` field is" if tool == "codex" else "`session_id` and `prompt` fields are"
             return f"Missing arguments for {tool} tool-call; the {fields} required."
         case BadArguments(detail=detail):
             return f"Failed to parse configuration for Codex tool: {detail}"
+        case BadSetting(source=str(source)) if full and source.startswith("/"):
+            return f"Failed to load config: {error}"  # of a file, which no call overrides
         case ConfigError():
             return f"Failed to load Codex configuration from overrides: {error}"
         case UnknownConversation(conversation=conversation):

@@ -96,7 +96,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
             ends = (
                 isinstance(error, StoreError) and not isinstance(error, OwnerSilent) and host.conversations.closing
             )
-            result = failure(tool.name, tool.faults, ShuttingDown() if ends else error)
+            result = failure(tool.name, tool.faults, ShuttingDown() if ends else error, full=session.full)
         if result is not None and not call.closed:
             call.answer(encode(result))
 

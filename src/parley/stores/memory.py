@@ -13,10 +13,13 @@ from asyncio import Future
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Draft, Found, Head, Lease, Listed, Owner, Query, Summary
+from parley.stores.activity import active_at
 from parley.stores.asking import question_in
 from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED, said
@@ -62,6 +65,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self._kept: dict[ConversationId, _Kept] = {}
         self._epochs = itertools.count(1)
+        self._newest: float | None = None
+        """When the conversation was active that is listed first."""
         self._closed = False
 
     async def create(
@@ -70,7 +75,7 @@ class MemoryStore:
         self._refuse_when_closed()
         if conversation_id in self._kept:
             raise StoreFailed(f"conversation {conversation_id} is there already")
-        self._kept[conversation_id] = _Kept(entries, summary, archived=archived)
+        self._kept[conversation_id] = _Kept(entries, self._dated(summary), archived=archived)
 
     async def draft(self) -> Draft:
         return _Draft(self)
@@ -109,7 +114,12 @@ class MemoryStore:
         if entries and entries[0].seq > len(kept.entries) + 1:
             raise StoreFailed("what comes before it was not written")
         kept.entries += entries
-        kept.summary = summary
+        kept.summary = self._dated(summary)
+
+    def _dated(self, summary: Summary) -> Summary:
+        at = active_at(summary, self._newest)
+        self._newest = at if self._newest is None else max(self._newest, at)
+        return replace(summary, updated_at=at, is_active=False)
 
     async def writable(self, *, until: float) -> None:
         self._refuse_when_closed()

@@ -9,6 +9,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import Fenced, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import PAGE, STATES, Found, Head, Listed, Owner, Query, Summary
+from parley.stores.activity import active_at
 from parley.stores.asking import question_in
 from parley.stores.batch import Batch, write_all
 from parley.stores.moment import one_moment
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 __all__ = [
+    "NEWEST",
     "SUMMARY",
     "add_to_draft",
     "as_text",
@@ -56,9 +58,10 @@ def create(
 ) -> int:
     """The number of its row."""
     _refuse_taken(db, conversation_id)
+    newest = db.execute(f"SELECT {NEWEST}").fetchone()[0] if summary.is_active else None
     made = db.execute(
         f"INSERT INTO conversations (id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (conversation_id, batch.rows, archived, *columns_of(summary)),
+        (conversation_id, batch.rows, archived, *columns_of(summary, newest)),
     )
     assert made.lastrowid is not None
     write_all(db, [(made.lastrowid, batch)])
@@ -314,8 +317,13 @@ def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int]
 # --- columns -----------------------------------------------------------------------------
 
 
-def columns_of(summary: Summary) -> tuple[str, str, str, str, float]:
-    return summary.title, summary.cwd, summary.model, summary.state, summary.updated_at
+NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
+"""When the conversation was active that is listed first."""
+
+
+def columns_of(summary: Summary, newest: object = None) -> tuple[str, str, str, str, float]:
+    """The columns of `SUMMARY`; `newest` as `active_at` needs it, for a conversation that is active now."""
+    return summary.title, summary.cwd, summary.model, summary.state, active_at(summary, newest)
 
 
 def _summary(title: bytes, cwd: bytes, model: bytes, state: Any, updated_at: Any) -> Summary:

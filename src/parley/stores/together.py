@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parley.errors import Fenced, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.batch import Batch, pieces, places, values, write_all
-from parley.stores.rows import SUMMARY, columns_of
+from parley.stores.rows import NEWEST, SUMMARY, columns_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Addition(NamedTuple):
 
 def raise_epochs(db: Connection, wanted: Sequence[Taking]) -> list[Lease | ParleyError]:
     """Fences everybody who had one of these leases before."""
-    heads = _heads(db, [one.row for one in wanted])
+    heads, _ = _heads(db, [one.row for one in wanted])
     taken: list[Lease | ParleyError] = []
     changes: list[tuple[Any, ...]] = []
     (epoch,) = db.execute("SELECT last FROM epochs").fetchone()
@@ -64,7 +64,7 @@ def raise_epochs(db: Connection, wanted: Sequence[Taking]) -> list[Lease | Parle
 
 def append(db: Connection, additions: Sequence[Addition]) -> list[ParleyError | None]:
     """Where nothing goes on behind it, it names no owner: giving the lease back then needs no write."""
-    heads = _heads(db, {one.row for one in additions})
+    heads, newest = _heads(db, {one.row for one in additions})
     refused: list[ParleyError | None] = []
     batches: list[tuple[int, Batch]] = []
     changes: dict[int, tuple[Any, ...]] = {}
@@ -75,7 +75,9 @@ def append(db: Connection, additions: Sequence[Addition]) -> list[ParleyError | 
             last = heads[row].last + batch.rows
             heads[row] = _Head(epoch, last)
             named = (None, None, None) if summary.state == "idle" else (owner.pid, owner.address, owner.since)
-            changes[row] = (row, last, *named, *columns_of(summary))
+            *texts, at = columns_of(summary, newest)
+            newest = at if newest is None else max(newest, at)
+            changes[row] = (row, last, *named, *texts, at)
             batches.append((row, batch))
     if changes:
         _update(db, f"last, owner_pid, owner_address, owner_since, {SUMMARY}", list(changes.values()))
@@ -96,19 +98,23 @@ def _why_not(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError |
     return None
 
 
-def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
-    """Of those that there are. All in one value, for each row of an answer is asked for by itself."""
+def _heads(db: Connection, rows: Collection[int]) -> tuple[dict[int, _Head], float | None]:
+    """The heads of the rows that exist, and when the newest conversation of all was active.
+
+    The heads come in one value, because each row of an answer is fetched by itself.
+    """
     found: dict[int, _Head] = {}
+    newest: float | None = None
     for some in pieces(list(rows)):
-        (told,) = db.execute(
-            f"SELECT group_concat(row || ' ' || {_number('epoch')} || ' ' || {_number('last')})"
+        told, newest = db.execute(
+            f"SELECT group_concat(row || ' ' || {_number('epoch')} || ' ' || {_number('last')}), {NEWEST}"
             f" FROM conversations WHERE row IN ({places(len(some))})",
             some,
         ).fetchone()
         for one in told.split(",") if told else ():
             row, epoch, last = map(int, one.split())
             found[row] = _Head(epoch, last)
-    return found
+    return found, newest if isinstance(newest, float) else None
 
 
 def _number(column: str) -> str:

@@ -6,10 +6,13 @@ Nothing that is here is ever changed or removed by an import.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from parley.app.files.homes import entries_until
 from parley.app.files.source import SourceFile, with_own_questions
@@ -69,6 +72,8 @@ async def import_file(
         if (what := file.what_else_it_is()) is not None:
             return Imported(Outcome.FAILED if is_named else Outcome.SKIPPED, what)
         summary = await file.check()
+        # A time to come would have every later activity listed as of then.
+        summary = replace(summary, updated_at=min(summary.updated_at, time.time()))
         if file.is_empty:
             return Imported(Outcome.SKIPPED, "nobody says anything in it")
         while True:
