@@ -291,6 +291,34 @@ async def test_a_patch_whose_files_are_not_those_that_were_shown_is_asked_about_
     assert (ground.project / "sub/file.txt").read_text().endswith("two\n")
 
 
+@pytest.mark.promises("approvals.covers")
+@pytest.mark.parametrize(("replace", "questions"), [(_nothing, 1), (_other_content, 2), (_other_directory, 2)])
+async def test_after_a_restart_an_approval_covers_the_files_of_a_patch_as_they_were_before_it(
+    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    scripted_model.says(shell("c1", "apply_patch", UPDATE))
+    scripted_model.says("Done")
+    async with being_asked(scripted_model, version=FULL_VERSION, home=home) as client:
+        conversation = await client.create(cwd=str(ground.project), **ASKS_FIRST)
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        await client.until_asked()
+    replace(ground)
+    async with being_asked(scripted_model, version=FULL_VERSION, home=home) as client:
+        client.stream(conversation)
+        await client.until_asked()
+        answer(client, 0, "approved")
+        if questions == 2:
+            await asked(client)
+            answer(client, 1, "denied")
+        await client.until_method("task_complete")
+
+    assert (ground.project / "new/deep.txt").exists() == (questions == 1)
+    assert ("two" in (ground.project / "sub/file.txt").read_text()) == (questions == 1)
+
+
 async def test_a_patch_whose_directory_becomes_a_link_is_told_so_and_changes_nothing(
     scripted_model: ScriptedModel, ground: Ground
 ) -> None:

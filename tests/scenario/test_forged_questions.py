@@ -117,6 +117,26 @@ async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_i
     assert (work / "mark").exists()
 
 
+@pytest.mark.promises("approvals.covers")
+async def test_a_yes_to_a_question_without_identities_is_asked_for_again(
+    scripted_model: ScriptedModel, home: Path, tmp_path: Path
+) -> None:
+    """As in a log of an earlier version: nothing shows that the directory is still the one that was meant."""
+    work = tmp_path / "work"
+    question = command_question(1, "touch", "mark", cwd=str(work), leaves_sandbox=True)
+    await imported(home, forged(tmp_path / "x.jsonl", work, *question))
+
+    async with being_asked(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+        client.stream(ID)
+        client.answer((await client.until_asked())[-1]["id"], {"decision": "approved"})
+        second = (await client.until_asked())[-1]
+        assert not (work / "mark").exists()
+        client.answer(second["id"], {"decision": "approved"})
+        await client.until_method("task_complete")
+
+    assert (work / "mark").exists()
+
+
 async def test_a_yes_to_a_command_that_the_turn_does_not_have_is_for_nothing(
     scripted_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,33 @@
+"""A program swaps a directory on the way to a file, over and over, while the server reads the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from kit.swapping import swapped
+from parley.guarded_files import read_named
+
+READS: Final = 2000
+
+
+async def test_a_directory_that_is_swapped_for_a_link_never_leads_to_a_hidden_file(tmp_path: Path) -> None:
+    project, keys = tmp_path / "project", tmp_path / "keys"
+    for folder, content in ((project / "own", b"own"), (keys, b"key")):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(content)
+    (tmp_path / "to-own").symlink_to("own")
+    (tmp_path / "to-keys").symlink_to(keys)
+    (project / "way").symlink_to("own")
+    came = Counter[bytes | str]()
+    async with swapped(project / "way", tmp_path / "to-own", tmp_path / "to-keys"):
+        for _ in range(READS):
+            try:
+                came[read_named("way/file", cwd=str(project), limit=100, hidden=[str(keys)])] += 1
+            except OSError as error:
+                came[type(error).__name__] += 1
+
+    assert came[b"key"] == 0
+    assert came[b"own"] > 0
+    assert came["OSError"] > 0
