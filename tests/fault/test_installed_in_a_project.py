@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -140,6 +141,24 @@ async def test_the_model_is_told_why_nothing_can_be_installed_beside_parley(
     why = f"{installed.venv}: Parley itself is installed here, so it is read-only for commands\n"
     assert refused.endswith(f"Read-only file system\n{why}")
     assert "Parley" not in failed
+
+
+@BUBBLEWRAP
+@pytest.mark.long
+async def test_pip_installs_nothing_beside_parley_and_the_model_is_told_why(
+    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+) -> None:
+    wheel = installed.project / "tiny-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "")
+        archive.writestr("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
+        archive.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.dist-info/RECORD", "")
+    pip = (sys.executable, "-m", "pip", "--python", str(installed.venv / "bin/python"))
+    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+        told = await agent.run(*pip, "install", "--no-index", "--no-deps", str(wheel))
+
+    assert told.endswith(f"{installed.venv}: Parley itself is installed here, so it is read-only for commands\n")
 
 
 @BUBBLEWRAP

@@ -15,9 +15,10 @@ from parley.wire.text import quoted
 
 __all__ = ["Denials", "refuse_installed"]
 
-_DENIALS: Final = (b"read-only file system", b"erofs", b"permission denied", b"eacces")
-"""How programs report, in any case of letters, that they may not write."""
-_LONGEST: Final = max(map(len, _DENIALS))
+_READ_ONLY: Final = (b"read-only file system", b"erofs")
+_FORBIDDEN: Final = (b"permission denied", b"eacces")
+"""How programs report, in lower case, that they cannot write to a read-only mount, or what Landlock grants nobody."""
+_LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MOST_NAMED: Final = 3
 
 
@@ -53,17 +54,19 @@ class Denials:
         self._tails: dict[OutputStream, bytes] = {}
         self._is_denied = False
         self._sentences: tuple[str, ...] = ()
+        self._words: tuple[bytes, ...] = ()
 
     def begin(self, places: Places) -> None:
         """The command may write in these places."""
         named = ", ".join(map(quoted, places.installed[:_MOST_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, places.refused))
+        self._words = (*(_READ_ONLY if named else ()), *(_FORBIDDEN if places.refused else ()))
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
         if self._sentences and not self._is_denied:
             text = self._tails.get(stream, b"") + data.lower()
-            self._is_denied = any(words in text for words in _DENIALS)
+            self._is_denied = any(words in text for words in self._words)
             self._tails[stream] = text[-_LONGEST:]
         self._output(stream, data)
 

@@ -1,0 +1,55 @@
+"""What a command is told of the places where Parley is installed, and what is refused because of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.errors import CannotConfine
+from parley.ports.commands import Ended
+from parley.sandbox.installed import Denials, refuse_installed
+from parley.sandbox.places import Places
+
+WHY = "/project/.venv: Parley itself is installed here, so it is read-only for commands"
+INSTALLED = Places(roots=("/project",), installed=("/project/.venv",))
+FAILED = Ended(exit_code=1, seconds=0.1)
+
+
+def told(*said: bytes, places: Places = INSTALLED, ended: Ended = FAILED) -> tuple[bytes, tuple[str, ...]]:
+    """What is passed on of a command that says this, and what is remarked at its end."""
+    passed = bytearray()
+    denials = Denials(lambda _, data: passed.extend(data))
+    denials.begin(places)
+    for data in said:
+        denials("stderr", data)
+    remarks = denials.explained(ended).remarks
+    return bytes(passed), remarks
+
+
+@pytest.mark.parametrize(
+    "said", [(b"x: Read-only file system\n",), (b"EROFS: read-only f", b"ile system\n"), (b"EROFS\n",)]
+)
+def test_a_command_that_could_not_write_is_told_where_parley_is_installed(said: tuple[bytes, ...]) -> None:
+    assert told(*said) == (b"".join(said) + f"{WHY}\n".encode(), (WHY,))
+
+
+@pytest.mark.parametrize(
+    ("said", "places", "ended"),
+    [
+        (b"no such file\n", INSTALLED, FAILED),
+        (b"Read-only file system\n", INSTALLED, Ended(exit_code=0, seconds=0.1)),
+        (b"Permission denied\n", INSTALLED, FAILED),
+        (b"Read-only file system\n", Places(roots=("/project",)), FAILED),
+    ],
+    ids=["another failure", "success", "another refusal", "nothing installed there"],
+)
+def test_any_other_command_is_told_nothing(said: bytes, places: Places, ended: Ended) -> None:
+    assert told(said, places=places, ended=ended) == (said, ())
+
+
+def test_a_command_works_in_the_roots_that_are_left_and_in_no_other() -> None:
+    places = Places(roots=("/project/inner", "/other"), refused=("/project",))
+
+    for cwd in ("/project/inner/deep", "/other", "/elsewhere", "/a\0b"):
+        refuse_installed(places, cwd)
+    with pytest.raises(CannotConfine, match="/project may not be written to: Parley itself is installed in it"):
+        refuse_installed(places, "/project/src")
