@@ -17,7 +17,7 @@ __all__ = ["Denials", "refuse_installed"]
 
 _READ_ONLY: Final = (b"read-only file system", b"erofs")
 _FORBIDDEN: Final = (b"permission denied", b"eacces")
-"""How programs report, in lower case, that they cannot write to a read-only mount, or what Landlock grants nobody."""
+"""How programs report, in lower case, that a mount is read-only, or that Landlock grants no right to write."""
 _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MOST_NAMED: Final = 3
 
