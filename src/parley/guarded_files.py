@@ -12,6 +12,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, Self
 
 __all__ = ["DirFds", "Identity", "LinkInTheWay", "identity_of", "is_below", "read_named"]
@@ -283,28 +284,28 @@ class _Hidden:
     """What is hidden, by identity as of now."""
 
     def __init__(self, paths: Sequence[str], visible: str | None) -> None:
-        found = {identity_of(its): path for path in paths if (its := _status(path)) is not None}
-        self._paths = found
-        self.identities = frozenset(found)
+        self._paths = {identity_of(its): path for path in paths if (its := _status(path)) is not None}
+        self.identities = frozenset(self._paths)
         status = None if visible is None else _status(visible)
         self.visible = None if status is None else identity_of(status)
+        self._is_too_much = False
+        self._files: frozenset[Identity] | None = None
+        """All that is in hidden directories, once it was needed; empty if that is too much."""
 
     def has(self, found: os.stat_result) -> bool:
-        """Whether a file is hidden, by this or another name. One with too many to compare counts as hidden."""
+        """Whether a file is hidden, by this or another name; also where too much is hidden to compare."""
         its = identity_of(found)
         if its in self.identities:
             return True
         if found.st_nlink < 2:
             return False
-        compared = 0
-        for identity, path in self._paths.items():
-            if identity == self.visible:
-                continue
-            for other in self._below(path):
-                compared += 1
-                if other == its or compared > _MOST_HIDDEN_FILES:
-                    return True
-        return False
+        if self._files is None:
+            folders = (path for identity, path in self._paths.items() if identity != self.visible)
+            entries = (entry for folder in folders for entry in self._below(folder))
+            found_there = list(islice(entries, _MOST_HIDDEN_FILES + 1))
+            self._is_too_much = len(found_there) > _MOST_HIDDEN_FILES
+            self._files = frozenset(() if self._is_too_much else found_there)
+        return self._is_too_much or its in self._files
 
     def _below(self, folder: str) -> Iterator[Identity]:
         """The identities of all that is in a directory, at any depth; nothing if it is none."""
