@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from kit.messages import turn_value
 from kit.npm import fetched, output_of
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
@@ -74,7 +75,7 @@ async def test_the_inspector_lists_creates_and_runs_codex(scripted_model: Script
     session = asked["structuredContent"]["sessionId"]
     assert asked == {
         "content": [{"type": "text", "text": "Done"}],
-        "structuredContent": {"sessionId": session, "message": "Done"},
+        "structuredContent": turn_value(session, "Done"),
     }
     (request,) = scripted_model.requests
     assert request.body["messages"][-1] == {"role": "user", "content": "go"}

@@ -21,6 +21,7 @@ from mcp_types import (
     TextContent,
 )
 
+from kit.messages import turn_value
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import Home
 from parley.version import __version__
@@ -207,9 +208,9 @@ async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(scripte
         again = await client.session.call_tool("codex-reply", {"sessionId": value["sessionId"], "prompt": "and on"})
 
         assert text_of(result) == "first"
-        assert value == {"sessionId": value["sessionId"], "message": "first"}
+        assert value == turn_value(value["sessionId"], "first")
         assert text_of(again) == "second"
-        assert again.structured_content == {"sessionId": value["sessionId"], "message": "second"}
+        assert again.structured_content == turn_value(value["sessionId"], "second")
         assert heard[0] == (2, None, "user_message")
         assert "task_complete" not in [message for _, _, message in heard]  # it comes with the result
 

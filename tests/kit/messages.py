@@ -27,6 +27,7 @@ __all__ = [
     "spoken",
     "taken_over",
     "task_complete",
+    "turn_value",
     "user_message",
 ]
 
@@ -136,3 +137,8 @@ def taken_over(conversation: str) -> Any:
         "method": "notifications/stream_disconnected",
         "params": {"_meta": {"conversationId": conversation}, "reason": "New stream() took over"},
     }
+
+
+def turn_value(conversation: object, text: str) -> dict[str, Any]:
+    """Return the structured content of `codex` and `codex-reply` at 2025-11-25."""
+    return {"threadId": conversation, "sessionId": conversation, "content": text, "message": text}

@@ -172,6 +172,8 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         approvals=Approvals(),
         limits=Limits(),
         base_instructions=None,
+        developer_instructions="",
+        compact_prompt="",
         model_reasoning_effort="medium",
         model_reasoning_summary="auto",
         model_supports_reasoning_summaries=False,

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from kit.json import from_json
-from kit.messages import APIS, answered, user_message
+from kit.messages import APIS, answered, turn_value, user_message
 from kit.moods import AT_LENGTH, LET_ME_SEE, LONG_TEXT, Moods
 from kit.slow import SlowClient
 from kit.views import View
@@ -497,7 +497,7 @@ class Life:
             text = before[-1]["message"] if failed else last["last_agent_message"]
         result: dict[str, Any] = {
             "content": [{"type": "text", "text": text}],
-            "structuredContent": {"sessionId": self.id, "message": text},
+            "structuredContent": turn_value(self.id, text),
         }
         if failed:
             result |= {"error": text, "isError": True}

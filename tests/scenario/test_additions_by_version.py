@@ -8,7 +8,16 @@ from uuid import UUID, uuid4
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
-from kit.messages import EITHER_API, TASK_STARTED, agent_message, answered, remains, task_complete, user_message
+from kit.messages import (
+    EITHER_API,
+    TASK_STARTED,
+    agent_message,
+    answered,
+    remains,
+    task_complete,
+    turn_value,
+    user_message,
+)
 from kit.requests import TOOL_NAMES
 from kit.shell import shell
 from kit.speaking import Speaker, speaking
@@ -205,7 +214,7 @@ async def test_codex_has_structured_content_only_for_the_newest_revision(scripte
         assert full_answer == {
             "jsonrpc": "2.0",
             "id": full_call,
-            "result": {"content": content, "structuredContent": {"sessionId": session, "message": "Done"}},
+            "result": {"content": content, "structuredContent": turn_value(session, "Done")},
         }
 
 
@@ -224,7 +233,7 @@ async def test_a_failed_codex_call_has_structured_content_for_the_newest_revisio
         failure = {"error": text, "content": [{"type": "text", "text": text}], "isError": True}
         (_, plain_result), (session, full_result) = answers
         assert plain_result == failure
-        assert full_result == {**failure, "structuredContent": {"sessionId": session, "message": text}}
+        assert full_result == {**failure, "structuredContent": turn_value(session, text)}
 
 
 @pytest.mark.promises("send.result", "versions.plain", "versions.full")

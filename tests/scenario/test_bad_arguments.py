@@ -216,7 +216,7 @@ def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str
     create = {"cwd": "."} if version == FULL else {"prompt": "", "model": "m", "cwd": "."}
     return {
         "codex": {"prompt": "go"},
-        "codex-reply": {"sessionId": conversation, "prompt": "go"},
+        "codex-reply": {"threadId" if version == FULL else "sessionId": conversation, "prompt": "go"},
         "conversationCreate": create,
         "conversationSendMessage": {**of_one, "content": [{"type": "text", "text": "go"}]},
         "conversationStream": of_one,

@@ -29,6 +29,7 @@ from kit.calls import (
 from kit.events import agent_message, error, task_complete, task_started, user_message
 from kit.hands import offered
 from kit.json import as_json
+from kit.messages import turn_value
 from kit.model_peer import settings
 from kit.needs import SANDBOX
 from kit.traces import SPENT, Trace, Turn, said, traces_for
@@ -290,7 +291,7 @@ async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_sa
     assert without_message_ids(messages) == [
         *configured(1, session),
         *pairs(1, "1", *events),
-        answered(1, "Done", structuredContent={"sessionId": session, "message": "Done"}),
+        answered(1, "Done", structuredContent=turn_value(session, "Done")),
     ]
 
 
@@ -307,7 +308,7 @@ async def test_a_failure_has_structured_content_too(scripted_model: ScriptedMode
     assert without_message_ids(messages) == [
         *configured(1, session),
         *pairs(1, "1", *events),
-        failed(1, message, structuredContent={"sessionId": session, "message": message}),
+        failed(1, message, structuredContent=turn_value(session, message)),
     ]
 
 

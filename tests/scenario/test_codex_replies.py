@@ -20,6 +20,7 @@ from kit.calls import (
     without_message_ids,
 )
 from kit.events import agent_message, error, task_complete, task_started, user_message
+from kit.messages import turn_value
 from kit.traces import SPENT, said
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import MODEL
@@ -98,7 +99,7 @@ async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_be
         agent_message("Done"),
         task_complete("Done"),
     )
-    told = {"sessionId": wire.sessions[0], "message": "Done"}
+    told = turn_value(wire.sessions[0], "Done")
     for request_id in (1, 2):
         mine = [one for one in messages if _is_of(one, request_id)]
         assert mine == [

@@ -25,6 +25,7 @@ from kit.calls import (
 )
 from kit.events import background_event, error, task_complete, task_started, user_message
 from kit.json import as_json
+from kit.messages import turn_value
 from kit.traces import said
 from parley.testing import HOLD, Call, Says, ScriptedModel
 from parley.testing.home import MODEL
@@ -82,7 +83,7 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
         *configured("a", session),
         *pairs("a", "a", task_started(), user_message("first")),
     ]
-    told = {"sessionId": session, "message": " Turn interrupted"}
+    told = turn_value(session, " Turn interrupted")
     assert after == [*pairs("a", "a", STOPPED), failed("a", " Turn interrupted", structuredContent=told)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from kit.messages import turn_value
 from kit.requests import EXIT_SECONDS, STOPPED, TOOL_NAMES, codex_pair, initialize, request, result, the_rest, tool
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.version import __version__
@@ -363,7 +364,7 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
         answer = await raw.expect(lambda message: message.get("id") == 1)
 
         session = configured["params"]["msg"]["session_id"]
-        value = {"sessionId": session, "message": STOPPED}
+        value = turn_value(session, STOPPED)
         assert answer == result(1, {"error": STOPPED, **plain_failure(STOPPED), "structuredContent": value})
 
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from kit.messages import turn_value
 from kit.one_home import ASKS, Asked, Shown, Start, is_, kept, log_of, owner_of, said, shared, turn_in, until
 from kit.shell import sh
 from parley.client import ToolFailed
@@ -177,7 +178,7 @@ async def test_a_reply_in_another_process_joins_the_turn_and_both_calls_are_answ
         results = await calling, await replying
 
     assert [result.content for result in results] == [results[0].content] * 2
-    assert results[0].structured_content == {"sessionId": here.id, "message": "Second"}
+    assert results[0].structured_content == turn_value(here.id, "Second")
     assert said(events) == ["and that"]
     assert events[-1] == TaskComplete(last_agent_message="Second")
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from kit.messages import turn_value
 from kit.one_home import ASKS, Asked, Start, is_, kept, log_of, said, shared, turn_in, until
 from kit.shell import sh
 from parley.client import ToolFailed
@@ -82,7 +83,7 @@ async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_ru
     assert kept(seen[0]) == kept(seen[1])
     assert [of.msg.decision for of in seen[0] if isinstance(of.msg, ApprovalSettled)] == ["approved"]
     assert seen[0][-1].msg == TaskComplete(last_agent_message="Done")
-    assert result.structured_content == {"sessionId": here.id, "message": "Done"}
+    assert result.structured_content == turn_value(here.id, "Done")
     assert (one.work / "ran").read_text() == "ran\n"
     assert len(scripted_model.requests) == 2
 

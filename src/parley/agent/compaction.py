@@ -19,7 +19,7 @@ from parley.agent.limits import counted_if_cut, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently
 from parley.agent.prompt import request_for
 from parley.agent.tokens import context_window, estimate
-from parley.config.types import Limits, Settings
+from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, HistoryCompacted, MessageFields, MessageItem, OpaqueItem
 from parley.errors import UnexpectedStatus
@@ -119,7 +119,7 @@ async def make_room(
     old, longest = items[:replaced], room * LONGEST_SUMMARY
     try:
         record = _record(old, window * NEARLY_FULL - longest, meter)
-        summary = await _summarise(record, transcript, model, clock, settings.limits)
+        summary = await _summarise(record, transcript, model, clock, settings)
     except UnexpectedStatus as refused:
         if refused.status not in REFUSED_AS_SUCH:
             raise
@@ -150,9 +150,10 @@ def _size(items: Sequence[HistoryItem], meter: Meter) -> int:
     return meter.tokens(ModelRequest(instructions="", context=(), history=items))
 
 
-async def _summarise(record: str, transcript: Transcript, model: Model, clock: Clock, limits: Limits) -> str:
+async def _summarise(record: str, transcript: Transcript, model: Model, clock: Clock, settings: Settings) -> str:
+    limits = settings.limits
     request = ModelRequest(
-        instructions=INSTRUCTIONS,
+        instructions=settings.compact_prompt or INSTRUCTIONS,
         context=(),
         history=[UserItem((TextItem(text=f"<record>\n{record}\n</record>"),))],
     )

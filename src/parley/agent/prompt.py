@@ -38,6 +38,7 @@ def request_for(
     instructions = settings.base_instructions
     return ModelRequest(
         instructions=instructions_for(settings.model) if instructions is None else instructions,
+        developer_instructions=settings.developer_instructions,
         context=tuple(context),
         history=within_bounds(history),
         breaks=breaks,

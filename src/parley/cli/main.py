@@ -15,7 +15,7 @@ Parley, a conversation server for coding agents.
 usage: parley COMMAND [OPTIONS]
 
 commands:
-  mcp       serve an MCP client on stdin and stdout
+  mcp       serve an MCP client on stdin and stdout; `mcp-server` is the same
   demo      show a whole conversation on the terminal; no key, no network
   sandbox   run one command confined as the agent's are
   doctor    say what Parley finds on this computer, and what it lacks
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
         return 1
     match arguments:
-        case ["mcp", *rest]:
+        case ["mcp" | "mcp-server", *rest]:
             from parley.cli.mcp import run_mcp
 
             return run_mcp(rest)

@@ -44,4 +44,6 @@ class CodexOptions(CreateOptions, total=False):
 
     model: str
     cwd: str
+    developer_instructions: str
+    compact_prompt: str
     include_plan_tool: bool

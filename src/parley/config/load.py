@@ -198,6 +198,8 @@ class Loader:
             approvals=Approvals(**values["approvals"]),
             limits=Limits(**values["limits"]),
             base_instructions=values.get("base_instructions"),
+            developer_instructions=values["developer_instructions"],
+            compact_prompt=values["compact_prompt"],
             model_reasoning_effort=values["model_reasoning_effort"],
             model_reasoning_summary=values["model_reasoning_summary"],
             model_supports_reasoning_summaries=values["model_supports_reasoning_summaries"],

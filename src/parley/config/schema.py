@@ -248,6 +248,8 @@ SETTINGS: Final = Table(
                 "allow_unix_sockets": _flag,
             }
         ),
+        "developer_instructions": _text,
+        "compact_prompt": _text,
         "model_supports_reasoning_summaries": _flag,
         "model_context_window": _COUNT,
         "show_raw_agent_reasoning": _flag,
@@ -331,6 +333,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     },
     "approvals": {},
     "limits": {},
+    "developer_instructions": "",
+    "compact_prompt": "",
     "model_reasoning_effort": "medium",
     "model_reasoning_summary": "auto",
     "model_supports_reasoning_summaries": False,
@@ -352,5 +356,7 @@ NAMED_ARGUMENTS: Final = Table(
         "cwd": _text,
         "approval_policy": SETTINGS.fields["approval_policy"],
         "sandbox": SETTINGS.fields["sandbox_mode"],
+        "developer_instructions": _text,
+        "compact_prompt": _text,
     }
 )

@@ -163,6 +163,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     approval_policy: str | None = None
     sandbox: str | None = None
     base_instructions: str | None = None
+    developer_instructions: str | None = None
+    compact_prompt: str | None = None
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     not_stored: tuple[tuple[str, ...], ...] | None = None
@@ -185,6 +187,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: Limits
     base_instructions: str | None
     """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""
+    developer_instructions: str
+    """Sent to the model in addition to the base instructions; empty: none."""
+    compact_prompt: str
+    """Instructions for a summary of the history; empty: Parley's own."""
     model_reasoning_effort: Effort
     model_reasoning_summary: Summary
     model_supports_reasoning_summaries: bool

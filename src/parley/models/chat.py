@@ -114,7 +114,7 @@ def encode_chat(
     body: dict[str, Any] = {
         "model": model,
         "messages": [
-            {"role": "system", "content": request.instructions},
+            {"role": "system", "content": _system(request)},
             *({"role": "user", "content": text} for text in request.context),
             *_messages(request.history, frozenset(request.breaks), to=to, filled=filled),
         ],
@@ -125,6 +125,11 @@ def encode_chat(
     if stream_usage:
         body["stream_options"] = {"include_usage": True}
     return encode(body)
+
+
+def _system(request: ModelRequest) -> str:
+    """Return all instructions as one text: many providers take a single system message, and no developer's."""
+    return "\n\n".join(filter(None, (request.instructions, request.developer_instructions)))
 
 
 class _Response:

@@ -97,7 +97,11 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
         {
             "model": settings.model,
             "instructions": request.instructions,
-            "input": [*map(_context, request.context), *_items(request.history, to=origin_of(settings.provider))],
+            "input": [
+                *_developer(request.developer_instructions),
+                *map(_context, request.context),
+                *_items(request.history, to=origin_of(settings.provider)),
+            ],
             "tools": [_tool(tool, settings.model) for tool in request.tools],
             "tool_choice": "auto",
             "parallel_tool_calls": False,
@@ -131,6 +135,11 @@ def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
         "strict": False,
         "parameters": tool.parameters,
     }
+
+
+def _developer(text: str) -> list[dict[str, Any]]:
+    content = {"type": "input_text", "text": text}
+    return [{"type": "message", "id": None, "role": "developer", "content": [content]}] if text else []
 
 
 def _context(text: str) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """What one response is asked with."""
 
     instructions: str
+    developer_instructions: str = ""
+    """Instructions of the client in addition to `instructions`; empty: none."""
     context: tuple[str, ...]
     """Said by the user before everything else: environment, project notes."""
     history: Sequence[HistoryItem]

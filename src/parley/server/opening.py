@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from parley.config.types import Wanted
 from parley.runtime.conversation import Conversation
 from parley.server.host import Host
@@ -25,7 +27,13 @@ async def open_conversation(host: Host, args: CodexArguments | ConversationCreat
         approval_policy=args.approval_policy,
         sandbox=args.sandbox,
         base_instructions=args.base_instructions,
-        include_plan_tool=args.include_plan_tool if isinstance(args, CodexArguments) else None,
         config=args.config,
     )
+    if isinstance(args, CodexArguments):
+        wanted = replace(
+            wanted,
+            compact_prompt=args.compact_prompt,
+            developer_instructions=args.developer_instructions,
+            include_plan_tool=args.include_plan_tool,
+        )
     return await host.conversations.create(wanted)

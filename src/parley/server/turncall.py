@@ -136,7 +136,10 @@ class TurnCall:
     def _answer(self, text: str, *, is_done: bool) -> None:
         structured: CodexResult | UnsetType = UNSET
         if self._call.session.full:
-            structured = CodexResult(session_id=self._conversation.id, message=text)
+            conversation_id = self._conversation.id
+            structured = CodexResult(
+                thread_id=conversation_id, session_id=conversation_id, content=text, message=text
+            )
         self._call.answer(
             CallToolResult(
                 error=UNSET if is_done else text,

@@ -19,7 +19,11 @@ from parley.spelling import forms_of, is_about_safety, near_miss, shown_name
 
 __all__ = ["respelled"]
 
-_ALSO: Final[Mapping[str, tuple[str, ...]]] = {"sandbox": ("sandbox_mode",)}
+_ALSO: Final[Mapping[str, tuple[str, ...]]] = {
+    "sandbox": ("sandbox_mode",),
+    "sessionId": ("threadId", "conversationId"),
+    "threadId": ("sessionId", "conversationId"),
+}
 """Other names of an argument, by the name that it has in the schema."""
 
 _MOST_UNKNOWN: Final = 100

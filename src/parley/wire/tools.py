@@ -42,6 +42,7 @@ __all__ = [
     "OpenText",
     "Owner",
     "PhaseName",
+    "PlainCodexReplyArguments",
     "PlainConversationCreateArguments",
     "PlainOk",
     "PositionedEvent",
@@ -68,6 +69,10 @@ class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
     base_instructions: Annotated[
         str | None, Meta(description="Instructions for the model in place of the built-in ones.")
     ] = None
+    compact_prompt: Annotated[
+        str | None,
+        Meta(description="Instructions for summarizing a conversation that no longer fits the model's context."),
+    ] = None
     config: Annotated[
         dict[str, Any] | None,
         Meta(description="Settings that win over config.toml: dotted keys or nested objects."),
@@ -75,6 +80,9 @@ class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
     cwd: Annotated[
         str | None,
         Meta(description="Working directory; a relative one is resolved against the server's own."),
+    ] = None
+    developer_instructions: Annotated[
+        str | None, Meta(description="Instructions for the model in addition to the built-in ones.")
     ] = None
     include_plan_tool: Annotated[bool | None, Meta(description="Whether the model is offered a plan to keep.")] = (
         None
@@ -85,15 +93,30 @@ class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
-    session_id: Annotated[str, Meta(description="The conversation to continue.")]
+    thread_id: Annotated[str, Meta(description="The conversation to continue.")]
+    prompt: Annotated[str, Meta(description="What the user says next.")]
+
+
+class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, rename="camel"):
+    """For clients at 2025-06-18 and older."""
+
+    thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
     prompt: Annotated[str, Meta(description="What the user says next.")]
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Structured content of `codex` and `codex-reply`, for clients at the full version."""
+    """Structured content of `codex` and `codex-reply`, for clients at 2025-11-25.
 
+    Clients of different releases of Codex read different names: each value has two.
+    """
+
+    thread_id: ConversationId
     session_id: ConversationId
+    """The same as `thread_id`."""
+    content: str
+    """The agent's last message, or why the turn failed."""
     message: str
+    """The same as `content`."""
 
 
 # --- the design's four ---------------------------------------------------------------

@@ -60,6 +60,8 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         approvals=Approvals(timeout_seconds=300, on_timeout="deny"),
         limits=Limits(turn_tokens=0, turn_seconds=0, turn_calls=0, conversation_tokens=0),
         base_instructions=None,
+        developer_instructions="",
+        compact_prompt="",
         model_reasoning_effort="medium",
         model_reasoning_summary="auto",
         model_supports_reasoning_summaries=False,
@@ -82,6 +84,8 @@ model = "m"
 model_provider = "p"
 approval_policy = "untrusted"
 sandbox_mode = "workspace-write"
+developer_instructions = "Ask first."
+compact_prompt = "Sum up."
 model_reasoning_effort = "minimal"
 model_reasoning_summary = "none"
 model_supports_reasoning_summaries = true
@@ -187,6 +191,8 @@ def test_a_file_may_set_everything(home: Home) -> None:
         approvals=Approvals(timeout_seconds=0, on_timeout="hold"),
         limits=Limits(turn_tokens=1, turn_seconds=2, turn_calls=3, conversation_tokens=4),
         base_instructions=None,
+        developer_instructions="Ask first.",
+        compact_prompt="Sum up.",
         model_reasoning_effort="minimal",
         model_reasoning_summary="none",
         model_supports_reasoning_summaries=True,

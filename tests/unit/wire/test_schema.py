@@ -17,6 +17,7 @@ from parley.wire.tools import (
     ConversationCreateArguments,
     ConversationsListArguments,
     ConversationStreamArguments,
+    PlainCodexReplyArguments,
     PlainConversationCreateArguments,
     SendMessageArguments,
 )
@@ -76,7 +77,11 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         },
     ),
     (
-        CodexReplyArguments,  # recorded from the original
+        CodexReplyArguments,
+        an_object(["threadId", "prompt"], threadId=STRING, prompt=STRING),
+    ),
+    (
+        PlainCodexReplyArguments,  # recorded from the original
         an_object(["prompt", "sessionId"], prompt=STRING, sessionId=STRING),
     ),
     (

@@ -31,6 +31,7 @@ from parley.wire.tools import (
     MessageAccepted,
     OpenText,
     Owner,
+    PlainCodexReplyArguments,
     PlainOk,
     PositionedEvent,
     Question,
@@ -53,6 +54,8 @@ ARGUMENTS: list[tuple[dict[str, Any], Struct]] = [
             "profile": "fast",
             "cwd": "sub",
             "base-instructions": "Be brief.",
+            "developer-instructions": "Ask first.",
+            "compact-prompt": "Sum up.",
             "approval-policy": "on-request",
             "sandbox": "danger-full-access",
             "config": {"model_providers.x.base_url": "http://localhost", "nested": {"a": [1]}},
@@ -64,6 +67,8 @@ ARGUMENTS: list[tuple[dict[str, Any], Struct]] = [
             profile="fast",
             cwd="sub",
             base_instructions="Be brief.",
+            developer_instructions="Ask first.",
+            compact_prompt="Sum up.",
             approval_policy="on-request",
             sandbox="danger-full-access",
             config={"model_providers.x.base_url": "http://localhost", "nested": {"a": [1]}},
@@ -71,8 +76,12 @@ ARGUMENTS: list[tuple[dict[str, Any], Struct]] = [
         ),
     ),
     (
+        {"threadId": "not looked at yet", "prompt": "go on"},
+        CodexReplyArguments(thread_id="not looked at yet", prompt="go on"),
+    ),
+    (
         {"sessionId": "not looked at yet", "prompt": "go on"},
-        CodexReplyArguments(session_id="not looked at yet", prompt="go on"),
+        PlainCodexReplyArguments(thread_id="not looked at yet", prompt="go on"),
     ),
     (
         {"prompt": "", "model": "gpt-5", "cwd": "/project"},
@@ -244,7 +253,10 @@ STATUS = ConversationStatusResult(
 )
 
 RESULTS: list[tuple[Struct, dict[str, Any]]] = [
-    (CodexResult(session_id=HERE, message="Done"), {"sessionId": U1, "message": "Done"}),
+    (
+        CodexResult(thread_id=HERE, session_id=HERE, content="Done", message="Done"),
+        {"threadId": U1, "sessionId": U1, "content": "Done", "message": "Done"},
+    ),
     (ConversationCreated(conversation_id=HERE, model="gpt-5"), {"conversation_id": U1, "model": "gpt-5"}),
     (CreateFailed(message="Failed to load config: x"), {"message": "Failed to load config: x"}),
     (MessageAccepted(), {"status": "ok"}),

@@ -14,7 +14,7 @@ __all__ = ["codex_reply"]
 
 async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
     try:
-        session_id = UUID(args.session_id)
+        conversation_id = UUID(args.thread_id)
     except ValueError:
-        raise BadSessionId(args.session_id) from None
-    await TurnCall(call, await call.conversation(session_id)).run_next(args.prompt)
+        raise BadSessionId(args.thread_id) from None
+    await TurnCall(call, await call.conversation(conversation_id)).run_next(args.prompt)
