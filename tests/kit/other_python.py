@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -58,7 +59,8 @@ def find(folder: Path) -> OtherPython:
     Raises:
         Unusable: it is absent, too old, the same, or its packages cannot be installed.
     """
-    named = os.environ.get(NAMED_BY, SYSTEM)
+    given = os.environ.get(NAMED_BY, SYSTEM)
+    named = os.path.abspath(shutil.which(given) or given)
     try:
         facts = _facts_of(named)
     except (OSError, subprocess.SubprocessError) as error:
@@ -68,19 +70,28 @@ def find(folder: Path) -> OtherPython:
         raise Unusable(f"{named} is Python {version}, and Parley needs 3.11")
     if facts.build == sys.version:
         raise Unusable(f"{named} is the Python {version} that runs the tests")
-    executable = folder / "bin" / "python"
-    has_our_abi = facts.abi == sysconfig.get_config_var("SOABI")
     try:
-        _run(named, "-m", "venv", *(["--without-pip"] if has_our_abi else []), str(folder))
-        if not has_our_abi:
-            pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
-            _run(str(executable), *pip, "-r", str(ROOT / "requirements.lock"))
-        (site_packages,) = folder.glob("lib/python3*/site-packages")
+        if facts.abi == sysconfig.get_config_var("SOABI"):
+            _borrow_packages(named, folder)
+        else:
+            _install_packages(named, folder)
     except subprocess.SubprocessError as error:
         raise Unusable(f"no virtual environment with the packages can be made for {named}: {error}") from error
-    ours = [sysconfig.get_path("purelib")] if has_our_abi else []
-    (site_packages / "parley.pth").write_text("\n".join([*ours, str(ROOT / "src"), ""]))
-    return OtherPython(executable, f"{named}, Python {version}")
+    return OtherPython(folder / "bin" / "python", f"{named}, Python {version}")
+
+
+def _borrow_packages(python: str, folder: Path) -> None:
+    """Make a virtual environment that finds the packages of the Python that runs the tests."""
+    _run(python, "-m", "venv", "--without-pip", str(folder))
+    (site_packages,) = folder.glob("lib/python3*/site-packages")
+    (site_packages / "parley.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT / 'src'}\n")
+
+
+def _install_packages(python: str, folder: Path) -> None:
+    _run(python, "-m", "venv", str(folder))
+    pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "--require-hashes", "-r", str(ROOT / "requirements.lock"))
+    _run(*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
 
 
 def _facts_of(python: str) -> _Facts:

@@ -86,11 +86,12 @@ async def test_the_additions_to_a_tool_are_all_that_differs(scripted_model: Scri
         before, after = await tools_of(plain), await tools_of(full)
 
         added = ("outputSchema", "annotations")
-        create = TOOL_NAMES.index("conversationCreate")
-        assert [tools.pop(create)["inputSchema"]["required"] for tools in (before, after)] == [
-            ["prompt", "model", "cwd"],
-            ["cwd"],
-        ]
+        for name, required in {
+            "conversationCreate": [["prompt", "model", "cwd"], ["cwd"]],
+            "codex-reply": [["sessionId", "prompt"], ["threadId", "prompt"]],
+        }.items():
+            place = [tool["name"] for tool in before].index(name)
+            assert [tools.pop(place)["inputSchema"]["required"] for tools in (before, after)] == required
         assert [{key: tool[key] for key in tool if key not in added} for tool in after] == before
 
 

@@ -130,10 +130,10 @@ async def say_everything(model: ScriptedModel, client: AskedSpeaker, checks: Che
     session = (await recorder.use("codex", prompt="go", cwd=str(client.work), **given))["sessionId"]
     its = {"conversation_id": session}
     model.fails(400, body="no")
-    await recorder.use("codex-reply", sessionId=session, prompt="fail")
+    await recorder.use("codex-reply", threadId=session, prompt="fail")
     await recorder.use("conversationStream", **its)
     await recorder.use("conversationStream", **its, **{"as": "log"})
-    await recorder.use("codex-reply", sessionId=session, prompt="and on")
+    await recorder.use("codex-reply", threadId=session, prompt="and on")
     for one in (await recorder.use("conversationRead", **its))["events"]:
         checks.event(one["msg"])
     for frame in client.raw.frames:

@@ -47,7 +47,9 @@ _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
 
 def estimate(request: ModelRequest) -> int:
     """About how many tokens the request has; time grows with the number of items, hardly with their length."""
-    tokens = _of_text(request.instructions) + _of_text(request.developer_instructions)
+    tokens = _of_text(request.instructions)
+    if request.developer_instructions:
+        tokens += ITEM_TOKENS + _of_text(request.developer_instructions)
     tokens += sum(ITEM_TOKENS + _of_text(text) for text in request.context)
     tokens += sum(ITEM_TOKENS + _of_item(item) for item in request.history)
     return tokens + sum(ITEM_TOKENS + _of_size(len(msgspec.json.encode(tool))) for tool in request.tools)

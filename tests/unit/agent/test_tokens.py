@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from parley.agent.instructions import BASE_INSTRUCTIONS, PATCH_INSTRUCTIONS, instructions_for
 from parley.agent.tokens import context_window, estimate
@@ -62,6 +63,7 @@ def test_all_parts_of_a_request_count() -> None:
     request = ModelRequest(instructions="x" * 350, context=("x" * 350, ""), history=(), tools=(tool,))
 
     assert estimate(request) == 101 + 105 + 5 + 123
+    assert estimate(replace(request, developer_instructions="x" * 350)) == 101 + 105 + 105 + 5 + 123
 
 
 def test_images_cost_the_same_whatever_they_weigh() -> None:

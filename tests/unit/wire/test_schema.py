@@ -59,14 +59,16 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
     (
-        CodexArguments,  # recorded from the original
+        CodexArguments,  # recorded from the original, and the additions of its last releases
         {
             "type": "object",
             "properties": {
                 "approval-policy": POLICY,
                 "base-instructions": STRING,
+                "compact-prompt": STRING,
                 "config": ANY_OBJECT,
                 "cwd": STRING,
+                "developer-instructions": STRING,
                 "include-plan-tool": BOOLEAN,
                 "model": STRING,
                 "profile": STRING,
