@@ -15,7 +15,7 @@ from parley.config.family import family
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
 from parley.ports.model import ModelRequest
-from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, LongTextItem, TextItem
 
 __all__ = ["context_window", "estimate"]
 
@@ -75,6 +75,8 @@ def _of_item(item: HistoryItem) -> int:
 
 def _of_input(item: InputItem) -> int:
     match item:
+        case LongTextItem(encoded=encoded):
+            return _of_size(len(memoryview(encoded)))
         case TextItem(text=text):
             return _of_text(text)
         case ImageItem(detail="low"):

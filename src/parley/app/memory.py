@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-__all__ = ["give_back_memory", "look_only_at_what_is_new", "skip_final_collection"]
+__all__ = ["give_back_memory", "look_only_at_what_is_new", "return_large_blocks", "skip_final_collection"]
 
 
 COLLECT_AFTER: Final = (50_000, 5, 50)
@@ -20,10 +20,27 @@ at the same living objects again and again, which took more than half of the tim
 """
 
 
+MALLOC_MMAP_THRESHOLD: Final = -3
+"""`M_MMAP_THRESHOLD` of <malloc.h>: from this size on a block is mapped by itself."""
+LARGE_BLOCK_BYTES: Final = 1024 * 1024
+
+
 def look_only_at_what_is_new() -> None:
     """What there is now stays until the end, and need not be looked at again."""
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+def return_large_blocks() -> None:
+    """Have the allocator give every large block back to the system as soon as it is freed.
+
+    By default glibc keeps blocks of up to 32 MB once such a block was freed, and messages of that size then cost
+    several times what is in use.
+    """
+    import ctypes  # here: it takes longer than the first answer
+
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(MALLOC_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def skip_final_collection() -> None:

@@ -6,12 +6,18 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from parley.app.commands import sandboxed_commands
-from parley.app.memory import give_back_memory, look_only_at_what_is_new, skip_final_collection
+from parley.app.memory import (
+    give_back_memory,
+    look_only_at_what_is_new,
+    return_large_blocks,
+    skip_final_collection,
+)
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
@@ -82,7 +88,9 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     )
 
     def on_initialized() -> None:
+        """What the first answer need not wait for."""
         http.warm_up()
+        threading.Thread(target=return_large_blocks, daemon=True).start()
         _report_unknown_keys(loader)
 
     host = Host(conversations=conversations, loader=loader, on_initialized=on_initialized)

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from parley.conversation.history import History
 from parley.conversation.log import Entry, Happened
 from parley.conversation.questions import Ledger
-from parley.conversation.records import RECORD_TYPES, CommandOutput, record_type
+from parley.conversation.records import RECORD_TYPES, CommandOutput, InputRead, record_type
 from parley.conversation.spending import Spending
 from parley.conversation.state import State
 from parley.conversation.wishes import Wishes
@@ -22,6 +23,7 @@ from parley.wire.events import (
     UserMessage,
     event_type,
 )
+from parley.wire.items import compact
 
 __all__ = ["Folds"]
 
@@ -70,7 +72,7 @@ class Folds:
         for entry in entries:
             decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
             if decoder is not None:
-                self.apply(decoder.decode(entry.encoded), at=entry.at)
+                self.apply(_compacted(decoder.decode(entry.encoded)), at=entry.at)
                 continue
             if entry.is_event:
                 _refuse_no_json(entry.encoded)  # clients are sent it as it is
@@ -82,3 +84,13 @@ def _refuse_no_json(data: bytes) -> None:
     _json.decode(data)
     if not data.isascii():
         data.decode()
+
+
+def _compacted(happened: Happened) -> Happened:
+    """As it is kept in memory: what the user said may be long."""
+    if (
+        isinstance(happened, UserMessage | InputRead)
+        and (content := compact(happened.content)) is not happened.content
+    ):
+        return replace(happened, content=content)
+    return happened

@@ -21,7 +21,7 @@ from parley.conversation.records import (
 )
 from parley.wire.events import EventBase, TokenCount, UserMessage
 from parley.wire.ids import EventId, MessageId
-from parley.wire.items import InputItem, text_of
+from parley.wire.items import InputItem, beginning_of
 from parley.wire.tools import Tokens
 
 __all__ = ["NEXT", "Phase", "State"]
@@ -78,7 +78,7 @@ class State:
         """The turn that runs, or the last that ran."""
         self.since = 0.0
         """When that turn began."""
-        self.inputs: dict[MessageId, str] = {}
+        self.inputs: dict[MessageId, tuple[InputItem, ...]] = {}
         """What the user said in it."""
         self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
         """What was sent under which id."""
@@ -114,10 +114,9 @@ class State:
     def _apply_event(self, event: EventBase) -> None:
         match event:
             case UserMessage(message_id=message_id, content=content):
-                self.messages[message_id] = content
-                self.inputs[message_id] = text_of(content)
+                self.messages[message_id] = self.inputs[message_id] = content
                 if not self.title:
-                    self.title = _on_one_line(text_of(content).strip().partition("\n")[0])[:TITLE_LENGTH]
+                    self.title = _on_one_line(beginning_of(content).strip().partition("\n")[0])[:TITLE_LENGTH]
             case TokenCount():
                 self.tokens = _sum(self.tokens, event)
             case _:

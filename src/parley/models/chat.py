@@ -10,20 +10,20 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, assert_never
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
 from parley.errors import UnexpectedStatus
 from parley.models.chat_reply import ChatDecoder
-from parley.models.content import file_data_url, flaw_of, is_pdf, left_out, refusal, text_in
+from parley.models.content import file_data_url, flaw_of, is_pdf, joined_text, left_out, refusal, text_in
 from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
 from parley.models.payloads import read_json
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, ModelRequest, ToolSpec
-from parley.wire.items import FileItem, ImageItem, InputItem, TextItem, text_of
+from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ChatModel", "encode_chat"]
@@ -214,17 +214,25 @@ def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[st
     return call
 
 
-def _content(content: tuple[InputItem, ...]) -> str | list[dict[str, Any]]:
+def _content(content: tuple[InputItem, ...]) -> str | Raw | list[dict[str, Any] | _TextPart]:
     """Texts alone are one text, which every provider takes; parts are for what is more."""
     if all(isinstance(item, TextItem) for item in content):
-        return text_of(content)
+        return joined_text(content)
     return [_part(item) for item in content]
 
 
-def _part(item: InputItem) -> dict[str, Any]:
+class _TextPart(Struct, frozen=True, tag_field="type", tag="text", gc=False):
+    """A text; a dict would take several times the room, and a message may have a great many."""
+
+    text: str | Raw
+
+
+def _part(item: InputItem) -> dict[str, Any] | _TextPart:
     match item:
+        case LongTextItem(encoded=encoded):
+            return _TextPart(encoded)
         case TextItem(text=text):
-            return {"type": "text", "text": text}
+            return _TextPart(text)
         case ImageItem(image_url=str(url), detail=str(detail)):
             return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
         case ImageItem(image_url=str(url)):

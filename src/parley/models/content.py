@@ -10,11 +10,12 @@ from base64 import b64decode
 from pathlib import PurePath
 from typing import Final
 
-from msgspec import UnsetType
+from msgspec import Raw, UnsetType
 
-from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, LongTextItem, TextItem, text_of
+from parley.wire.jsonrpc import encode
 
-__all__ = ["file_data_url", "flaw_of", "is_pdf", "left_out", "refusal", "text_in"]
+__all__ = ["file_data_url", "flaw_of", "is_pdf", "joined_text", "left_out", "refusal", "text_in"]
 
 PDF: Final = "application/pdf"
 _PDF_BEGINS: Final = "JVBERi"
@@ -61,6 +62,18 @@ def text_in(data: str) -> str | None:
     except ValueError:
         return None
     return None if "\0" in text else text
+
+
+def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
+    """The words of a message as one string; as JSON where some of them are kept so."""
+    if not any(isinstance(item, LongTextItem) for item in content):
+        return text_of(content)
+    strings = (
+        item.encoded if isinstance(item, LongTextItem) else encode(item.text)
+        for item in content
+        if isinstance(item, TextItem)
+    )
+    return Raw(b'"%b"' % b"".join(memoryview(one)[1:-1] for one in strings))
 
 
 def refusal(item: InputItem, *, api: str) -> str:

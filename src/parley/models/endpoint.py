@@ -110,6 +110,7 @@ class Endpoint:
         who = credentials(self._settings, self._environ)
         idle_seconds = self._provider.stream_idle_timeout_ms / 1000
         with closing(await self._accepted(body, who)) as reply:
+            del body  # it was sent, and may be large
             afterthought: float | None = None  # until when more is waited for, once it is whole
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []

@@ -42,7 +42,7 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId, ConversationId
-from parley.wire.items import FileItem, ImageItem, InputItem, TextItem
+from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ResponsesDecoder", "ResponsesModel", "encode_responses"]
@@ -150,10 +150,18 @@ def _said_by_user(content: tuple[InputItem, ...]) -> dict[str, Any]:
     return {"type": "message", "id": None, "role": "user", "content": [_part(item) for item in content]}
 
 
-def _part(item: InputItem) -> dict[str, Any]:
+class _InputText(Struct, frozen=True, tag_field="type", tag="input_text", gc=False):
+    """A text; a dict would take several times the room, and a message may have a great many."""
+
+    text: str | Raw
+
+
+def _part(item: InputItem) -> dict[str, Any] | _InputText:
     match item:
+        case LongTextItem(encoded=encoded):
+            return _InputText(encoded)
         case TextItem(text=text):
-            return {"type": "input_text", "text": text}
+            return _InputText(text)
         case ImageItem(image_url=str(url)):
             return {"type": "input_image", "image_url": url, **_detail(item)}
         case ImageItem(file_id=str(file_id)):

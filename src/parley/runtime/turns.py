@@ -33,6 +33,7 @@ from parley.runtime.questions import Questions, answered
 from parley.runtime.tool_servers import ToolServers
 from parley.wire.events import LimitReached, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, EventId
+from parley.wire.items import text_of
 from parley.wire.text import sayable
 
 __all__ = ["OurTurn", "Turn", "Turns"]
@@ -268,7 +269,7 @@ class Turns:
 
     def _notify(self, turn: OurTurn, ended: TurnEnded) -> None:
         if ended.why == "done" and turn.settings is not None and turn.settings.notify:
-            inputs = tuple(self._book.folds.state.inputs.values())
+            inputs = tuple(map(text_of, self._book.folds.state.inputs.values()))
             said = last_text(self._book.log.entries, up_to=self._book.log.last)
             run_notify_program(turn.settings, turn.event_id, inputs, said)
 

@@ -88,8 +88,10 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         if (tool := TOOLS.get(params.name)) is None:
             call.answer(encode(text_result(str(UnknownTool(params.name)), is_error=True)))
             return
+        tool_call = ToolCall(call, params, session, host)
+        del params  # it holds the whole message
         try:
-            result = await tool.call(ToolCall(call, params, session, host))
+            result = await tool.call(tool_call)
         except ParleyError as error:
             # Whoever asks while the server ends is told so, and not what does not work any more; but not where
             # another process may do it all the same.
@@ -98,7 +100,9 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
             )
             result = failure(tool.name, tool.faults, ShuttingDown() if ends else error, full=session.full)
         if result is not None and not call.closed:
-            call.answer(encode(result))
+            answer = encode(result)
+            del result  # an answer may be large, and is copied once more
+            call.answer(answer)
 
     return {
         InitializeParams.METHOD: initialize,
@@ -110,7 +114,8 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
 
 
 def _params(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
+    params, call.params = call.params, UNSET  # what is decoded need not be kept
     try:
-        return decode_lenient(decoder, b"{}" if call.params is UNSET else bytes(call.params))
+        return decode_lenient(decoder, b"{}" if params is UNSET else params)
     except msgspec.DecodeError as error:
         raise RequestRefused(INVALID_PARAMS, f"invalid params: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
@@ -22,13 +22,18 @@ __all__ = ["ToolCall"]
 class ToolCall:
     def __init__(self, call: Call, params: CallToolParams, session: Session, host: Host) -> None:
         self.call, self.session, self.host = call, session, host
-        self.arguments = params.arguments
+        self._arguments = params.arguments
         self.deadline = Deadline(CALL_SECONDS)
         """How long this call waits for other processes."""
 
         self.progress_token: RequestId | None = None
         if params.meta and params.meta.progress_token is not UNSET:
             self.progress_token = params.meta.progress_token
+
+    def take_arguments(self) -> Raw | UnsetType:
+        """The arguments as they came; from now on they are the caller's, and nothing else holds them."""
+        arguments, self._arguments = self._arguments, UNSET
+        return arguments
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
         """Raises UnknownConversation, StoreError."""

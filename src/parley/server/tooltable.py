@@ -12,6 +12,7 @@ from parley.errors import BadArguments
 from parley.server.faults import FAILED_VALUES, NO_ARGUMENTS, Faults
 from parley.server.toolcall import ToolCall
 from parley.wire.arguments import fit_call
+from parley.wire.jsonrpc import is_null
 from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition
 from parley.wire.schema import schema_of
 
@@ -52,12 +53,16 @@ class Tool(Generic[Arguments]):
         Raises:
             ParleyError: it failed; nothing was answered.
         """
-        arguments = call.arguments
-        if arguments is UNSET or bytes(arguments) == b"null":
+        # Nothing here keeps the arguments: they may be large, and the handler may take long.
+        return await self._run(call, self._fitted(call))
+
+    def _fitted(self, call: ToolCall) -> Arguments:
+        arguments = call.take_arguments()
+        if arguments is UNSET or is_null(arguments):
             if self.faults is Faults.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
             arguments = Raw(b"{}")
-        return await self._run(call, fit_call(self.args_for(full=call.session.full), arguments))
+        return fit_call(self.args_for(full=call.session.full), arguments)
 
 
 class ToolTable:

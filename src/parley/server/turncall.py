@@ -28,7 +28,7 @@ from parley.server.toolcall import ToolCall
 from parley.server.voices import CodexVoice
 from parley.wire.events import EventBase, event_type
 from parley.wire.ids import START, EventId, Seq
-from parley.wire.items import TextItem
+from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import CallToolResult, TextContent
 from parley.wire.tools import CodexResult
@@ -57,24 +57,25 @@ class TurnCall:
         """An event for this call alone."""
         self._out.send(self._voice.event(event_type(event), encode(event)))
 
-    async def run_first(self, prompt: str) -> None:
+    async def run_first(self, words: tuple[InputItem, ...]) -> None:
         """Begin a new conversation: the turn's events have the id of this request."""
         wanted = EventId(str(self._call.call.id))
-        await self._submit(prompt, wanted, follow_from=START)
+        await self._submit(words, wanted, follow_from=START)
 
-    async def run_next(self, prompt: str) -> None:
+    async def run_next(self, words: tuple[InputItem, ...]) -> None:
         """Go on with a conversation: begin a turn, or join the one that runs."""
-        await self._submit(prompt, None, follow_from=None)
+        await self._submit(words, None, follow_from=None)
 
-    async def _submit(self, prompt: str, event_id: EventId | None, follow_from: Seq | None) -> None:
+    async def _submit(
+        self, words: tuple[InputItem, ...], event_id: EventId | None, follow_from: Seq | None
+    ) -> None:
         def accepted(message: Accepted) -> None:
             if follow_from is None and message.turn is not None:
                 self._voice.change_event_id(message.turn.event_id)
             after = Seq(message.first - 1) if follow_from is None else follow_from
             self._follow(after, message.turn)
 
-        content = (TextItem(text=prompt),)
-        await self._conversation.submit(content, event_id=event_id, deadline=self._call.deadline, accepted=accepted)
+        await self._conversation.submit(words, event_id=event_id, deadline=self._call.deadline, accepted=accepted)
 
     def _follow(self, after: Seq, turn: Turn | None) -> None:
         """Without a turn, it is over: its process died when it had taken the message, and the end is in the log."""

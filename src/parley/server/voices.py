@@ -75,28 +75,26 @@ class StreamVoice:
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
         """All that happened, as one notification."""
-        if self._event_meta:
-            events = [
-                b'{"_meta":{"seq":%d},"msg":%b}' % (entry.seq, entry.encoded)
-                if entry.is_event
-                else b",".join(map(_with_place, _shown(entry)))
-                for entry in entries
-            ]
-            events += map(_with_place, open_deltas)
-            meta = b'%b,"seq":%d' % (self._conversation, last)
-        else:
-            events = [
-                b'{"msg":%b}' % entry.encoded if entry.is_event else b",".join(map(_without_place, _shown(entry)))
-                for entry in entries
-            ]
-            events += map(_without_place, open_deltas)
-            meta = self._conversation
-        return b'%b"_meta":{%b},"initial_state":{"events":[%b]}%b' % (
-            self._begin % InitialState.METHOD.encode(),
-            meta,
-            b",".join(events),
-            self._end,
-        )
+        meta = b'%b,"seq":%d' % (self._conversation, last) if self._event_meta else self._conversation
+        with_place = self._event_meta
+        piece = _with_place if with_place else _without_place
+        # Joined once: an event may be as large as a message.
+        begin = self._begin % InitialState.METHOD.encode()
+        parts = [b'%b"_meta":{%b},"initial_state":{"events":[' % (begin, meta)]
+        for entry in entries:
+            if entry.is_event:
+                parts += (
+                    b'{"_meta":{"seq":%d},"msg":' % entry.seq if with_place else b'{"msg":',
+                    entry.encoded,
+                    b"},",
+                )
+            else:
+                parts += (b"%b," % piece(delta) for delta in _shown(entry))
+        parts += (b"%b," % piece(delta) for delta in open_deltas)
+        if len(parts) > 1:
+            parts[-1] = parts[-1][:-1]  # no comma after the last event
+        parts += (b"]}", self._end)
+        return b"".join(parts)
 
     def disconnected(self, reason: str) -> bytes:
         """The server ends the stream."""

@@ -27,7 +27,7 @@ AT_ONCE: Final = 32
 
 BYTES_AT_ONCE: Final = 64 * 1024
 LONG: Final = BYTES_AT_ONCE // 4
-"""What is as long is written by itself. A statement that is remembered keeps what it wrote last."""
+"""What is as long is written by itself."""
 
 _ROW_BYTES: Final = 64
 """What a row takes besides its body, about."""
@@ -79,7 +79,10 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Only the last column may be long."""
     if long := [row for row in rows if len(row[-1]) >= LONG]:
-        db.executemany(f"{into} {values(1, len(long[0]))}", long)
+        # The statement is remembered, and with it what it wrote last: the last time it writes nothing.
+        one = f"{into} SELECT {places(len(long[0]))} WHERE ?"
+        db.executemany(one, ((*row, True) for row in long))
+        db.execute(one, (*[None] * len(long[0]), False))
     for some in _light_pieces([row for row in rows if len(row[-1]) < LONG]):
         db.execute(f"{into} {values(len(some), len(some[0]))}", tuple(chain.from_iterable(some)))
 

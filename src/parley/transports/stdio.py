@@ -15,7 +15,7 @@ import socket
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from parley.wire.framing import LineFramer, Overlong
@@ -33,6 +33,8 @@ LOW_WATER_BYTES: Final = 256 * 1024
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 LOOK_SECONDS: Final = 0.25
 """How often a client that is not read from is looked at: it may have left."""
+LARGE_BYTES: Final = 1024 * 1024
+"""A frame of this size is written by itself: joining it with others would copy it."""
 PIPE_BYTES: Final = 1024 * 1024
 """What we ask the kernel to hold of a pipe: fewer and larger writes and wake-ups."""
 
@@ -119,8 +121,7 @@ class DescriptorOutbox:
 
     def _write_frames(self) -> None:
         if self._frames:
-            self._frames.append(b"")  # the line end of the last frame
-            self._chunks.append(memoryview(b"\n".join(self._frames)))
+            self._chunks.extend(map(memoryview, _joined(self._frames)))
             self._frames.clear()
         self._write_chunks()
 
@@ -276,6 +277,20 @@ class Stdio:
             self._take(frame)
         if not data:
             self._ended.set()
+
+
+def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
+    """Frames with their line ends, in as few pieces as can be had without copying a large one."""
+    small: list[bytes] = []
+    for frame in frames:
+        if len(frame) < LARGE_BYTES:
+            small.append(frame)
+            continue
+        if small:
+            yield b"\n".join((*small, b""))
+        yield frame
+        small = [b""]  # its line end comes first in the next piece
+    yield b"\n".join((*small, b""))
 
 
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:

@@ -7,6 +7,7 @@ The texts are those that clients of the original know (`missing field`, `invalid
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,7 +22,10 @@ __all__ = ["fit", "fit_call"]
 
 Fitted = TypeVar("Fitted", bound=Struct)
 
+LARGE_BYTES: Final = 1024 * 1024
+
 _any_decoder: Final = msgspec.json.Decoder()
+_members_decoder: Final = msgspec.json.Decoder(dict[str, Raw])
 _PLACE: Final = re.compile(r" - at `(?:key in )?\$(.*)`$", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _MISSING: Final = re.compile(r"missing required field `([^`]*)`")
@@ -53,12 +57,29 @@ def fit_call(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
     Raises:
         BadArguments: they do not fit, or a name is refused; says what and where.
     """
+    if len(memoryview(arguments)) >= LARGE_BYTES and (fitted := _fitted_at_once(kind, arguments)) is not None:
+        return fitted
     return _converted(kind, respelled(kind, _decoded(arguments)))
+
+
+def _fitted_at_once(kind: type[Fitted], arguments: Raw | bytes) -> Fitted | None:
+    """Decode the struct without a dict for each object, which takes many times the room; there may be a million.
+
+    None: the arguments have to be read leniently, respelled or explained.
+    """
+    names, decoder = _names_and_decoder(kind)
+    try:
+        if not _members_decoder.decode(arguments).keys() <= names:
+            return None
+        fitted: Fitted = decoder.decode(arguments)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return fitted
 
 
 def _decoded(arguments: Raw | bytes) -> dict[str, Any]:
     try:
-        value = decode_lenient(_any_decoder, bytes(arguments))
+        value = decode_lenient(_any_decoder, arguments)
     except msgspec.DecodeError as error:
         raise BadArguments(f"arguments cannot be read: {error}", field="arguments") from None
     if not isinstance(value, dict):
@@ -71,6 +92,12 @@ def _converted(kind: type[Fitted], value: dict[str, Any]) -> Fitted:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _explained(str(error), value, schema_of(kind)) from None
+
+
+@cache
+def _names_and_decoder(kind: type[Struct]) -> tuple[frozenset[str], msgspec.json.Decoder[Any]]:
+    names = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+    return names, msgspec.json.Decoder(kind)
 
 
 def _explained(error: str, value: Any, schema: dict[str, Any]) -> BadArguments:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Final, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 __all__ = [
     "Detail",
@@ -12,18 +13,66 @@ __all__ = [
     "ImageItem",
     "InputItem",
     "LocalImageItem",
+    "LongTextItem",
     "TextItem",
+    "beginning_of",
+    "compact",
     "text_of",
 ]
 
 Detail = Literal["low", "high", "auto"]
 
+LONG_TEXT: Final = 256 * 1024
+"""Characters from which on a text is worth being kept as JSON."""
 
-class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+BEGINNING_BYTES: Final = 4096
+"""How much of a long text its beginning is."""
+
+
+class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", gc=False):
     text: str
 
 
-class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image"):
+_held: Final[Any] = TextItem.__dict__["text"]
+"""Reads what a text item holds."""
+
+
+class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
+    """A text item that holds its text as JSON, and decodes it whenever it is asked for.
+
+    A Python string with one emoji takes four bytes for each character, and another copy once it was encoded.
+    """
+
+    @classmethod
+    def of(cls, text: str) -> LongTextItem:
+        encoded: Any = Raw(msgspec.json.encode(text))
+        return cls(text=encoded)
+
+    @property
+    def encoded(self) -> Raw:
+        """The text as a JSON string."""
+        raw: Raw = _held.__get__(self)
+        return raw
+
+    @property  # type: ignore[misc]  # the base class declares a field, and this reads what is in it
+    def text(self) -> str:
+        return msgspec.json.decode(self.encoded, type=str)
+
+    @property
+    def beginning(self) -> str:
+        """The first few thousand characters."""
+        encoded = memoryview(self.encoded)
+        for end in range(
+            BEGINNING_BYTES, BEGINNING_BYTES - 12, -1
+        ):  # the cut may go through a character or an escape
+            try:
+                return msgspec.json.decode(b'%b"' % bytes(encoded[:end]), type=str)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+        return self.text[:BEGINNING_BYTES]
+
+
+class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image", gc=False):
     """An image by address (also `data:`) or by the provider's file id."""
 
     image_url: str | UnsetType | None = UNSET
@@ -31,13 +80,13 @@ class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image"
     detail: Detail | UnsetType | None = UNSET
 
 
-class LocalImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="local_image"):
+class LocalImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="local_image", gc=False):
     """An image on the server's own disk."""
 
     path: str
 
 
-class FileItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="file"):
+class FileItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="file", gc=False):
     """A file by address, by the provider's id, or as base64 with its name."""
 
     file_url: str | UnsetType | None = UNSET
@@ -53,3 +102,30 @@ InputItem = TextItem | ImageItem | LocalImageItem | FileItem
 def text_of(content: tuple[InputItem, ...]) -> str:
     """The words of a message, its texts joined without separator."""
     return "".join(item.text for item in content if isinstance(item, TextItem))
+
+
+def beginning_of(content: tuple[InputItem, ...]) -> str:
+    """The beginning of the words of a message: at least `BEGINNING_BYTES` of it, where there are as many."""
+    words: list[str] = []
+    size = 0
+    for item in content:
+        if isinstance(item, TextItem):
+            words.append(item.beginning if isinstance(item, LongTextItem) else item.text[:BEGINNING_BYTES])
+            size += len(words[-1])
+            if size >= BEGINNING_BYTES:
+                break
+    return "".join(words)
+
+
+def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
+    """The same content with long texts that are not ASCII as `LongTextItem`; the same object if there is none."""
+    if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
+        return content
+    return tuple(
+        LongTextItem.of(item.text) if type(item) is TextItem and _is_worth_packing(item.text) else item
+        for item in content
+    )
+
+
+def _is_worth_packing(text: str) -> bool:
+    return len(text) >= LONG_TEXT and not text.isascii()

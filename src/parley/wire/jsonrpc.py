@@ -28,6 +28,7 @@ __all__ = [
     "encode",
     "error_of",
     "error_response",
+    "is_null",
     "notification",
     "read_outline",
     "request",
@@ -96,7 +97,7 @@ def _replacement_character(half: int) -> str:
 
 
 def decode_lenient(
-    decoder: msgspec.json.Decoder[T], data: bytes, *, half_as: Callable[[int], str] = _replacement_character
+    decoder: msgspec.json.Decoder[T], data: bytes | Raw, *, half_as: Callable[[int], str] = _replacement_character
 ) -> T:
     """Decode `data`; read each half of a surrogate pair as `half_as` says.
 
@@ -107,13 +108,14 @@ def decode_lenient(
         try:
             return decoder.decode(data)
         except msgspec.DecodeError:
+            copied = bytes(data)
             mended = _LONE_SURROGATE.sub(
                 lambda match: (
                     match[0] if match[2] else match[1] + half_as(int(match[0][len(match[1]) + 2 :], 16)).encode()
                 ),
-                data,
+                copied,
             )
-            if mended == data:
+            if mended == copied:
                 raise
             return decoder.decode(mended)
     except RecursionError:
@@ -140,12 +142,17 @@ def decode_message(line: bytes) -> Message:
     return decode_lenient(_decoder, line)
 
 
+def is_null(raw: Raw) -> bool:
+    """Whether this is `null`, found out without copying it."""
+    return len(memoryview(raw)) == len(b"null") and bytes(raw) == b"null"
+
+
 def error_of(answer: Message) -> ErrorObject | None:
     """How a request failed; None: it did not. Whatever stands there is a failure, also where it says nothing."""
-    if isinstance(answer.error, UnsetType) or bytes(answer.error) == b"null":
+    if isinstance(answer.error, UnsetType) or is_null(answer.error):
         return None
     try:
-        return decode_lenient(_error_decoder, bytes(answer.error))
+        return decode_lenient(_error_decoder, answer.error)
     except msgspec.DecodeError:
         return ErrorObject()
 

@@ -192,12 +192,19 @@ def text_result(text: str, *, is_error: Literal[True] | UnsetType = UNSET) -> Ca
     return CallToolResult(content=(TextContent(text=text),), is_error=is_error)
 
 
+LARGE_RESULT_BYTES: Final = 1024 * 1024
+
+
 def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
     """The typed result: the value as JSON text, and again as structured content."""
     encoded = msgspec.json.encode(value)
-    return CallToolResult(
-        content=(TextContent(text=encoded.decode()),), is_error=is_error, structured_content=Raw(encoded)
-    )
+    text: Any = encoded.decode() if len(encoded) < LARGE_RESULT_BYTES else Raw(_as_json_string(encoded))
+    return CallToolResult(content=(TextContent(text=text),), is_error=is_error, structured_content=Raw(encoded))
+
+
+def _as_json_string(encoded: bytes) -> bytes:
+    """JSON as a JSON string, without a Python string in between, which may take four bytes for each character."""
+    return b'"%b"' % encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
 class Cancelled(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -37,7 +37,7 @@ from parley.conversation.log import Happened
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted, Why
 from parley.conversation.state import NEXT, Phase, State
 from parley.wire.ids import EventId
-from parley.wire.items import ImageItem, InputItem
+from parley.wire.items import ImageItem, InputItem, TextItem
 from parley.wire.tools import Tokens
 
 RECORDS: dict[type[Record], Record] = {
@@ -219,7 +219,10 @@ def test_a_title_that_somebody_gave_has_one_line_and_steers_no_terminal() -> Non
 def test_the_input_of_a_turn_is_known_until_the_next_begins() -> None:
     said = (user_message("one", message_id="a"), user_message("two", message_id="b"))
 
-    assert state_of(turn_started("1"), *said, turn_ended()).inputs == {"a": "one", "b": "two"}
+    assert state_of(turn_started("1"), *said, turn_ended()).inputs == {
+        "a": (TextItem(text="one"),),
+        "b": (TextItem(text="two"),),
+    }
     assert state_of(turn_started("1"), *said, turn_ended(), turn_started("2")).inputs == {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from parley.config.types import Settings
 from parley.server.historyfile import history_file
 from parley.server.opening import open_conversation
@@ -9,19 +11,22 @@ from parley.server.toolcall import ToolCall
 from parley.server.turncall import TurnCall
 from parley.wire.events import SessionConfigured
 from parley.wire.ids import ConversationId
+from parley.wire.items import TextItem, compact
 from parley.wire.tools import CodexArguments
 
 __all__ = ["codex"]
 
 
 async def codex(call: ToolCall, args: CodexArguments) -> None:
+    words = compact((TextItem(text=args.prompt),))
+    args = replace(args, prompt="")  # it may be large, and the turn may take long
     conversation = await open_conversation(call.host, args)
     turn = TurnCall(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
     conversation.tool_servers.begin(conversation.settings)
     call.call.on_cancel(conversation.tool_servers.stop_waiting)  # the turn then ends where it begins
     await conversation.tool_servers.begun()  # what fails is told before the turn begins
-    await turn.run_first(args.prompt)
+    await turn.run_first(words)
 
 
 def _configured(session_id: ConversationId, settings: Settings) -> SessionConfigured:

@@ -7,6 +7,7 @@ from uuid import UUID
 from parley.errors import BadSessionId
 from parley.server.toolcall import ToolCall
 from parley.server.turncall import TurnCall
+from parley.wire.items import TextItem, compact
 from parley.wire.tools import CodexReplyArguments
 
 __all__ = ["codex_reply"]
@@ -17,4 +18,6 @@ async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
         conversation_id = UUID(args.thread_id)
     except ValueError:
         raise BadSessionId(args.thread_id) from None
-    await TurnCall(call, await call.conversation(conversation_id)).run_next(args.prompt)
+    words = compact((TextItem(text=args.prompt),))
+    del args  # it may be large, and the turn may take long
+    await TurnCall(call, await call.conversation(conversation_id)).run_next(words)

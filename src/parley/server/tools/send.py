@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from parley.config.types import Wanted
 from parley.errors import NoContent
@@ -12,6 +13,7 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.messages import Accepted
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
+from parley.wire.items import compact
 from parley.wire.mcp import typed_result
 from parley.wire.tools import MessageAccepted, SendMessageArguments
 
@@ -23,6 +25,7 @@ _OVERRIDES: Final = ("model", "cwd", "approval_policy", "sandbox", "config", "pr
 async def send(call: ToolCall, args: SendMessageArguments) -> None:
     if not args.content:
         raise NoContent
+    args = replace(args, content=compact(args.content))
     conversation = await call.conversation(args.conversation_id)
     overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
 

@@ -1,0 +1,115 @@
+"""What a large message costs in memory, from the line that brings it to the last answer that shows it."""
+
+from __future__ import annotations
+
+import base64
+import random
+from typing import Any
+
+import pytest
+
+from kit.process_memory import Peak
+from kit.speaking import speaking
+from parley.testing import Says, ScriptedModel
+from parley.testing.home import MODEL
+from parley.testing.render import Api
+from parley.wire.jsonrpc import encode
+from parley.wire.mcp import FULL_VERSION
+
+TIMES = 7
+"""Of its own size."""
+
+
+def of_shape(shape: str, size: int) -> list[dict[str, str]]:
+    """The content of a message of about so many bytes."""
+    match shape:
+        case "ASCII":
+            return [{"type": "text", "text": "eight by" * (size // 8)}]
+        case "an emoji":
+            return [{"type": "text", "text": "eight by" * (size // 8) + "\N{GRINNING FACE}"}]
+        case "two bytes a character":
+            return [{"type": "text", "text": "é" * (size // 2)}]
+        case "several long texts":
+            return [{"type": "text", "text": "eight bé" * (size // 80)}] * 10
+        case "many items":
+            return [{"type": "text", "text": "eight by"}] * (size // 34)
+        case "an image":
+            return [{"type": "image", "image_url": "data:image/png;base64," + noise(size)}]
+        case "a PDF":
+            return [{"type": "file", "filename": "a.pdf", "file_data": "JVBERi0x" + noise(size)}]
+        case _:
+            raise ValueError(shape)
+
+
+def noise(size: int) -> str:
+    return base64.b64encode(random.Random(1).randbytes(size // 4 * 3)).decode()
+
+
+@pytest.mark.promises("framing.large")
+@pytest.mark.parametrize("shape", ["ASCII", "an emoji", "many items", "an image"])
+async def test_a_large_message_costs_at_most_seven_times_its_size(
+    scripted_model: ScriptedModel, shape: str
+) -> None:
+    await follow_through(scripted_model, of_shape(shape, 16_000_000), "chat")
+
+
+@pytest.mark.long
+@pytest.mark.promises("framing.large")
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize(
+    "shape",
+    ["ASCII", "an emoji", "two bytes a character", "several long texts", "many items", "an image", "a PDF"],
+)
+async def test_the_largest_messages_cost_at_most_seven_times_their_size(
+    scripted_model: ScriptedModel, shape: str, api: Api
+) -> None:
+    await follow_through(scripted_model, of_shape(shape, 45_000_000), api)
+
+
+async def follow_through(model: ScriptedModel, content: list[dict[str, str]], api: Api) -> None:
+    """Send a message that a stream shows and a model is sent, then show it again in a snapshot and a page."""
+    model.replies(lambda request: Says(("Read.",)))
+    size = len(encode(content))
+    async with speaking(model, version=FULL_VERSION, api=api) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "First, load what is loaded once.")
+        await client.until_method("task_complete")
+
+        costs: dict[str, float] = {}
+        peak = Peak(client.raw.pid)
+        sent = client.call("conversationSendMessage", conversation_id=conversation, content=content)
+        shown = await client.until_method("task_complete")
+        costs["sending"] = peak.bytes / size
+        client.stream(conversation)
+        await client.until_method("notifications/initial_state")
+        costs["a snapshot"] = peak.bytes / size
+        client.message(conversation, "And once more.")
+        await client.until_method("task_complete")
+        costs["the next request"] = peak.bytes / size
+        page = client.call("conversationRead", conversation_id=conversation)
+        (*_, read) = await client.until_answer(page)
+        costs["a page"] = peak.bytes / len(client.raw.frames[-1])
+
+        assert answer_to(sent, shown)["structuredContent"]["status"] == "ok"
+        (said,) = [one["params"]["msg"]["content"] for one in shown if one.get("method") == "user_message"]
+        assert said == content
+        assert content in [one["msg"].get("content") for one in read["result"]["structuredContent"]["events"]]
+        assert {what: cost for what, cost in costs.items() if cost > TIMES} == {}
+
+
+def answer_to(request_id: int, messages: list[Any]) -> Any:
+    (answer,) = [one for one in messages if one.get("id") == request_id]
+    return answer["result"]
+
+
+async def test_the_prompt_of_a_codex_call_costs_no_more(scripted_model: ScriptedModel) -> None:
+    scripted_model.replies(lambda request: Says(("Read.",)))
+    ((item,)) = of_shape("an emoji", 16_000_000)
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        await client.until_answer(client.call("codex", prompt="Hello", model=MODEL, cwd=str(client.work)))
+        peak = Peak(client.raw.pid)
+        call = client.call("codex", prompt=item["text"], model=MODEL, cwd=str(client.work))
+        await client.until_answer(call)
+
+        assert peak.bytes / len(encode(item)) < TIMES
