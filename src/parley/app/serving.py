@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from parley.app.available import why_too_large
 from parley.app.commands import sandboxed_commands
 from parley.app.memory import (
     give_back_memory,
@@ -94,7 +95,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         _report_unknown_keys(loader)
 
     host = Host(conversations=conversations, loader=loader, on_initialized=on_initialized)
-    transport = Stdio()
+    transport = Stdio(why_too_large=why_too_large)
     _take_signals(transport, conversations)
     look_only_at_what_is_new()
     try:

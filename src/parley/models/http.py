@@ -14,11 +14,10 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from parley.errors import CannotConnect, ConnectionLost, StreamDisconnected
-from parley.models.resolver import DaemonResolver
+from parley.errors import CannotConnect, ConnectionLost, StreamDisconnected, with_limit
 from parley.version import __version__
 
 if TYPE_CHECKING:
@@ -133,11 +132,10 @@ class Http:
         if self._session is None:
             import aiohttp
 
+            from parley.models.connections import connector
+
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0,  # as many as there are conversations
-                    resolver=cast("aiohttp.abc.AbstractResolver", DaemonResolver()),
-                ),
+                connector=connector(),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"user-agent": f"parley/{__version__}"},
             )
@@ -253,7 +251,7 @@ def _in_words(error: Exception) -> str:
         case aiohttp.ClientResponseError():
             return "the answer is not HTTP"
         case OSError(errno=int(number)) if number > 0:
-            return os.strerror(number)
+            return with_limit(os.strerror(number), number)
         case OSError(strerror=str(text)):
             return text
         case _:

@@ -247,7 +247,7 @@ class Book:
         try:
             for one in happened:
                 self.folds.apply(one, at=at)
-        except ValueError:
+        except (ValueError, MemoryError):
             self._go_back(before)
             raise
         self._noted_before += zip((entry.seq for entry in entries), self._noted, strict=False)
@@ -400,10 +400,12 @@ class Book:
         for reader in tuple(self._readers):
             try:
                 reader.pump()
-            except Exception:  # a bug of ours; it may cost this reader, never the turn
-                log.exception("a reader of %s failed and was dropped", self.id)
+            except Exception as error:  # a bug of ours, or no memory; it may cost this reader, never the turn
+                is_bug = not isinstance(error, MemoryError)
+                log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
                 self.detach(reader)
                 self.on_dropped(reader)
+                reader.on_dropped()
         self.wake()
 
 

@@ -7,15 +7,19 @@ given what it lacks, open texts merged.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from parley.conversation.log import Cursor, Delta, Entry, Log, encode_piece
 from parley.conversation.output import OutputDelta
+from parley.errors import OUT_OF_MEMORY
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
 
 __all__ = ["Reader", "Voice"]
+
+log = logging.getLogger(__name__)
 
 STEPS_A_ROUND: Final = 512
 """How many entries one reader sends before the others of its connection have their turn."""
@@ -41,7 +45,7 @@ class Voice(Protocol):
 class Reader:
     """One client's place in one log."""
 
-    __slots__ = ("_closed", "_cursor", "_log", "_out", "_passed", "_voice", "_waiting")
+    __slots__ = ("_closed", "_cursor", "_log", "_out", "_passed", "_voice", "_waiting", "on_dropped")
 
     def __init__(
         self,
@@ -51,8 +55,11 @@ class Reader:
         voice: Voice,
         *,
         passed: Callable[[Entry], None] | None = None,
+        on_dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """`passed` is called behind every entry, records included, in order, after it was sent."""
+        """`passed` is called behind every entry, records included, in order, after it was sent. `on_dropped` is
+        called if an entry could not be sent, after which nothing more is."""
+        self.on_dropped = on_dropped
         self._log, self._cursor, self._out, self._voice = log, cursor, out, voice
         self._passed = passed
         self._waiting = False
@@ -108,4 +115,9 @@ class Reader:
 
     def _woken(self) -> None:
         self._waiting = False
-        self.pump()
+        try:
+            self.pump()
+        except MemoryError:
+            log.error("a reader was dropped: %s", OUT_OF_MEMORY)
+            self.close()
+            self.on_dropped()

@@ -19,7 +19,7 @@ from parley.conversation.log import Happened
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
-from parley.errors import ConfigError, Fenced, StoreFailed
+from parley.errors import ConfigError, Fenced, StoreFailed, limit_reached
 from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import Book
@@ -253,7 +253,7 @@ class Turns:
                 self._notify(turn, turn.work.result())
             elif isinstance(bug, Fenced):
                 log.warning("%s: %s", self._book.id, bug)  # who took over has written the end, or will
-            elif not isinstance(bug, StoreFailed | ConfigError):
+            elif not isinstance(bug, StoreFailed | ConfigError | MemoryError):
                 log.error("turn of %s failed", self._book.id, exc_info=bug)
         while True:  # until it is written, or we end: then whoever comes next finds a turn without an end
             try:
@@ -282,6 +282,8 @@ class Turns:
     def _end_of(self, turn: OurTurn) -> tuple[Happened, ...]:
         if (bug := turn.bug) is None:
             return end_of_cut(self._book, turn.cut_short or "stopped")
+        if (limit := limit_reached(bug)) is not None:
+            return end_of_failed(self._book, sayable(limit))
         is_known = isinstance(bug, StoreFailed | ConfigError)
         message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
         return end_of_failed(self._book, sayable(message))

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from parley.errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.outbox import Outbox
 from parley.server.faults import RequestRefused
 from parley.server.requests import Requests
@@ -140,8 +141,14 @@ class Dispatch:
     def take(self, frame: bytes | Overlong) -> None:
         """One frame of the client. Whatever it holds, the next one is taken as well."""
         if isinstance(frame, Overlong):
-            self._skip(read_outline(frame.prefix, frame.suffix), "message is longer than 64 MB")
+            self._skip(read_outline(frame.prefix, frame.suffix), frame.why)
             return
+        try:
+            self._take(frame)
+        except MemoryError:
+            self._skip(_outline(frame), OUT_OF_MEMORY)
+
+    def _take(self, frame: bytes) -> None:
         try:
             message = decode_message(frame)
         except NestedTooDeeply:
@@ -226,7 +233,11 @@ class Dispatch:
             self.out.send(error_response(request_id, METHOD_NOT_FOUND, f"method not found: {method}"))
             return
         call = self._calls[request_id] = Call(request_id, params, self)
-        task = self._tasks.create_task(self._run(handler, call))
+        try:
+            task = self._tasks.create_task(self._run(handler, call))
+        except MemoryError:
+            self.forget(call)
+            raise
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
@@ -235,10 +246,11 @@ class Dispatch:
             await handler(call)
         except RequestRefused as refused:
             call.fail(refused.code, refused.message)
-        except Exception:
-            log.exception("request %r failed", call.id)
+        except Exception as error:
+            why = limit_reached(error)
+            log.error("request %r failed: %s", call.id, why or error, exc_info=why is None)
             if not call.closed:
-                call.fail(INTERNAL_ERROR, "internal error")
+                call.fail(INTERNAL_ERROR, why or "internal error")
 
     def _notice(self, message: Message) -> None:
         if message.params is UNSET or not isinstance(message.method, str):

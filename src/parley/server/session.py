@@ -55,14 +55,24 @@ class _Stream:
             return
         log = self._conversation.log
         entries = log.events(after=self._after, hidden=self.voice.hidden)
-        self.out.send(self.voice.snapshot(entries, log.open_deltas(), log.durable))
-        self._reader = Reader(log, Cursor.at_end_of(log), self.out, self.voice, passed=self._passed)
+        try:
+            snapshot = self.voice.snapshot(entries, log.open_deltas(), log.durable)
+        except MemoryError:
+            self._dropped()
+            return
+        self.out.send(snapshot)
+        self._reader = Reader(
+            log, Cursor.at_end_of(log), self.out, self.voice, passed=self._passed, on_dropped=self._dropped
+        )
         self._session.attach(self._conversation, self._reader)
         self._conversation.questions.left_by(self)
         self._session.asking.ask_what_is_open(self._conversation)
 
     def _passed(self, entry: Entry) -> None:
         self._session.asking.passed(self._conversation, entry)
+
+    def _dropped(self) -> None:
+        self._session.drop_stream(self._conversation.id)
 
     def end(self) -> None:
         self._ended = True
@@ -158,6 +168,10 @@ class Session:
         for reader, conversation in tuple(self._followed.items()):
             self.detach(conversation, reader)
         self.asking.gone()
+
+    def drop_stream(self, conversation_id: ConversationId) -> None:
+        """There was no memory for an event; whatever comes next would leave a gap."""
+        self._disconnect(conversation_id, StreamDisconnected.NOT_SENT)
 
     def _disconnect(self, conversation_id: ConversationId, reason: str) -> None:
         if (stream := self._streams.get(conversation_id)) is not None:

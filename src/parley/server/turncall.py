@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, TurnStarted, record_type
-from parley.errors import StoreFailed
+from parley.errors import OUT_OF_MEMORY, StoreFailed
 from parley.runtime.conversation import Conversation
 from parley.runtime.endings import ENDINGS
 from parley.runtime.messages import Accepted
@@ -79,7 +79,14 @@ class TurnCall:
 
     def _follow(self, after: Seq, turn: Turn | None) -> None:
         """Without a turn, it is over: its process died when it had taken the message, and the end is in the log."""
-        self._reader = Reader(self._conversation.log, Cursor(after), self._out, self._voice, passed=self._passed)
+        self._reader = Reader(
+            self._conversation.log,
+            Cursor(after),
+            self._out,
+            self._voice,
+            passed=self._passed,
+            on_dropped=lambda: self._end(OUT_OF_MEMORY, is_done=False),
+        )
         session = self._call.session
         session.attach(self._conversation, self._reader)
         session.asking.ask_what_is_open(self._conversation)  # where it joins a turn that waits for an answer

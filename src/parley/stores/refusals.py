@@ -6,7 +6,7 @@ import os
 import sqlite3
 from typing import Final
 
-from parley.errors import BadHome, StoreFailed, os_detail
+from parley.errors import OUT_OF_MEMORY, BadHome, StoreFailed, os_detail
 from parley.stores.holders import holder_of
 
 __all__ = ["refused", "refused_at_opening"]
@@ -19,6 +19,8 @@ _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 def refused(home: str, error: Exception) -> Exception:
     """What the caller is told; an error that is ours, or a bug, as it is."""
+    if isinstance(error, MemoryError):
+        return StoreFailed(OUT_OF_MEMORY)
     if isinstance(error, OSError):
         return StoreFailed(os_detail(error))
     if not isinstance(error, sqlite3.Error):
@@ -41,9 +43,18 @@ def refused_at_opening(home: str, error: Exception) -> Exception:
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be kept here: {os_detail(error)}")
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_CANTOPEN:
-        return BadHome(home, f"conversations cannot be kept here: {error}")
+        return BadHome(home, f"conversations cannot be kept here: {_no_file_can_be_opened() or error}")
     return refused(home, error)
 
 
 def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+
+
+def _no_file_can_be_opened() -> str | None:
+    """Why, where that is so; SQLite says only that it cannot open its own."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return os_detail(error)
+    return None

@@ -17,7 +17,7 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from parley.errors import ParleyError, StoreFailed, WriteLockHeld
+from parley.errors import OUT_OF_MEMORY, ParleyError, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.batch import Batch
 
@@ -228,7 +228,11 @@ class Writer:
 
     def _run(self) -> None:
         while not self._given_up and (jobs := self._taken()):
-            self._do(jobs)
+            try:
+                self._do(jobs)
+            except MemoryError:  # also for saying so: the next jobs may need less
+                self._tell(_settle, [(job.future, None, StoreFailed(OUT_OF_MEMORY)) for job in jobs])
+            del jobs  # they may be large, and the next may come late
         try:
             if self.opened is not None:
                 self.opened.close()
@@ -383,6 +387,8 @@ def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
             if job.batch is not None:
                 job.batch.pack()
             ready.append(job)
+        except MemoryError:
+            failed.append((job.future, None, StoreFailed(OUT_OF_MEMORY)))
         except Exception as error:
             failed.append((job.future, None, error))
     return ready, failed

@@ -6,6 +6,7 @@ import sys
 from typing import Final, Literal
 
 from parley.conversation.records import StreamOutput
+from parley.errors import limit_reached
 from parley.ports.commands import Bounds
 from parley.ports.tools import Denied, Refused
 from parley.tools.cutting import both_for_model, for_model
@@ -62,7 +63,7 @@ def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: St
 
 def internal_error(bug: Exception) -> str:
     """All that is told of a mistake of our own; the log has the rest."""
-    return f"internal error: {type(bug).__name__}"
+    return limit_reached(bug) or f"internal error: {type(bug).__name__}"
 
 
 def as_duration(seconds: float) -> Duration:

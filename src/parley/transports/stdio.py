@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from parley.errors import OUT_OF_MEMORY
 from parley.wire.framing import LineFramer, Overlong
 
 __all__ = ["DescriptorOutbox", "Stdio"]
@@ -121,7 +122,11 @@ class DescriptorOutbox:
 
     def _write_frames(self) -> None:
         if self._frames:
-            self._chunks.extend(map(memoryview, _joined(self._frames)))
+            try:
+                joined = [*_joined(self._frames)]
+            except MemoryError:
+                joined = [piece for frame in self._frames for piece in (frame, b"\n")]
+            self._chunks.extend(map(memoryview, joined))
             self._frames.clear()
         self._write_chunks()
 
@@ -175,12 +180,16 @@ class Stdio:
         stdout: int = 1,
         stop_reading_at: int = STOP_READING_BYTES,
         most_unread: int = sys.maxsize,
+        why_too_large: Callable[[int], str | None] = lambda size: None,
     ) -> None:
-        """Who leaves `stop_reading_at` bytes unread is not read from, and who leaves `most_unread` is gone."""
+        """Who leaves `stop_reading_at` bytes unread is not read from, and who leaves `most_unread` is gone.
+
+        `why_too_large` says why a message of which so many bytes have come cannot be taken.
+        """
         self._stop_reading_at = stop_reading_at
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        self._framer = LineFramer()
+        self._framer = LineFramer(why_too_large=why_too_large)
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
         self._reading = False
         self._hung_up = False
@@ -257,6 +266,12 @@ class Stdio:
             return
         except OSError:
             data = b""
+        except MemoryError:  # not even for this: free the line that is being read, and go on a little later
+            self._framer.skip(OUT_OF_MEMORY)
+            self._reading = False
+            self._loop.remove_reader(self._stdin)
+            self._watch = self._loop.call_later(LOOK_SECONDS, self._regulate)
+            return
         self._feed(data)
         self._regulate()
 
@@ -273,7 +288,12 @@ class Stdio:
             await asyncio.sleep(0)  # a file is always readable: let the handlers run between
 
     def _feed(self, data: bytes) -> None:
-        for frame in self._framer.feed(data) if data else self._framer.end():
+        try:
+            frames = self._framer.feed(data) if data else self._framer.end()
+        except MemoryError:  # the line cannot be put together: free what there is of it
+            self._framer.skip(OUT_OF_MEMORY)
+            frames = self._framer.feed(data) if data else self._framer.end()
+        for frame in frames:
             self._take(frame)
         if not data:
             self._ended.set()

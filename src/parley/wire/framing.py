@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -19,19 +20,36 @@ PREFIX_BYTES: Final = 4096
 SUFFIX_BYTES: Final = 4096
 """How much of its end: many write the id last."""
 
+SUFFIX_PARTS: Final = 64
+"""Pieces in which that end is looked for; a line comes in far larger ones."""
+
+
+TOO_LONG: Final = "message is longer than 64 MB"
+
+LOOK_BYTES: Final = 1024 * 1024
+"""After every so many bytes of a line it is asked whether it may go on."""
+
 
 class Overlong(Struct, frozen=True):
-    """A line that was longer than the limit, as far as it was kept."""
+    """A line that was not kept, but for its beginning and its end."""
 
     prefix: bytes
     suffix: bytes = b""
+    why: str = TOO_LONG
+
+
+def _may_go_on(size: int) -> str | None:
+    return None
 
 
 class LineFramer:
     """Cuts a byte stream into lines; never holds more than one line of the allowed length."""
 
-    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
-        self._limit = limit
+    def __init__(
+        self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _may_go_on
+    ) -> None:
+        """`why_too_large` is told how much of a long line there is, and says why it must not be held."""
+        self._limit, self._why_too_large = limit, why_too_large
         self._parts: list[bytes] = []
         self._held = 0
         self._overlong: Overlong | None = None
@@ -55,14 +73,30 @@ class LineFramer:
     def _hold(self, data: bytes) -> None:
         if not data:
             return
+        before = self._held
         self._held += len(data)
         if (kept := self._overlong) is not None:
-            self._overlong = Overlong(kept.prefix, (kept.suffix + data[-SUFFIX_BYTES:])[-SUFFIX_BYTES:])
+            self._overlong = Overlong(kept.prefix, (kept.suffix + data[-SUFFIX_BYTES:])[-SUFFIX_BYTES:], kept.why)
             return
         self._parts.append(data)
         if self._held > self._limit:
-            self._overlong = _overlong(b"".join(self._parts))
-            self._parts.clear()
+            self.skip(TOO_LONG)
+        elif before // LOOK_BYTES != self._held // LOOK_BYTES and (why := self._why_too_large(self._held)):
+            self.skip(why)
+
+    def skip(self, why: str) -> None:
+        """Forget the line that is being read, if there is one, but for its beginning and its end."""
+        if not self._parts:
+            return
+        beginning, size = [], 0
+        for part in self._parts:
+            beginning.append(part[: PREFIX_BYTES - size])
+            size += len(beginning[-1])
+            if size >= PREFIX_BYTES:
+                break
+        end = b"".join(part[-SUFFIX_BYTES:] for part in self._parts[-SUFFIX_PARTS:])[-SUFFIX_BYTES:]
+        self._parts.clear()
+        self._overlong = Overlong(b"".join(beginning), end, why)
 
     def _finish(self, last: bytes) -> bytes | Overlong:
         self._hold(last)

@@ -84,6 +84,7 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
     TAKEN_OVER: ClassVar[str] = "New stream() took over"
     DELETED: ClassVar[str] = "Conversation deleted"
     SHUTTING_DOWN: ClassVar[str] = "Server is shutting down"
+    NOT_SENT: ClassVar[str] = "An event could not be sent"
 
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str

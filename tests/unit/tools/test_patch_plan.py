@@ -610,7 +610,10 @@ def test_a_patch_is_refused_where_no_file_can_be_opened(work: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
-    assert str(refused.value) == "error: no file can be read: Too many open files (os error 24)"
+    assert str(refused.value) == (
+        "error: no file can be read: Too many open files (os error 24): "
+        "the server may have 0 files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
+    )
 
 
 def test_a_patch_that_nobody_waits_for_any_more_is_given_up(work: Path) -> None:

@@ -1,0 +1,112 @@
+"""How much memory this process can still get, and which limit says so."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from functools import cache
+from typing import Final, NamedTuple
+
+__all__ = ["Available", "available_memory", "why_too_large"]
+
+PEAK: Final = 7
+"""A message costs at most so many times its size."""
+
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+"""What is left for everything else."""
+
+CGROUPS: Final = "/sys/fs/cgroup"
+MEGABYTE: Final = 1_000_000
+
+
+class Available(NamedTuple):
+    bytes: int
+    limit: str
+    """What it is limited by, as a person knows it."""
+
+
+def why_too_large(size: int) -> str | None:
+    """Why a message of which so many bytes are in memory already cannot be taken; None: it can."""
+    available, needed = available_memory(), (PEAK - 1) * size + RESERVE_BYTES
+    if available is None or needed <= available.bytes:
+        return None
+    left = max(0, available.bytes) // MEGABYTE
+    return (
+        f"message is too large for the available memory: "
+        f"it needs at least {needed // MEGABYTE} MB more, and {left} MB are left ({available.limit})"
+    )
+
+
+def available_memory() -> Available | None:
+    """The tightest of all limits; None where the system says nothing."""
+    return min(_limits(), key=lambda one: one.bytes, default=None)
+
+
+def _limits() -> Iterator[Available]:
+    used = _sizes()
+    if used is not None:
+        for name, number, size in (
+            ("RLIMIT_AS", resource.RLIMIT_AS, used[0]),
+            ("RLIMIT_DATA", resource.RLIMIT_DATA, used[1]),
+        ):
+            most, _ = resource.getrlimit(number)
+            if most != resource.RLIM_INFINITY:
+                yield Available(most - size, f"{name} is {most // MEGABYTE} MB")
+    for directory in _control_groups():
+        most_in_group, in_group = _number(f"{directory}/memory.max"), _number(f"{directory}/memory.current")
+        if most_in_group is not None and in_group is not None:
+            reclaimable = _field(f"{directory}/memory.stat", "inactive_file ") or 0
+            left = most_in_group - in_group + reclaimable
+            yield Available(left, f"the memory limit of the control group is {most_in_group // MEGABYTE} MB")
+    if (free := _field("/proc/meminfo", "MemAvailable:")) is not None:
+        yield Available(free * 1024, "the memory of the computer")
+
+
+def _sizes() -> tuple[int, int] | None:
+    """The address space and the data of this process, in bytes."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = file.read().split()
+        page = os.sysconf("SC_PAGE_SIZE")
+        return int(pages[0]) * page, int(pages[5]) * page
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@cache
+def _control_groups() -> tuple[str, ...]:
+    """The control group of this process and those that it is in, where they limit memory."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+            own = next((line[3:].strip() for line in file if line.startswith("0::")), None)
+    except OSError:
+        own = None
+    if own is None:
+        return ()
+    found: list[str] = []
+    path = own.strip("/")
+    while True:
+        found.append(os.path.join(CGROUPS, path) if path else CGROUPS)
+        if not path:
+            return tuple(one for one in found if os.path.exists(f"{one}/memory.max"))
+        path = path.rpartition("/")[0]
+
+
+def _number(path: str) -> int | None:
+    """The number in a file; None where there is none, as where it says `max`."""
+    try:
+        with open(path, "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _field(path: str, name: str) -> int | None:
+    """The number behind a name in a file of such lines."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            line = next((line for line in file if line.startswith(name)), None)
+        return None if line is None else int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return None

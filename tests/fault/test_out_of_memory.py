@@ -1,0 +1,123 @@
+"""A server that gets no more memory: what is too large is refused with the limit's name, and the rest goes on."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.speaking import Speaker, speaking
+from parley.testing import Says, ScriptedModel
+from parley.wire.mcp import FULL_VERSION
+
+MEGABYTE = 1_000_000
+ENDS = ("task_complete", "notifications/stream_disconnected")
+
+
+def address_space(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def leave_only(pid: int, room: int) -> None:
+    """Let a process have so many bytes of memory more than it has."""
+    most = address_space(pid) + room
+    resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
+def give_all(pid: int) -> None:
+    resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def is_taken(answer: Any) -> bool:
+    return "result" in answer and not answer["result"].get("isError")
+
+
+async def warmed_up(client: Speaker) -> str:
+    """A conversation in which a turn has run: what is loaded once is loaded."""
+    client.model.replies(lambda request: Says(("Read.",)))
+    conversation = await client.create()
+    await client.open_stream(conversation)
+    await client.say(conversation, "Hello")
+    await client.until_method("task_complete")
+    return conversation
+
+
+async def works(client: Speaker, conversation: str) -> None:
+    """A turn runs to its end, and the server has logged no flood."""
+    sent = client.message(conversation, "Still there?")
+    messages = await client.until_method("task_complete")
+    assert [one["result"]["structuredContent"]["status"] for one in messages if one.get("id") == sent] == ["ok"]
+    assert len(client.raw.stderr_text().splitlines()) < 100, client.raw.stderr_text()[:5000]
+
+
+def failed(answer: Any) -> str:
+    """Why a call failed."""
+    if "error" in answer:
+        return str(answer["error"]["message"])
+    assert answer["result"]["isError"]
+    return str(answer["result"]["structuredContent"]["message"])
+
+
+@pytest.mark.promises("framing.out-of-memory")
+@pytest.mark.parametrize("text", ["eight by", "eight b\N{GRINNING FACE}"])
+async def test_a_message_that_is_too_large_for_the_memory_is_refused_and_skipped(
+    scripted_model: ScriptedModel, text: str
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await warmed_up(client)
+        leave_only(client.raw.pid, 120 * MEGABYTE)
+        (*_, answer) = await client.until_answer(client.message(conversation, text * 4_000_000))
+
+        assert answer["error"]["code"] == -32600
+        assert "too large for the available memory" in answer["error"]["message"]
+        assert "RLIMIT_AS" in answer["error"]["message"]
+        await works(client, conversation)
+
+
+async def test_messages_that_are_too_large_together_are_answered_one_by_one(scripted_model: ScriptedModel) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await warmed_up(client)
+        leave_only(client.raw.pid, 200 * MEGABYTE)
+        with client.at_once():
+            sent = [client.message(conversation, "eight b\N{GRINNING FACE}" * 2_000_000) for _ in range(6)]
+        answers: dict[int, Any] = {}
+        turns = 0
+        while len(answers) < len(sent):
+            message = await client.read()
+            turns += {"task_started": 1, ENDS[0]: -1, ENDS[1]: -1}.get(message.get("method"), 0)
+            if message.get("id") in sent:
+                answers[message["id"]] = message
+
+        refused = [one for one in answers.values() if not is_taken(one)]
+        assert refused, "all of them fitted"
+        assert all("memory" in failed(one) for one in refused)
+        if turns:
+            await client.until(lambda message: message.get("method") in ENDS)
+        give_all(client.raw.pid)
+        client.stream(conversation)
+        await client.until_method("notifications/initial_state")
+        await works(client, conversation)
+
+
+@pytest.mark.parametrize("room", [1, 12])
+async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
+    scripted_model: ScriptedModel, room: int
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await warmed_up(client)
+        leave_only(client.raw.pid, room * MEGABYTE)
+        for size in (4_000_000, 900_000):
+            sent = client.message(conversation, "eight by" * (size // 8))
+            before = await client.until_answer(sent)
+            answer = before.pop()
+            if is_taken(answer):  # the smaller one may fit, its turn may fail, or the stream may end
+                await client.until(lambda message: message.get("method") in ENDS)
+            else:
+                assert "memory" in failed(answer)
+        give_all(client.raw.pid)
+        client.stream(conversation)
+        await client.until_method("notifications/initial_state")
+
+        await works(client, conversation)
