@@ -182,11 +182,12 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
     plain, full = listed
     added = ("outputSchema", "annotations")
     assert [one["name"] for one in plain] == TOOL_NAMES
-    create = TOOL_NAMES.index("conversationCreate")
-    assert [one.pop(create)["inputSchema"]["required"] for one in (plain, full)] == [
-        ["prompt", "model", "cwd"],
-        ["cwd"],
-    ]
+    for name, required in {
+        "conversationCreate": [["prompt", "model", "cwd"], ["cwd"]],
+        "codex-reply": [["sessionId", "prompt"], ["threadId", "prompt"]],
+    }.items():
+        place = [one["name"] for one in plain].index(name)
+        assert [one.pop(place)["inputSchema"]["required"] for one in (plain, full)] == required
     assert [{name: one[name] for name in one if name not in added} for one in full] == plain
     assert all(one["outputSchema"]["type"] == "object" and one["annotations"] for one in full)
 
