@@ -49,6 +49,9 @@ CUT: Final = frozenset({"length", "model_length", "max_tokens", "content_filter"
 MEASURE_BYTES: Final = 256 * 1024
 """How often the size of a reply is compared with its limits: after so many bytes of the stream."""
 
+MAX_ERROR_BYTES: Final = 64 * 1024
+"""How long an error may be that is read."""
+
 NO_REASON: Final = "the provider gave no reason"
 
 
@@ -82,19 +85,19 @@ class _Delta(Struct, frozen=True, gc=False):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | _Thought | None = None
-    reasoning_details: Any = None
+    reasoning_details: Raw | UnsetType = UNSET
     tool_calls: tuple[_CallPiece, ...] | None = None
 
 
 class _Choice(Struct, frozen=True, gc=False):
     delta: _Delta | None = None
     finish_reason: str | None = None
-    error: Any = None
+    error: Raw | UnsetType = UNSET
 
 
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] | None = None
-    error: Any = None
+    error: Raw | UnsetType = UNSET
     usage: Raw | UnsetType = UNSET
     """Decoded only where it was asked for: an unknown shape must not cost the text beside it."""
 
@@ -253,14 +256,14 @@ class ChatDecoder:
                 if event is None:
                     continue
                 self._has_halves = halves = has_halves = True
-            if event.choices and event.error is None and not whole:
+            if event.choices and not whole and (event.error is UNSET or bytes(event.error) == b"null"):
                 choice = event.choices[0]
                 if (delta := choice.delta) is not None:
                     text = delta.content
                     if (
                         delta.reasoning_content is not None
                         or delta.reasoning is not None
-                        or delta.reasoning_details is not None
+                        or delta.reasoning_details is not UNSET
                         or delta.refusal is not None
                         or halves
                         or isinstance(text, tuple)
@@ -309,14 +312,16 @@ class ChatDecoder:
         if delta.reasoning is not None:
             piece = self._add(self._reasoning, _thought(delta.reasoning), has_halves=has_halves)
             thought = thought or piece  # some providers send both names for one text
-        if delta.reasoning_details is not None:
-            piece, size = self._details.extend(delta.reasoning_details, has_halves=has_halves)
+        if delta.reasoning_details is not UNSET:
+            self._size.check_text(len(bytes(delta.reasoning_details)))  # before it is made into objects
+            piece, size = self._details.extend(read_json(delta.reasoning_details), has_halves=has_halves)
             thought = thought or piece
             self._reasoning_size += size
             self.heard = self.heard or size > 0
         if isinstance(delta.content, tuple):
             for part in delta.content:
                 if part.thinking is not UNSET:
+                    self._size.check_text(len(bytes(part.thinking)))
                     piece, is_list = _thinking(part.thinking)
                     self._thinking_is_list = self._thinking_is_list or is_list
                     thought += self._add(self._thinking, piece, has_halves=has_halves)
@@ -347,13 +352,13 @@ class ChatDecoder:
         self.whole = self.heard = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
-            self._failure = _message(choice.error)
+            self._failure = _message(_error(choice.error))
             self.done = True
         return self.done
 
     def _fails(self, event: _Event, payload: bytes) -> bool:
         """Take in an event without choices or with an error; return whether the response failed with it."""
-        error = event.error
+        error = _error(event.error)
         if error is None:
             error = _error_without_name(payload)
         if error is None:
@@ -430,6 +435,13 @@ def _kept(raw: Raw, *, has_halves: bool) -> Raw:
     return Raw((without_stand_ins(text) if has_halves else text).encode())
 
 
+def _error(raw: Raw | UnsetType) -> Any:
+    """An error of any shape; None: there is none."""
+    if raw is UNSET:
+        return None
+    return read_json(raw) if len(bytes(raw)) <= MAX_ERROR_BYTES else NO_REASON
+
+
 def _message(error: Any) -> str:
     """What an error of any shape says."""
     match error:
@@ -447,7 +459,7 @@ def _message(error: Any) -> str:
 
 def _error_without_name(payload: bytes) -> Any:
     """The event itself, where it is an error without a member `error`, as older vLLM sends it; else None."""
-    match read_json(payload):
+    match read_json(payload) if len(payload) <= MAX_ERROR_BYTES else None:
         case {"object": "error"} as error:
             return error
         case _:
@@ -457,7 +469,7 @@ def _error_without_name(payload: bytes) -> Any:
 def _failure_after_events(data: bytes) -> str | None:
     """The error in a body that ended without an end: some servers write it as plain JSON, not as an event."""
     for line in data.splitlines():
-        if line.lstrip().startswith(b"{"):
+        if line.lstrip().startswith(b"{") and len(line) <= MAX_ERROR_BYTES:
             match read_json(line):
                 case {"error": error} if error is not None:
                     return _message(error)

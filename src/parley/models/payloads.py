@@ -15,14 +15,14 @@ __all__ = ["read_json", "read_payload", "read_piece", "text_or_json"]
 T = TypeVar("T")
 
 
-def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
+def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | None:
     """The payload, with U+FFFD for what is no character; None when it does not fit, and is to be skipped."""
     try:
         return decoder.decode(payload)  # nearly always, and without a copy
     except (ValueError, RecursionError):
         pass
     try:
-        return decode_lenient(decoder, payload.decode(errors="replace").encode())
+        return decode_lenient(decoder, bytes(payload).decode(errors="replace").encode())
     except msgspec.DecodeError:
         return None
 
@@ -39,19 +39,16 @@ def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
     """The arguments of a call as text, and whether they came as text: some models send the object itself."""
     if raw is UNSET:
         return "", False
-    try:
-        value = _ANYTHING.decode(raw)
-    except (ValueError, RecursionError):
-        value = read_json(raw)
-    if isinstance(value, str):
-        return value, True
+    if (text := read_payload(_TEXT, raw)) is not None:
+        return text, True
     data = bytes(raw).decode(errors="replace")
     return ("" if data == "null" else data), False
 
 
 def read_json(raw: Raw | bytes) -> Any:
     """The value of any JSON text; None when it is not valid."""
-    return read_payload(_ANYTHING, bytes(raw))
+    return read_payload(_ANYTHING, raw)
 
 
+_TEXT: Final = msgspec.json.Decoder(str)
 _ANYTHING: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()

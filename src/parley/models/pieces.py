@@ -57,6 +57,16 @@ class ReplySize:
         self.limits = limits
         self.text = self.arguments = self.calls = 0
 
+    def check_text(self, size: int) -> None:
+        """Check the size of a text that was not counted yet.
+
+        Raises:
+            ReplyTooLarge: it exceeds the limit by itself.
+        """
+        limit = self.limits.max_reply_characters
+        if size > limit:
+            raise ReplyTooLarge("characters of text", limit, setting="max_reply_characters")
+
     def check(self) -> None:
         """Call this once for each read.
 
@@ -64,8 +74,7 @@ class ReplySize:
             ReplyTooLarge: the reply exceeds a limit.
         """
         limits = self.limits
-        if self.text > limits.max_reply_characters:
-            raise ReplyTooLarge("characters of text", limits.max_reply_characters, setting="max_reply_characters")
+        self.check_text(self.text)
         if self.arguments > limits.max_argument_characters:
             raise ReplyTooLarge(
                 "characters in the arguments of its calls",
