@@ -273,7 +273,9 @@ def _for_chat(*items: AskedFor) -> list[Any]:
                 spoken = {"role": "assistant", "content": text}
                 messages.append(spoken)
             case CallSent(call_id=call_id, name=name, arguments=arguments):
-                if spoken is None or not (item.same_response or isinstance(before, Assistant)):
+                made = [] if spoken is None else [one["id"] for one in spoken.get("tool_calls", ())]
+                is_next = not item.same_response and not isinstance(before, Assistant)
+                if spoken is None or is_next or call_id in made:
                     spoken = {"role": "assistant", "content": None}
                     messages.append(spoken)
                 call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

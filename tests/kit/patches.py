@@ -116,7 +116,7 @@ def sent(*calls: Call) -> list[CallSent]:
     for number, call in enumerate(calls, start=1):
         assert isinstance(call.arguments, str)
         assert call.call_id is not None
-        repeated.append(CallSent(call.call_id, call.name, call.arguments, f"fc_{number}"))
+        repeated.append(CallSent(call.call_id, call.name, call.arguments, f"fc_{number}", same_response=number > 1))
     return repeated
 
 

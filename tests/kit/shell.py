@@ -71,7 +71,7 @@ def sent(call: Call, *, item: int = 1) -> CallSent:
     """The call as it goes back to the model, as the so-manieth item of its response."""
     assert call.call_id is not None
     text = call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
-    return CallSent(call.call_id, call.name, text, f"fc_{item}")
+    return CallSent(call.call_id, call.name, text, f"fc_{item}", same_response=item > 1)
 
 
 def numbered(letter: str, lines: int) -> bytes:

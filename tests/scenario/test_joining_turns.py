@@ -34,18 +34,19 @@ INTERRUPTED = error(" Turn interrupted")
 def history(request: RecordedRequest) -> list[Any]:
     """What the model was sent behind the instructions and the environment, in one form for both APIs."""
     if request.api == "chat":
-        return [_chat_item(message) for message in request.body["messages"][2:]]
+        return [item for message in request.body["messages"][2:] for item in _chat_items(message)]
     return [_responses_item(item) for item in request.body["input"][1:]]
 
 
-def _chat_item(message: Any) -> tuple[str, str]:
+def _chat_items(message: Any) -> list[tuple[str, str]]:
     match message:
         case {"role": "tool", "tool_call_id": call_id, "content": output, **rest} if not rest:
-            return f"output of {call_id}", output
-        case {"role": "assistant", "content": None, "tool_calls": [call], **rest} if not rest:
-            return f"call {call['id']}", call["function"]["name"]
+            return [(f"output of {call_id}", output)]
+        case {"role": "assistant", "content": text, "tool_calls": calls, **rest} if not rest:
+            made = [(f"call {call['id']}", call["function"]["name"]) for call in calls]
+            return [("assistant", text), *made] if text else made
         case {"role": role, "content": str(text), **rest} if not rest:
-            return role, text
+            return [(role, text)]
         case _:
             raise AssertionError(f"{message} is not part of a history")
 

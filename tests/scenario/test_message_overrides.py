@@ -289,7 +289,7 @@ async def test_a_history_goes_from_one_api_to_the_other_and_back(scripted_model:
             Assistant("Looking."),
             CallSent("c1", "look", '{"at": 1}', "fc_2"),
             Output("c1", no),
-            CallSent("c2", "look", '{"at": 2}', "fc_3"),
+            CallSent("c2", "look", '{"at": 2}', "fc_3", same_response=True),
             Output("c2", no),
         )
         one = (User("one"), *looked)
