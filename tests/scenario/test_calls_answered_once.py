@@ -268,7 +268,12 @@ async def test_input_that_joins_while_a_command_runs_stands_behind_all_outputs(
         gate.open()
         await wire.answer(1, 2)
 
-        outputs = sent(calls[0]), Output("c1", ran("waiting\n")), sent(calls[1]), Output("c2", ran("two\n"))
+        outputs = (
+            sent(calls[0]),
+            Output("c1", ran("waiting\n")),
+            sent(calls[1], item=2),
+            Output("c2", ran("two\n")),
+        )
         assert asked(scripted_model.requests[1]) == history("chat", User("go"), *outputs, User("one more thing"))
 
 
