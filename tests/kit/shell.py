@@ -174,6 +174,12 @@ class Turned(NamedTuple):
 
     events: list[Any]
     asked: list[Any]
+    """What the last request to the model had."""
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What the model was told of its calls, over the chat API."""
+        return [item for item in self.asked if item.get("role") == "tool"]
 
     @classmethod
     def of_one(cls, api: Api, call: Call, told: str, *events: Any) -> Turned:

@@ -84,7 +84,7 @@ async def test_a_command_ends_as_it_says_and_the_model_reads_both_streams_when_i
             events.append(end)
         assert seen.events == whole_turn("chat", *events)
         told = [Output(f"c{place}", ran(row.told, exit_code=row.exit_code)) for place, row in enumerate(ROWS)]
-        assert seen.asked[2::2] == history("chat", *told)
+        assert seen.outputs == history("chat", *told)
 
 
 # --- it said a great deal --------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_sti
         ends = [event for event in seen.events if event["type"] == "exec_command_end"]
         assert ends == [ended(f"c{place}", shown) for place, (_, shown) in enumerate(LONG.values())]
         outputs = [Output(f"c{place}", ran(told)) for place, (told, _) in enumerate(LONG.values())]
-        assert seen.asked[2::2] == history("chat", *outputs)
+        assert seen.outputs == history("chat", *outputs)
 
 
 async def test_the_streams_of_a_failing_command_are_cut_to_fit_together(scripted_model: ScriptedModel) -> None:
@@ -283,7 +283,7 @@ async def test_what_the_sandbox_is_not_to_blame_for_is_told_as_without_one(
             killed[0],
         )
         outputs = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
-        assert seen.asked[2::2] == history("chat", *outputs)
+        assert seen.outputs == history("chat", *outputs)
         ends = [event for event in seen.events if event["type"] == "exec_command_end"]
         assert ends == [
             ended("c1", "x\n"),
@@ -469,7 +469,7 @@ async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_m
         )
         told = ran(f"{sub}\n"), ran("/\n"), f"execution error: {NOT_THERE}", ran(f"{work}\n")
         outputs = [Output(f"c{place}", text) for place, text in enumerate(told)]
-        assert seen.asked[2::2] == history("chat", *outputs)
+        assert seen.outputs == history("chat", *outputs)
 
 
 async def test_a_conversation_in_a_directory_that_is_not_there_runs_commands_elsewhere_alone(
@@ -480,7 +480,7 @@ async def test_a_conversation_in_a_directory_that_is_not_there_runs_commands_els
         seen = await turn(wire, *calls, cwd=str(wire.work / "missing"))
 
         told = Output("c1", f"execution error: {NOT_THERE}"), Output("c2", ran("/\n"))
-        assert seen.asked[2::2] == history("chat", *told)
+        assert seen.outputs == history("chat", *told)
 
 
 async def test_a_command_finds_an_empty_stdin(scripted_model: ScriptedModel) -> None:
