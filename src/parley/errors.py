@@ -22,7 +22,8 @@
     ├── BadFile            no conversation can be made of a file
     ├── StoreError         a conversation cannot be read or written
     │   ├── StoreFailed        the system refuses, as it does when the disk is full
-    │   │   └── WriteLockHeld      another process holds the write lock of the home
+    │   │   ├── WriteLockHeld      another process holds the write lock of the home
+    │   │   └── HomeLost           the database was removed or replaced while it was open
     │   ├── BadHome            the home cannot hold conversations
     │   ├── Unreadable         what is kept of a conversation is damaged
     │   ├── OwnedElsewhere     another process has its turn
@@ -58,6 +59,7 @@ from __future__ import annotations
 
 import errno
 import resource
+from collections.abc import Sequence
 from typing import ClassVar, Final, Literal
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "Disconnected",
     "Fenced",
     "HighDemand",
+    "HomeLost",
     "MessageIdTaken",
     "MissingVariable",
     "ModelError",
@@ -374,6 +377,17 @@ class WriteLockHeld(StoreFailed):
         """`holder` describes the process, as `stores/holders.py` does."""
         super().__init__(f"{holder} holds the write lock of the home; nothing was changed")
         self.holder = holder
+
+
+class HomeLost(StoreFailed):
+    """Files of the database were removed or replaced while it was open. This process cannot use the home again."""
+
+    def __init__(self, home: str, files: Sequence[str], saved: str) -> None:
+        """`saved` says what was saved of it."""
+        were = f"{' and '.join(files)} {'were' if len(files) > 1 else 'was'}"
+        detail = f"{were} removed or replaced while Parley had the database open. {saved} Restart Parley."
+        StoreError.__init__(self, f"{home}: {detail}")
+        self.home, self.files, self.saved, self.detail = home, files, saved, f"{home}: {detail}"
 
 
 class BadHome(StoreError):

@@ -14,7 +14,8 @@ from kit.kept import FIRST, OTHER, answers, everything_in, said, summary
 from kit.mounts import MOUNTS, UNSHARED
 from kit.store_program import StoreProcess
 from parley.client import ToolFailed
-from parley.errors import BadHome, StoreFailed
+from parley.errors import BadHome, HomeLost, StoreFailed
+from parley.stores.opening import look_at_database
 from parley.stores.sqlite import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 
@@ -126,9 +127,40 @@ async def test_a_damaged_database_is_told_as_such(tmp_path: Path) -> None:
     assert refused.value.detail.startswith("the database is damaged (")
 
 
-async def test_an_empty_file_is_a_home_that_was_just_begun(tmp_path: Path) -> None:
+async def test_an_empty_file_alone_is_a_home_that_was_just_begun(tmp_path: Path) -> None:
     (tmp_path / "parley.db").touch()
     await made(tmp_path)
+
+
+async def test_an_empty_database_in_a_home_that_was_used_is_damage(tmp_path: Path) -> None:
+    await made(tmp_path)
+    (tmp_path / "parley.db").write_bytes(b"")
+
+    said = await refusal(tmp_path)
+    with pytest.raises(BadHome) as looked:
+        look_at_database(str(tmp_path))
+    (tmp_path / "parley.db").unlink()
+    await made(tmp_path)
+
+    assert said == looked.value.detail
+    assert said == (
+        "the database is damaged: parley.db is empty, though the home was used before; "
+        "restore it from a backup, or remove it to begin anew"
+    )
+
+
+async def test_a_log_without_its_database_is_damage(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "one"))
+    await store.create(FIRST, answers(1, 200), summary())
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "parley.db-wal").write_bytes((tmp_path / "one" / "parley.db-wal").read_bytes())
+    await store.close()
+    log = (tmp_path / "two" / "parley.db-wal").read_bytes()
+
+    said = await refusal(tmp_path / "two")
+
+    assert said.startswith("the database is damaged: parley.db is missing, and its log parley.db-wal is there; ")
+    assert (tmp_path / "two" / "parley.db-wal").read_bytes() == log
 
 
 async def test_a_directory_in_place_of_the_database_is_told(tmp_path: Path) -> None:
@@ -162,14 +194,21 @@ async def test_nothing_is_written_into_a_database_that_is_not_in_its_place_any_m
     moved.rename(tmp_path / "aside")
     if how == "replaced":
         moved.write_bytes(b"")
-    with pytest.raises(StoreFailed) as lost:
+    with pytest.raises(HomeLost) as lost:
         await store.append(lease, [said(1, "one")], summary())
+    if how == "replaced":
+        moved.unlink()
     (tmp_path / "aside").rename(moved)
-    await store.append(lease, [said(1, "one")], summary())
-
-    assert await everything_in(store) == [said(1, "one")]
-    assert lost.value.detail == f"{home / 'parley.db'} was removed or replaced while it was open; start Parley anew"
+    with pytest.raises(HomeLost):  # other processes may have written to another database meanwhile
+        await store.append(lease, [said(1, "one")], summary())
     await store.close()
+    again = SqliteStore(str(home))
+    found = await everything_in(again)
+    await again.close()
+
+    assert found == []
+    assert lost.value.files[0] == "parley.db"
+    assert str(lost.value).startswith(f"{home}: parley.db")
 
 
 @MOUNTS

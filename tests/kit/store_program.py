@@ -18,7 +18,7 @@ from sqlite3 import Connection
 from typing import Any, Final
 
 from kit.kept import said, summary
-from parley.errors import BadHome, OwnedElsewhere, ParleyError
+from parley.errors import BadHome, HomeLost, OwnedElsewhere, ParleyError
 from parley.ports.store import Lease
 from parley.stores.locks import WriteLock
 from parley.stores.sqlite import SqliteStore
@@ -171,6 +171,8 @@ async def _main(home: str) -> None:
             _answer({"error": "OwnedElsewhere", "pid": error.pid, "address": error.address})
         except BadHome as error:
             _answer({"error": "BadHome", "detail": error.detail})
+        except HomeLost as error:
+            _answer({"error": "HomeLost", "detail": error.detail})
         except ParleyError as error:
             _answer({"error": type(error).__name__})
 

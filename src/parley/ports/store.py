@@ -8,13 +8,14 @@ over meanwhile cannot write any more, whatever it believes.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, Protocol, get_args
 
 from msgspec import Struct
 
 from parley.conversation.log import Entry
 from parley.conversation.state import State
+from parley.errors import HomeLost
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = [
@@ -209,6 +210,15 @@ class Store(Protocol):
             Fenced: the lease is not held any more, or the log goes on behind the place where these begin.
             StoreFailed: the system refuses, or refused what was handed over before these.
         """
+        ...
+
+    def watch(self, lost: Callable[[HomeLost], None]) -> None:
+        """Have `lost` called once, in the event loop, when files of the home were removed or replaced. From then on
+        every call raises `HomeLost`."""
+        ...
+
+    async def check(self) -> None:
+        """Find out whether the files of the home are in their place. Raises `HomeLost`."""
         ...
 
     async def writable(self, *, until: float) -> None:

@@ -20,6 +20,7 @@ from parley.conversation.log import Log
 from parley.conversation.state import Phase, State
 from parley.errors import (
     ConfigError,
+    HomeLost,
     MessageIdTaken,
     ParleyError,
     PeerError,
@@ -99,6 +100,8 @@ class Conversation:
         """In which it is looked what other processes have done, for whoever asks for it."""
         self.is_gone = False
         """Whether somebody has deleted it."""
+        self.lost: HomeLost | None = None
+        """Why it is gone, where it was not deleted."""
         self.when_gone: dict[object, Callable[[], None]] = {}
         """What is to be called then, by who wants it."""
 
@@ -178,7 +181,7 @@ class Conversation:
         """
         while self.log.durable <= position and not self._closing.is_set():
             if self.is_gone:
-                raise UnknownConversation(self.id)
+                raise self.lost or UnknownConversation(self.id)
             await self.book.wait_beyond(position)
 
     # --- messages ----------------------------------------------------------------------
@@ -374,6 +377,13 @@ class Conversation:
         gone, self.when_gone = self.when_gone, {}
         for tell in gone.values():
             tell()
+
+    def lose(self, lost: HomeLost) -> None:
+        """End the running turn because the home is gone. Its end cannot be written."""
+        self.lost = lost
+        self._turns.lose(lost)
+        self.sharing.lose(lost)
+        self.go()
 
     async def stop(self) -> None:
         """End the running turn because the server ends; return when its end is written down.

@@ -19,6 +19,7 @@ from parley.conversation.places import up_to
 from parley.conversation.state import Phase
 from parley.errors import (
     ConfigError,
+    HomeLost,
     ParleyError,
     ShuttingDown,
     StoreError,
@@ -102,6 +103,7 @@ class Conversations:
         """When somebody last had to do with each of them."""
         self._trust: dict[ConversationId, Trust] = {}
         """Also of those that have left memory: what a person allowed holds until the process ends."""
+        store.watch(self._lose)
         self._keeping, self._give_back_memory = keeping, give_back_memory
         self._tending: asyncio.Task[None] | None = None
 
@@ -349,6 +351,7 @@ class Conversations:
                 self._watching = None
                 return
             try:
+                await self._store.check()
                 news = await self._store.advanced(look.ends) if look.ends else ()
                 trouble = ""
             except ParleyError as error:
@@ -360,6 +363,13 @@ class Conversations:
                 if (one := self._alive.get(conversation_id)) is not None and one.is_others:
                     self._touched = True
                     one.sharing.catch_up()
+
+    def _lose(self, lost: HomeLost) -> None:
+        """End every turn and every stream, because the home is gone. No conversation stays in memory: what is there
+        is not what is on disk."""
+        for one in self:
+            one.lose(lost)
+            self._forget(one.id, is_gone=False)
 
     def _settings(self) -> StoreSettings:
         try:

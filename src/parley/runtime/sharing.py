@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from parley.conversation.state import Phase
 from parley.errors import (
+    HomeLost,
     NotOwned,
     OwnedElsewhere,
     OwnerSilent,
@@ -317,6 +318,13 @@ class Sharing:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_ANSWERS_SECONDS):
                     await self.line.cleared()
+        self.follow_no_more()
+
+    def lose(self, lost: HomeLost) -> None:
+        """The home is gone: what another process runs cannot be followed any more."""
+        if self._theirs is not None:
+            self._theirs.lost = lost
+        self._leave_their_turn()
         self.follow_no_more()
 
     def _leave_their_turn(self) -> None:

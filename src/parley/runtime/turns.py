@@ -19,7 +19,7 @@ from parley.conversation.log import Happened
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
-from parley.errors import ConfigError, Fenced, StoreFailed, limit_reached
+from parley.errors import ConfigError, Fenced, HomeLost, StoreFailed, limit_reached
 from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import Book
@@ -50,6 +50,8 @@ class Turn:
         """Done when there is nothing more to do but to write down how it ended."""
         self.is_left = False
         """Whether it goes without an end, for another process to go on with."""
+        self.lost: HomeLost | None = None
+        """Why its end can never be written."""
 
 
 class OurTurn(Turn):
@@ -208,6 +210,12 @@ class Turns:
             self._questions.leave_open()
             self._turn.work.cancel()
 
+    def lose(self, lost: HomeLost) -> None:
+        """End without an end in the log, if a turn is here: nothing can be written any more."""
+        if self._turn is not None:
+            self._turn.lost = lost
+            self.leave()
+
     def stop(self) -> None:
         """The server ends, and so does what runs. What waits for an answer stays open, for whoever comes."""
         turn = self.running
@@ -258,7 +266,7 @@ class Turns:
         while True:  # until it is written, or we end: then whoever comes next finds a turn without an end
             try:
                 await self._write_end_of(turn)
-            except Fenced:
+            except (Fenced, HomeLost):
                 return
             except StoreFailed:
                 if self._means.closing.is_set():

@@ -151,7 +151,10 @@ class Session:
         self._streams[conversation.id] = stream
         voice.name_conversation(len(self._streams) > 1)
         self._tell_apart()
-        conversation.when_gone[self] = lambda: self._disconnect(conversation.id, StreamDisconnected.DELETED)
+        conversation.when_gone[self] = lambda: self._disconnect(
+            conversation.id,
+            StreamDisconnected.DELETED if conversation.lost is None else str(conversation.lost),
+        )
         call.on_cancel(lambda: self._close(conversation.id))  # it may have been cancelled already
         stream.begin()
 

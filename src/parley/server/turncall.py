@@ -123,7 +123,9 @@ class TurnCall:
     def _work_ended(self, turn: Turn, work: asyncio.Future[TurnEnded]) -> None:
         """Where the end of the turn cannot be written down, or comes when this server has ended, nobody here passes
         it: the call is answered all the same."""
-        if work.cancelled():
+        if turn.lost is not None:
+            self._end(str(turn.lost), is_done=False)
+        elif work.cancelled():
             if turn.is_left and self._call.host.conversations.closing:
                 self._end(ENDINGS["stopped"], is_done=False)
         elif isinstance(error := work.exception(), StoreFailed):

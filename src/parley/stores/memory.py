@@ -10,14 +10,14 @@ import itertools
 import os
 import time
 from asyncio import Future
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
-from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
+from parley.errors import Fenced, HomeLost, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Draft, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores.activity import active_at
 from parley.stores.asking import question_in
@@ -120,6 +120,12 @@ class MemoryStore:
         at = active_at(summary, self._newest)
         self._newest = at if self._newest is None else max(self._newest, at)
         return replace(summary, updated_at=at, is_active=False)
+
+    def watch(self, lost: Callable[[HomeLost], None]) -> None:
+        """It is never lost."""
+
+    async def check(self) -> None:
+        self._refuse_when_closed()
 
     async def writable(self, *, until: float) -> None:
         self._refuse_when_closed()

@@ -16,14 +16,16 @@ from sqlite3 import Connection
 from typing import Final, TypeVar
 
 import parley.stores.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
-from parley.errors import BadHome, StoreFailed
+from parley.errors import BadHome, HomeLost
 from parley.stores.batch import AT_ONCE
 from parley.stores.home import prepare_home, sync_directory
+from parley.stores.identity import Identity
 from parley.stores.locks import Owners, WriteLock, owners_of
 from parley.stores.paths import plain_path
 from parley.stores.refusals import refused, refused_at_opening
 from parley.stores.rows import as_text
 from parley.stores.schema import MIGRATIONS
+from parley.stores.unfinished import Unfinished
 from parley.stores.wording import said
 
 __all__ = [
@@ -41,6 +43,17 @@ __all__ = [
 ]
 
 DATABASE: Final = "parley.db"
+
+TRACES: Final = (
+    "gate.lock",
+    "write.lock",
+    "owners.lock",
+    "owners",
+    "run",
+    f"{DATABASE}-wal",
+    f"{DATABASE}-shm",
+)
+"""What a server leaves in a home that it has used."""
 
 READERS: Final = 4
 """Connections that read at the same time; more would wait for the interpreter anyway."""
@@ -69,6 +82,7 @@ class Home:
     def __init__(self, path: str) -> None:
         """Raises OSError."""
         self.path = path
+        self.was_used = was_used(path)
         self.lock = WriteLock(path)
         try:
             self.owners: Owners = owners_of(path)
@@ -97,7 +111,12 @@ class Opened:
         self.home, self.writer = home.path, writer
         self._home = home
         self._path = os.path.join(home.path, DATABASE)
-        self._file = os.stat(self._path)
+        self._identity = Identity(self._path)
+        self._has_written = False
+        self._losing = threading.Lock()
+        self._lost: HomeLost | None = None
+        self.on_lost: Callable[[HomeLost], None] = lambda lost: None
+        """Called once, in any thread, when the files are not in their place any more."""
         self._readers = readers
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for reader in readers:
@@ -107,24 +126,46 @@ class Opened:
         """What it finds; called in a thread of the pool."""
         db = self._free.get()
         try:
+            self.refuse_when_lost(db)
             return ask(db)
         except Exception as error:
             raise refused(self.home, error) from error
         finally:
             self._free.put(db)
 
-    def refuse_what_would_be_lost(self) -> None:
-        """Called under the lock, before anything is written.
+    def check(self) -> None:
+        """Called in a thread of the pool. Raises HomeLost."""
+        self.read(lambda db: None)
+
+    def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
+        """Called before anything is read or written with `db`, and again before a write is confirmed.
+
+        `has_written` says that this process has written just now.
 
         Raises:
-            StoreFailed: the database is not in its place any more, and nobody would ever read what is written.
+            HomeLost: the files are not in their place any more. What only this process can read was saved.
         """
-        try:
-            in_place = os.path.samestat(os.stat(self._path), self._file)
-        except FileNotFoundError:
-            in_place = False
-        if not in_place:
-            raise StoreFailed(f"{self._path} was removed or replaced while it was open; start Parley anew")
+        self._has_written = self._has_written or has_written
+        if self._lost is None and (changed := self._identity.changed(has_written=self._has_written)):
+            with self._losing:
+                if self._lost is None:
+                    self._lost = HomeLost(self.home, changed, self._saved(db, changed))
+                    self.on_lost(self._lost)
+        if self._lost is not None:
+            raise HomeLost(self.home, self._lost.files, self._lost.saved)
+
+    def _saved(self, db: Connection, changed: list[str]) -> str:
+        from parley.stores.rescue import save_unreachable  # rarely needed
+
+        if changed == [f"{DATABASE}-shm"]:
+            return "Nothing is lost: the database and its log are complete."
+        place, count, left_out = save_unreachable(db, self.home, self._path)
+        lost = f"{left_out} conversations could not be saved." if left_out else ""
+        if place is None:
+            return lost or "There was nothing to save."
+        what = "one conversation" if count == 1 else f"{count} conversations"
+        saved = f"What it lacks of {what} is saved: run `parley import {place}` after the restart."
+        return f"{saved} {lost}" if lost else saved
 
     def refuse_newer(self) -> None:
         """Called in the transaction in which something is written.
@@ -138,9 +179,22 @@ class Opened:
         """Wait for those that read, then let go of the database. The locks of conversations are left."""
         self.pool.shutdown()
         with self.lock:
-            for db in (*self._readers, self.writer):
-                db.close()
+            try:
+                self.refuse_when_lost(self.writer)
+            except HomeLost:
+                self._abandon()
+            else:
+                for db in (*self._readers, self.writer):
+                    db.close()
         self._home.close()
+
+    def _abandon(self) -> None:
+        """Leave the connections open until the process ends: the last one to be closed would fold its log into a
+        database, and remove a log, that may be those of other processes by now."""
+        import ctypes
+
+        for db in (*self._readers, self.writer):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 
 
 def open_locks(home: str) -> Home:
@@ -167,7 +221,7 @@ def open_database(home: Home) -> Opened:
     connections: list[Connection] = []
     try:
         with home.peeking:
-            _open_all(home.path, connections)
+            _open_all(home, connections)
         writer, *readers = connections
         return Opened(home, writer, readers)
     except Exception as error:
@@ -200,7 +254,7 @@ def look_at_database(home: str) -> None:
     _refuse_old_sqlite(home)
     path = os.path.join(home, DATABASE)
     for _ in range(LOOKS):
-        if not os.path.lexists(path):
+        if (not os.path.lexists(path) or os.path.isfile(path)) and _is_new(home, was_used=was_used(home)):
             return
         before = traces(path)
         try:
@@ -257,11 +311,12 @@ def traces(path: str) -> list[tuple[int, int] | None]:
     return found
 
 
-def _open_all(home: str, connections: list[Connection]) -> None:
-    path = os.path.join(home, DATABASE)
-    _make(path)
+def _open_all(home: Home, connections: list[Connection]) -> None:
+    path = os.path.join(home.path, DATABASE)
+    if _is_new(home.path, was_used=home.was_used):
+        _make(home.path, path)
     writer = _connect(path, connections)
-    _migrate(home, writer)
+    _migrate(home.path, writer)
     for _ in range(READERS):
         reader = _connect(path, connections)
         reader.execute("PRAGMA query_only = ON")
@@ -280,16 +335,56 @@ def _holds(text: str, title: bytes) -> bool:
     return text in as_text(title).casefold()
 
 
-def _make(path: str) -> None:
-    """An empty file is an empty database; SQLite would let others read it, and its log has the same mode.
+def was_used(home: str) -> bool:
+    """True if a server has used the home before: it has left locks, sockets or a log there."""
+    return any(os.path.lexists(os.path.join(home, name)) for name in TRACES)
 
-    A database that is there is never opened but by SQLite: closing it would free SQLite's own locks.
+
+def _is_new(home: str, *, was_used: bool) -> bool:
+    """True if the database is still to be made.
+
+    A database that exists is opened by SQLite alone: closing another descriptor would free SQLite's own locks.
+
+    Raises:
+        BadHome: what was there is lost.
     """
+    path = os.path.join(home, DATABASE)
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return
-    sync_directory(os.path.dirname(path))
+        if os.stat(path).st_size:
+            return False
+    except FileNotFoundError:
+        pass
+    else:
+        if was_used:
+            raise BadHome(
+                home,
+                f"the database is damaged: {DATABASE} is empty, though the home was used before; "
+                f"restore it from a backup, or remove it to begin anew",
+            )
+    log = f"{path}-wal"
+    if os.path.exists(log) and os.path.getsize(log):
+        raise BadHome(
+            home,
+            f"the database is damaged: {DATABASE} is missing, and its log {DATABASE}-wal is there; "
+            f"restore both from a backup, or remove the log to begin anew",
+        )
+    return True
+
+
+def _make(home: str, path: str) -> None:
+    """Make a database that has its name once it is complete, so that an empty one is always damage.
+
+    SQLite gives its log the same mode.
+    """
+    with Unfinished(path) as unfinished:
+        db = sqlite3.connect(unfinished.name, isolation_level=None)
+        try:
+            db.execute("PRAGMA synchronous = OFF")  # the whole file is synced below
+            _migrate(home, db)
+        finally:
+            db.close()
+        unfinished.give_name(over=True)
+    sync_directory(home)
 
 
 def _connect(path: str, connections: list[Connection]) -> Connection:

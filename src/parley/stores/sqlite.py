@@ -18,7 +18,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from parley.conversation.log import Entry
-from parley.errors import Fenced, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
+from parley.errors import Fenced, HomeLost, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import TURN_SECONDS, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space, together
 from parley.stores.advances import Advances
@@ -213,8 +213,17 @@ class SqliteStore:
         source = await self._readable()
         return await self._read(partial(rows.head, conversation_id=conversation_id, taken=source.owners.taken))
 
+    def watch(self, lost: Callable[[HomeLost], None]) -> None:
+        self._writer.on_lost = lost
+
+    async def check(self) -> None:
+        if (opened := self._writer.opened) is not None:
+            await asyncio.get_running_loop().run_in_executor(opened.pool, opened.check)
+
     async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        return await self._read(partial(self._advances.find, ends=ends))
+        # What was compared last holds for connections that stay open.
+        advances = self._advances if self._writer.opened is not None else Advances()
+        return await self._read(partial(advances.find, ends=ends))
 
     async def find(self, query: Query) -> Found:
         source = await self._readable()

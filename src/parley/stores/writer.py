@@ -12,12 +12,13 @@ import threading
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from parley.errors import OUT_OF_MEMORY, ParleyError, StoreFailed, WriteLockHeld
+from parley.errors import OUT_OF_MEMORY, HomeLost, ParleyError, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.batch import Batch
 
@@ -89,6 +90,8 @@ class Writer:
         self._given_up = False
         self._closing = False
         self._grown = 0
+        self._has_committed = False
+        """True if some transaction has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
         self._naming: set[Future[str]] = set()
         self._named = ""
@@ -97,6 +100,8 @@ class Writer:
         """Set by the thread, before it waits for the write lock for the first time."""
         self.opened: Opened | None = None
         """Set by the thread, before it answers the first job."""
+        self.on_lost: Callable[[HomeLost], None] = lambda lost: None
+        """Called when the home is not what was opened any more."""
 
     @property
     def waiting_seconds(self) -> float:
@@ -147,6 +152,10 @@ class Writer:
     def _is_held(self) -> bool:
         """True if another process holds the write lock for longer than a call waits."""
         return self.waiting_seconds >= CALL_SECONDS
+
+    def _lost(self, lost: HomeLost) -> None:
+        log.error("%s", lost.detail)
+        self.on_lost(lost)
 
     def _check_soon(self, *, at_once: bool = False) -> None:
         assert self._loop is not None
@@ -289,15 +298,21 @@ class Writer:
         try:
             home = self._open()
             with home.lock:
-                opened = self.opened = self.opened or open_database(home)
+                opened = self.opened or open_database(home)
+                if self.opened is None:
+                    opened.on_lost = partial(self._tell, self._lost)
+                    self.opened = opened
                 if begun := self._begin(packed):
-                    opened.refuse_what_would_be_lost()
-                    outcomes += self._transaction(opened.writer, begun)
+                    opened.refuse_when_lost(opened.writer)
+                    done = self._transaction(opened.writer, begun)
+                    opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
+                    outcomes += done
             # The loop takes the interpreter as soon as it is told; no other process waits for the lock meanwhile.
             self._tell(_settle, outcomes)
             outcomes = []
             if self._grown >= CHECKPOINT_BYTES:
                 with home.lock:
+                    opened.refuse_when_lost(opened.writer)
                     self._checkpoint(opened.writer)
         except Exception as error:
             if self.opened is None and self.home is not None:
@@ -326,6 +341,7 @@ class Writer:
     def _together(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
         outcomes: list[_Outcome] = []
         self._grown += COMMIT_BYTES
+        before = db.total_changes
         db.execute("BEGIN IMMEDIATE")
         assert self.opened is not None
         self.opened.refuse_newer()
@@ -337,6 +353,7 @@ class Writer:
                 if job.batch is not None:
                     self._grown += job.batch.size + INDEX_BYTES
         db.execute("COMMIT")
+        self._has_committed = self._has_committed or db.total_changes > before
         return outcomes
 
     def _checkpoint(self, db: Connection) -> None:
