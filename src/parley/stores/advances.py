@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from parley.errors import UnknownConversation, Unreadable
+from parley.stores.damage import is_damage
+from parley.stores.rows import head
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -37,10 +40,25 @@ class Advances:
         if self._versions.get(id(db)) == version:  # nothing was committed since any comparison
             current = self._current
             unknown = {one: end for one, end in ends.items() if current.get(one) != end}
-        advanced = _advanced(db, list(unknown.items()))
+        try:
+            advanced = _advanced(db, list(unknown.items()))
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            advanced = [one for one, end in unknown.items() if _has_advanced(db, one, end)]
         self._current = {one: end for one, end in ends.items() if one not in advanced} if advanced else dict(ends)
         self._versions[id(db)] = version
         return advanced
+
+
+def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
+    """As `_advanced`, for one conversation of a damaged database."""
+    try:
+        return head(db, conversation_id, taken=lambda row: False).last > end
+    except Unreadable:
+        return False
+    except UnknownConversation:
+        return True
 
 
 def _advanced(db: Connection, ends: Sequence[tuple[ConversationId, Seq]]) -> list[ConversationId]:

@@ -11,6 +11,8 @@ from parley.stores.holders import holder_of
 
 __all__ = ["refused", "refused_at_opening"]
 
+REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
+
 _PRIMARY: Final = 0xFF
 """The lowest byte of a result code of SQLite; what stands above it gives details."""
 
@@ -27,7 +29,7 @@ def refused(home: str, error: Exception) -> Exception:
         return error
     code = _code(error)
     if code in _DAMAGED:
-        return BadHome(home, f"the database is damaged ({error}); nothing in it was changed")
+        return BadHome(home, f"the database is damaged ({error}); nothing in it was changed. {REPAIR}")
     if code == sqlite3.SQLITE_READONLY:
         return BadHome(home, "conversations cannot be kept here: it is read-only")
     if code == sqlite3.SQLITE_BUSY:

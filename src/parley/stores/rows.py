@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.conversation.log import Entry
@@ -12,6 +12,14 @@ from parley.ports.store import PAGE, STATES, Found, Head, Listed, Owner, Query, 
 from parley.stores.activity import active_at
 from parley.stores.asking import question_in
 from parley.stores.batch import Batch, write_all
+from parley.stores.damage import (
+    Known,
+    damage_hits,
+    if_readable,
+    is_damage,
+    known_conversations,
+    with_or_without_index,
+)
 from parley.stores.moment import one_moment
 from parley.stores.paths import plain_path
 from parley.stores.wording import SEARCHED
@@ -151,11 +159,33 @@ def remove_some(db: Connection, taken: Callable[[int], bool]) -> bool:
 
 
 def row_of(db: Connection, conversation_id: ConversationId) -> int:
-    found = db.execute("SELECT row FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+    found = _named(db, "row", conversation_id)
     if found is None:
         raise UnknownConversation(conversation_id)
     row: int = found[0]
     return row
+
+
+def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tuple[Any, ...] | None:
+    """Columns of a conversation; None: there is none of that id.
+
+    Raises:
+        Unreadable: its row is damaged.
+    """
+    wanted = f"SELECT {columns} FROM conversations WHERE"
+    found: tuple[Any, ...] | None
+    try:
+        found = db.execute(f"{wanted} id = ?", (conversation_id,)).fetchone()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        # The index of the ids may be damaged, and the row itself not.
+        row = next((one.row for one in known_conversations(db) if one.id == conversation_id), None)
+        if row is None:
+            return None
+        with damage_hits(conversation_id):
+            found = db.execute(f"{wanted} row = ?", (row,)).fetchone()
+    return found
 
 
 def owner_in(db: Connection, row: int) -> Owner | None:
@@ -170,13 +200,13 @@ def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) 
     """A page. Often nothing is there, and then one look is enough."""
     if _end_of(db, conversation_id)[1] <= after:
         return []
-    with one_moment(db):
+    with one_moment(db), damage_hits(conversation_id):
         return _page_behind(db, conversation_id, after)
 
 
 def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
     """The row of a conversation, and its last position."""
-    kept = db.execute("SELECT row, last FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+    kept = _named(db, "row, last", conversation_id)
     if kept is None:
         raise UnknownConversation(conversation_id)
     row, last = kept
@@ -190,29 +220,23 @@ def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) ->
 
     row, last = _end_of(db, conversation_id)
     cuts: dict[int, list[tuple[int, bytes]]] = {}
-    for seq, offset, digest in db.execute(
-        "SELECT seq, offset, hash FROM cuts WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset",
-        (row, after + 1, after + PAGE),
-    ):
+    for seq, offset, digest in _cuts(db, row, after):
         cuts.setdefault(seq, []).append((offset, digest))
 
     def blob(digest: bytes) -> bytes:
-        packed = db.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
-        if packed is None:
+        packed = with_or_without_index(db, "SELECT data FROM blobs {} WHERE hash = ?", (digest,))
+        if not packed:
             raise ValueError("a blob is missing")
-        return unpacked(packed[0])
+        return unpacked(packed[0][0])
 
     found: list[Entry] = []
     size, due = 0, after + 1
-    for seq, at, kind, is_event, body in db.execute(
-        "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries"
-        " WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?",
-        (row, after, PAGE),
-    ):
+    for seq, at, kind, is_event, body in _entries(db, row, after):
         if seq != due:
             break
         try:
-            if type(at) is not float or body is None:
+            # JSON has no NUL, and a zeroed page at the end of a long body is nothing but.
+            if type(at) is not float or body is None or b"\0" in body:
                 raise ValueError("not what was written")
             if seq in cuts:
                 body = mended(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
@@ -228,12 +252,38 @@ def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) ->
     return found
 
 
+def _entries(db: Connection, row: int, after: Seq) -> Iterator[tuple[Any, ...]]:
+    """Columns of a page of entries."""
+    wanted = (
+        "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries {}"
+        " WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?"
+    )
+    last = after
+    try:
+        for entry in db.execute(wanted.format(""), (row, after, PAGE)):
+            yield entry
+            last = entry[0]
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        yield from db.execute(wanted.format("NOT INDEXED"), (row, last, PAGE - (last - after)))
+
+
+def _cuts(db: Connection, row: int, after: Seq) -> list[tuple[int, int, bytes]]:
+    """Position, offset and hash of what is cut out of a page of entries."""
+    where, span = "WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset", (row, after + 1, after + PAGE)
+    try:
+        return db.execute(f"SELECT seq, offset, hash FROM cuts {where}", span).fetchall()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        # This index holds all that the table does.
+        return db.execute(f"SELECT seq, offset, hash FROM cuts INDEXED BY cuts_by_blob {where}", span).fetchall()
+
+
 def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int], bool]) -> Head:
-    found = db.execute(
-        f"SELECT row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY_READ}"
-        " FROM conversations WHERE id = ?",
-        (conversation_id,),
-    ).fetchone()
+    columns = f"row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY_READ}"
+    found = _named(db, columns, conversation_id)
     if found is None:
         raise UnknownConversation(conversation_id)
     row, last, epoch, archived, pid, address, since, *summary = found
@@ -270,7 +320,13 @@ def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
     if query.text is not None:
         where.append(_MENTIONS)
         values += [query.text.casefold()] * 2
-    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], taken)
+    is_plain = query.asked is None and query.cwd is None and query.state is None and query.text is None
+
+    def is_wanted(known: Known) -> bool:
+        is_after = query.behind is None or (known.updated_at, known.id) < query.behind
+        return is_plain and query.archived in (None, known.archived) and is_after
+
+    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], taken, is_wanted)
     return Found(page=tuple(found[: query.limit]), more=len(found) > query.limit)
 
 
@@ -285,24 +341,50 @@ _MENTIONS: Final = f"""(holds(?, CAST(title AS BLOB)) OR EXISTS (
 
 
 def expired(db: Connection, archived_before: float, taken: Callable[[int], bool]) -> list[Listed]:
-    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], taken)
+    def is_wanted(known: Known) -> bool:
+        return known.archived and known.updated_at < archived_before
+
+    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], taken, is_wanted)
 
 
 def asks_any(db: Connection, questions: Collection[ApprovalId]) -> bool:
-    asked = db.execute(
-        "SELECT CAST(body AS BLOB) FROM entries JOIN conversations USING (row)"
-        f" WHERE type = '{record_type(QuestionAsked)}' AND NOT is_event"
-    )
+    try:
+        asked = db.execute(_ALL_QUESTIONS).fetchall()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        every = f"{_ALL_QUESTIONS} AND row = ?"
+        asked = [one for known in known_conversations(db) for one in if_readable(db, every, (known.row,))]
     return any(question_in(body) in questions for (body,) in asked)
 
 
-def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int], bool]) -> list[Listed]:
-    """Latest activity first; the last of the values says how many, -1: all."""
-    rows = db.execute(
-        f"SELECT row, id, archived, {_SUMMARY_READ} FROM conversations WHERE {where}"
-        " ORDER BY updated_at DESC, id DESC LIMIT ?",
-        values,
-    ).fetchall()
+_ALL_QUESTIONS: Final = (
+    "SELECT CAST(body AS BLOB) FROM entries JOIN conversations USING (row)"
+    f" WHERE type = '{record_type(QuestionAsked)}' AND NOT is_event"
+)
+
+
+def _listed(
+    db: Connection,
+    where: str,
+    values: list[Any],
+    taken: Callable[[int], bool],
+    is_wanted: Callable[[Known], bool],
+) -> list[Listed]:
+    """Latest activity first; the last of the values says how many, -1: all.
+
+    `is_wanted` decides about a conversation whose row is damaged and that only an index knows.
+    """
+    wanted = f"SELECT row, id, archived, {_SUMMARY_READ} FROM conversations WHERE {where}"
+    try:
+        rows = db.execute(f"{wanted} ORDER BY updated_at DESC, id DESC LIMIT ?", values).fetchall()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        *values, limit = values
+        rows = [row for known in known_conversations(db) for row in _each(db, wanted, values, known, is_wanted)]
+        rows.sort(key=lambda row: (row[-1], row[1]), reverse=True)
+        rows = rows if limit < 0 else rows[:limit]
     return [
         Listed(
             conversation_id=ConversationId(conversation_id),
@@ -312,6 +394,19 @@ def _listed(db: Connection, where: str, values: list[Any], taken: Callable[[int]
         )
         for row, conversation_id, archived, *summary in rows
     ]
+
+
+def _each(
+    db: Connection, wanted: str, values: list[Any], known: Known, is_wanted: Callable[[Known], bool]
+) -> list[tuple[Any, ...]]:
+    """One conversation of a list, if it belongs there."""
+    try:
+        return db.execute(f"{wanted} AND row = ?", (*values, known.row)).fetchall()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        damaged = (known.row, known.id, known.archived, b"", b"", b"", "idle", known.updated_at)
+        return [damaged] if is_wanted(known) else []
 
 
 # --- columns -----------------------------------------------------------------------------

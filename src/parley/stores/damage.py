@@ -1,0 +1,110 @@
+"""Reading around damaged pages of the database: what they hit cannot be read, and everything else can.
+
+SQLite fails a statement as soon as it comes to a damaged page. So what fails for all conversations is repeated for
+each of them alone. The indexes hold a second copy of the ids: a conversation whose row is damaged is still listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from parley.errors import Unreadable
+from parley.wire.ids import ConversationId
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+__all__ = [
+    "Known",
+    "damage_hits",
+    "if_readable",
+    "is_damage",
+    "known_conversations",
+    "with_or_without_index",
+]
+
+SCANS: Final = (
+    "SELECT row, id, archived, updated_at FROM conversations INDEXED BY conversations_by_activity"
+    " ORDER BY archived {0}, updated_at {0}, id {0}",
+    "SELECT row, id, NULL, NULL FROM conversations INDEXED BY sqlite_autoindex_conversations_1 ORDER BY id {0}",
+    "SELECT row, id, archived, updated_at FROM conversations NOT INDEXED ORDER BY row {0}",
+)
+"""Ways to find conversations, each from its beginning and from its end."""
+
+
+class Known(NamedTuple):
+    """What is known of a conversation, wherever it was found."""
+
+    row: int
+    id: ConversationId
+    archived: bool
+    updated_at: float
+
+
+def is_damage(error: BaseException) -> bool:
+    import sqlite3  # loaded by now where it matters
+
+    if not isinstance(error, sqlite3.DatabaseError):
+        return False
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    # An overflow page that points beyond the end of the file is reported as an I/O error.
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code == sqlite3.SQLITE_IOERR_SHORT_READ
+
+
+@contextmanager
+def damage_hits(conversation_id: ConversationId) -> Iterator[None]:
+    """Turn damage that is met in this block into `Unreadable` of the conversation."""
+    try:
+        yield
+    except Exception as error:
+        if is_damage(error):
+            raise Unreadable(conversation_id, f"the database is damaged ({error})") from error
+        raise
+
+
+def if_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """The rows of a query up to the first damaged page."""
+    found: list[tuple[Any, ...]] = []
+    try:
+        found.extend(db.execute(sql, values))
+    except Exception as error:
+        if not is_damage(error):
+            raise
+    return found
+
+
+def with_or_without_index(db: Connection, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The rows of a query; where its index is damaged, by a scan of the table, for which `{}` leaves a place."""
+    try:
+        return db.execute(sql.format(""), values).fetchall()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        return db.execute(sql.format("NOT INDEXED"), values).fetchall()
+
+
+def known_conversations(db: Connection) -> list[Known]:
+    """All conversations that any index or page of the table still knows."""
+    found: dict[int, Known] = {}
+    for scan in SCANS:
+        for direction in ("ASC", "DESC"):
+            for row, name, archived, updated_at in if_readable(db, scan.format(direction)):
+                before = found.get(row)
+                if isinstance(name, str) and (before is None or type(updated_at) is float):
+                    at = updated_at if type(updated_at) is float else 0.0
+                    found[row] = Known(row, ConversationId(name), bool(archived), at)
+    # Between two damaged pages of the table only the number of a row leads to it.
+    last = max([*found, *(seq for (seq,) in if_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
+    for row in range(1, last + 1):
+        if row not in found:
+            for name, archived, updated_at in if_readable(db, _ONE, (row,)):
+                if isinstance(name, str):
+                    at = updated_at if type(updated_at) is float else 0.0
+                    found[row] = Known(row, ConversationId(name), bool(archived), at)
+    return list(found.values())
+
+
+_LAST_ROW: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'conversations'"
+_ONE: Final = "SELECT id, archived, updated_at FROM conversations WHERE row = ?"
