@@ -150,6 +150,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--help",
         "--mode",
         "--network",
+        "--repair",
         "--version",
     }
     assert (flags | commands) - named == set()

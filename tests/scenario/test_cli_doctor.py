@@ -200,7 +200,10 @@ async def test_conversations_that_cannot_be_used_are_told_and_left_as_they_are(t
     (home / "parley.db").write_text("no database" * 100)
     found = await doctor(tmp_path)
 
-    why = "the database is damaged (file is not a database); nothing in it was changed"
+    why = (
+        "the database is damaged (file is not a database); nothing in it was changed. "
+        "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
+    )
     assert (found.text("home"), found.exit_code) == ([f"{home}: {why}"], 1)
     assert os.listdir(home) == ["parley.db"]
 
@@ -246,7 +249,7 @@ async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:
     ("line", "said"),
     [
         (("--fast",), "unknown option '--fast'; see `parley doctor --help`"),
-        (("-c",), "option -c requires KEY=VALUE"),
+        (("-c",), "option -c requires a value"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_refused(

@@ -83,13 +83,16 @@ async def _limits(commands: Sandboxed) -> str:
 
 def why_no_conversations(home: str) -> str | None:
     """Why those that are in a home cannot be used; None: they can, or there are none."""
+    from parley.stores.checkup import damage_in
     from parley.stores.opening import look_at_database
+    from parley.stores.refusals import REPAIR
 
     try:
         look_at_database(home)
+        damage = damage_in(home)
     except (BadHome, StoreFailed) as refusal:
         return refusal.detail
-    return None
+    return None if damage is None else f"the database is damaged ({damage}). {REPAIR}"
 
 
 def why_no_key(settings: Settings) -> str | None:

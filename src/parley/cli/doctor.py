@@ -15,17 +15,20 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from parley.app.signals import KILLED, SIGNALS, ignore_signals
-from parley.cli.overrides import run_with_overrides
-from parley.cli.printing import visible
+from parley.cli.ending import run_unless_ended
+from parley.cli.here import loader_here
+from parley.cli.options import options_in
+from parley.cli.overrides import BadLine
+from parley.cli.printing import complain, visible
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
-from parley.errors import CommandNotStarted, ConfigError
+from parley.errors import CommandNotStarted, ConfigError, ParleyError
 from parley.version import __version__
 
 __all__ = ["run_doctor"]
 
 USAGE: Final = """\
-usage: parley doctor [-c KEY=VALUE]...
+usage: parley doctor [-c KEY=VALUE]... [--repair DIRECTORY]
 
 Say what Parley finds here: Python and the system, the home and its settings,
 the model and whether its key is set, and what confines commands: which
@@ -33,13 +36,17 @@ mechanisms were tried out, which is used and why, what limits the memory and
 processes of commands, what is hidden from them, and what to do about what is
 missing. Nothing is changed, and nobody is asked over the network.
 
+With --repair, nothing of this is said. All that can be read of the conversations
+of the home is written to a new home, and the old one stays as it is.
+
 options:
+  --repair DIRECTORY       the new home; a new or empty directory
   -c, --config KEY=VALUE   a setting that wins over config.toml, as for
                            `parley mcp`. May be given more than once
   -h, --help               this text
 
-exit code: 0 when home and settings can be used and commands can be confined, 2
-for a wrong command line, else 1.
+exit code: 0 when home and settings can be used and commands can be confined, or
+when every conversation was repaired whole, 2 for a wrong command line, else 1.
 """
 
 COLUMN: Final = 12
@@ -85,8 +92,38 @@ NOT_BY_A_SWITCH: Final = (
 
 
 def run_doctor(arguments: Sequence[str]) -> int:
-    """Look around, print, and return the exit code that the usage tells of."""
-    return run_with_overrides(arguments, command="doctor", usage=USAGE, run=_look_around)
+    """Look around or repair, print, and return the exit code that the usage tells of."""
+    values = {"-c": "--config", "--config": "--config", "--repair": "--repair"}
+    try:
+        given = options_in(arguments, command="doctor", values=values)
+        if given is None:
+            print(USAGE, end="")
+            return 0
+        if given.operands:
+            raise BadLine(f"unexpected argument {given.operands[0]!r}; see `parley doctor --help`")
+    except BadLine as error:
+        complain("doctor", error)
+        return 2
+    overrides = given.values.get("--config", [])
+    target = given.last("--repair")
+    return _look_around(overrides) if target is None else _repair(overrides, target)
+
+
+def _repair(overrides: Sequence[str], target: str) -> int:
+    try:
+        return run_unless_ended(_repaired(loader_here(overrides).home, target))
+    except ParleyError as error:
+        complain("doctor", error)
+        return 1
+
+
+async def _repaired(home: str, target: str) -> int:
+    from parley.app.files.repairing import repair_home
+
+    done = await repair_home(home, target, tell=print)
+    print(f"conversations: {done.whole} whole, {done.partial} partial, {done.lost} lost")
+    print(f"new home: {visible(target)}; to use it, set PARLEY_HOME or put its parley.db in place of the old one")
+    return 1 if done.partial or done.lost else 0
 
 
 def _look_around(overrides: Sequence[str]) -> int:

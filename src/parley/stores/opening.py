@@ -34,6 +34,7 @@ __all__ = [
     "Opened",
     "connect_read_only",
     "look_at_database",
+    "make_database",
     "open_database",
     "open_home",
     "open_locks",
@@ -314,7 +315,7 @@ def traces(path: str) -> list[tuple[int, int] | None]:
 def _open_all(home: Home, connections: list[Connection]) -> None:
     path = os.path.join(home.path, DATABASE)
     if _is_new(home.path, was_used=home.was_used):
-        _make(home.path, path)
+        make_database(home.path, path)
     writer = _connect(path, connections)
     _migrate(home.path, writer)
     for _ in range(READERS):
@@ -371,10 +372,10 @@ def _is_new(home: str, *, was_used: bool) -> bool:
     return True
 
 
-def _make(home: str, path: str) -> None:
+def make_database(home: str, path: str) -> None:
     """Make a database that has its name once it is complete, so that an empty one is always damage.
 
-    SQLite gives its log the same mode.
+    SQLite gives its log the same mode. Errors name the home.
     """
     with Unfinished(path) as unfinished:
         db = sqlite3.connect(unfinished.name, isolation_level=None)

@@ -9,7 +9,7 @@ from typing import Final
 from parley.errors import OUT_OF_MEMORY, BadHome, StoreFailed, os_detail
 from parley.stores.holders import holder_of
 
-__all__ = ["refused", "refused_at_opening"]
+__all__ = ["REPAIR", "refused", "refused_at_opening"]
 
 REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
 

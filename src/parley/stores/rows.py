@@ -182,7 +182,7 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
         # The index of the ids may be damaged, and the row itself not.
         row = next((one.row for one in known_conversations(db) if one.id == conversation_id), None)
         if row is None:
-            return None
+            raise
         with damage_hits(conversation_id):
             found = db.execute(f"{wanted} row = ?", (row,)).fetchone()
     return found
@@ -224,7 +224,7 @@ def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) ->
         cuts.setdefault(seq, []).append((offset, digest))
 
     def blob(digest: bytes) -> bytes:
-        packed = with_or_without_index(db, "SELECT data FROM blobs {} WHERE hash = ?", (digest,))
+        packed = with_or_without_index(db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         if not packed:
             raise ValueError("a blob is missing")
         return unpacked(packed[0][0])
@@ -382,7 +382,9 @@ def _listed(
         if not is_damage(error):
             raise
         *values, limit = values
-        rows = [row for known in known_conversations(db) for row in _each(db, wanted, values, known, is_wanted)]
+        if not (all_known := known_conversations(db)):
+            raise
+        rows = [row for known in all_known for row in _each(db, wanted, values, known, is_wanted)]
         rows.sort(key=lambda row: (row[-1], row[1]), reverse=True)
         rows = rows if limit < 0 else rows[:limit]
     return [

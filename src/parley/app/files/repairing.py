@@ -1,0 +1,119 @@
+"""A new home with everything that can be read of a damaged one. The damaged one is not changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID, uuid4
+
+import msgspec
+
+from parley.conversation.folds import Folds
+from parley.conversation.log import Entry
+from parley.conversation.records import SettingsChosen, record_type
+from parley.errors import BadHome, os_detail
+from parley.ports.store import Store, Summary
+from parley.runtime.whole import write_whole
+from parley.stores.salvage import Salvaged, salvaged
+from parley.stores.sqlite import SqliteStore
+from parley.wire.ids import ConversationId, Seq
+from parley.wire.jsonrpc import encode
+
+__all__ = ["Repaired", "repair_home"]
+
+_SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
+
+
+class Repaired(NamedTuple):
+    """How many conversations were found."""
+
+    whole: int
+    partial: int
+    lost: int
+
+
+class _Log(NamedTuple):
+    """The entries of a conversation that can be gone on with, and what follows from them."""
+
+    entries: list[Entry]
+    summary: Summary
+
+
+async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
+    """Write all that can be read of the conversations of a home into a new one; `tell` what is not whole.
+
+    Raises:
+        BadHome: the new home is not a new or empty directory, or nothing can be read.
+        StoreError: the new home cannot be written, or another process writes to the old one.
+    """
+    _make_empty(target)
+    folder = tempfile.mkdtemp(prefix=".salvage-", dir=target)
+    store = SqliteStore(target)
+    counts = {"whole": 0, "partial": 0, "lost": 0}
+    try:
+        with salvaged(home, folder) as conversations:
+            for one in conversations:
+                kind = await _write(store, one, tell)
+                counts[kind] += 1
+    finally:
+        await store.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return Repaired(**counts)
+
+
+def _make_empty(target: str) -> None:
+    try:
+        os.makedirs(target, mode=0o700, exist_ok=True)
+        if os.listdir(target):
+            raise BadHome(target, "is not empty; name a new directory")
+    except OSError as error:
+        raise BadHome(target, f"cannot be made: {os_detail(error)}") from error
+
+
+async def _write(store: Store, found: Salvaged, tell: Callable[[str], None]) -> str:
+    name = found.id if found.id is not None and _is_id(found.id) else ConversationId(str(uuid4()))
+    if (log := _log(found)) is None:
+        tell(f"{found.id or name}: lost")
+        return "lost"
+    await write_whole(store, name, log.entries, log.summary, archived=found.archived)
+    if found.id == name and _is_whole(found) and len(log.entries) == found.last:
+        return "whole"
+    new_id = "" if found.id == name else ", under a new id"
+    tell(f"{name}: partial, {len(log.entries)} of {found.last} entries{new_id}")
+    return "partial"
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def _is_whole(found: Salvaged) -> bool:
+    return [entry.seq for entry in found.entries] == list(range(1, found.last + 1)) and found.last > 0
+
+
+def _log(found: Salvaged) -> _Log | None:
+    """The longest log that can be made of what was read: without gaps, and beginning with settings."""
+    if not found.entries:
+        return None
+    rest = found.entries
+    if rest[0].type != _SETTINGS_CHOSEN:
+        chosen = SettingsChosen(model=found.model, cwd=found.cwd or "/", asked={"cwd": found.cwd or "/"})
+        rest = [Entry(Seq(1), rest[0].at, _SETTINGS_CHOSEN, False, encode(chosen)), *rest]
+    folds, taken = Folds(), list[Entry]()
+    for entry in rest:
+        placed = msgspec.structs.replace(entry, seq=Seq(len(taken) + 1))
+        try:
+            folds.replay([placed])
+        except ValueError:
+            break
+        taken.append(placed)
+    if len(taken) < len(rest):  # what does not fit may have changed something before it was refused
+        folds = Folds()
+        folds.replay(taken)
+    return _Log(taken, Summary.of(folds.state)) if taken else None

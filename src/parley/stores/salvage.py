@@ -1,0 +1,243 @@
+"""Salvage: everything that can be read of a damaged database, from a copy of it.
+
+Each entry is looked for in every place that may lead to it. The caller decides what becomes of a conversation that
+is not complete. The home itself is only read, and no file in it is changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from sqlite3 import Connection
+from typing import Final, NamedTuple
+
+from parley.conversation.log import Entry
+from parley.errors import BadHome, WriteLockHeld, os_detail
+from parley.ports.store import CALL_SECONDS
+from parley.stores.blobs import mended, unpacked
+from parley.stores.damage import if_readable, is_damage, known_conversations, with_or_without_index
+from parley.stores.locks import write_lock_holder
+from parley.stores.opening import DATABASE, make_database
+from parley.stores.rows import as_text
+from parley.wire.ids import ConversationId, Seq
+
+__all__ = ["Salvaged", "salvaged"]
+
+POLL_SECONDS: Final = 0.05
+PAGE_BYTES: Final = 4096
+MOST_IN_VAIN: Final = 100_000
+"""How many rows in succession may be unreadable before the rest of the table is given up."""
+
+
+class Salvaged(NamedTuple):
+    """What was read of one conversation."""
+
+    id: ConversationId | None
+    """None: it is lost."""
+    cwd: str
+    model: str
+    archived: bool
+    last: int
+    """How many entries it had, as far as that is known."""
+    entries: list[Entry]
+    """Those that were read, in order; some may be missing between them."""
+
+
+@contextmanager
+def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
+    """All conversations of a damaged home, read from a copy in `folder`, which has to be empty.
+
+    Raises:
+        BadHome: nothing can be read.
+        WriteLockHeld: the files cannot be copied, because another process may be writing to them.
+    """
+    copy = os.path.join(folder, DATABASE)
+    try:
+        _copy(home, folder)
+        db = _opened(copy, folder)
+    except (OSError, sqlite3.Error) as error:
+        detail = os_detail(error) if isinstance(error, OSError) else str(error)
+        raise BadHome(home, f"nothing can be read: {detail}") from error
+    try:
+        yield _Salvage(db).conversations()
+    finally:
+        db.close()
+
+
+# --- a copy ------------------------------------------------------------------------------
+
+
+def _copy(home: str, folder: str) -> None:
+    with _write_lock(home):
+        for name in (DATABASE, f"{DATABASE}-wal"):
+            if name == DATABASE or os.path.exists(os.path.join(home, name)):
+                shutil.copyfile(os.path.join(home, name), os.path.join(folder, name))
+
+
+@contextmanager
+def _write_lock(home: str) -> Iterator[None]:
+    """Hold the write lock, if there is one: while it is held, nothing is written."""
+    try:
+        lock = os.open(os.path.join(home, "write.lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        until = time.monotonic() + CALL_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise WriteLockHeld(write_lock_holder(home)) from None
+                time.sleep(POLL_SECONDS)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _opened(copy: str, folder: str) -> Connection:
+    try:
+        return _connected(copy)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+    _replace_first_page(copy, os.path.join(folder, "new.db"))
+    return _connected(copy)
+
+
+def _connected(path: str) -> Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.execute("PRAGMA writable_schema = ON")  # or SQLite refuses a file that was cut off
+        db.execute("SELECT id FROM conversations LIMIT 0")
+        db.execute("PRAGMA query_only = ON")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _replace_first_page(path: str, new: str) -> None:
+    """Take the first page from a new database: it has the same tables, whose roots are at the same places."""
+    make_database(os.path.dirname(new), new)
+    with open(new, "rb") as file:
+        page = bytearray(file.read(PAGE_BYTES))
+    struct.pack_into(">I", page, 28, os.path.getsize(path) // PAGE_BYTES)
+    struct.pack_into(">II", page, 32, 0, 0)  # no free pages
+    with open(path, "r+b") as file:
+        file.write(page)
+
+
+# --- reading -----------------------------------------------------------------------------
+
+
+class _Salvage:
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+        self._places: dict[int, dict[int, int]] | None = None
+
+    def conversations(self) -> Iterator[Salvaged]:
+        known = {one.row: one for one in known_conversations(self._db)}
+        for row, one in known.items():
+            yield self._conversation(row, one.id, archived=one.archived)
+        removed = {row for (row,) in if_readable(self._db, "SELECT row FROM removed")}
+        for row in sorted(self._rows() - known.keys() - removed):
+            yield self._conversation(row, None, archived=False)
+
+    def _rows(self) -> set[int]:
+        """The rows of all conversations that have an entry."""
+        found: set[int] = set()
+        for direction in ("ASC", "DESC"):
+            rows = if_readable(self._db, f"SELECT DISTINCT row FROM entries ORDER BY row {direction}")
+            found.update(row for (row,) in rows if isinstance(row, int))
+        return found
+
+    def _conversation(self, row: int, name: ConversationId | None, *, archived: bool) -> Salvaged:
+        kept = if_readable(
+            self._db,
+            "SELECT last, CAST(cwd AS BLOB), CAST(model AS BLOB) FROM conversations WHERE row = ?",
+            (row,),
+        )
+        last, cwd, model = kept[0] if kept else (None, b"", b"")
+        places: dict[int, int] = {}
+        for direction in ("ASC", "DESC"):
+            wanted = f"SELECT seq, rowid FROM entries WHERE row = ? ORDER BY seq {direction}"
+            places.update((seq, place) for seq, place in if_readable(self._db, wanted, (row,)) if type(seq) is int)
+        if not isinstance(last, int) or len(places) < last:
+            places |= self._in_table().get(row, {})
+        try:
+            entries = list(self._entries(row, places))
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            entries = []
+        length = last if isinstance(last, int) else max(places, default=0)
+        return Salvaged(name, as_text(cwd or b""), as_text(model or b""), archived, length, entries)
+
+    def _in_table(self) -> dict[int, dict[int, int]]:
+        """By row of a conversation and position: where the entries in all readable pages of the table are."""
+        if self._places is None:
+            self._places = defaultdict(dict)
+            at = in_vain = 0
+            while in_vain < MOST_IN_VAIN:
+                before = at
+                try:
+                    for place, row, seq in self._db.execute(
+                        "SELECT rowid, row, seq FROM entries NOT INDEXED WHERE rowid > ? ORDER BY rowid", (at,)
+                    ):
+                        at = place
+                        if type(seq) is int:
+                            self._places[row][seq] = place
+                    break
+                except sqlite3.Error as error:
+                    if not is_damage(error):
+                        raise
+                in_vain = in_vain + 1 if at == before else 0
+                at += 1
+        return self._places
+
+    def _entries(self, row: int, places: dict[int, int]) -> Iterator[Entry]:
+        cuts: dict[int, list[tuple[int, bytes]]] = {}
+        for seq, offset, digest in self._cuts(row):
+            cuts.setdefault(seq, []).append((offset, digest))
+        for seq in sorted(places):
+            if (entry := self._entry(seq, places[seq], cuts.get(seq, []))) is not None:
+                yield entry
+
+    def _cuts(self, row: int) -> list[tuple[int, int, bytes]]:
+        """Raises sqlite3.Error: no entry can be put together, since none says that something was cut out."""
+        wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
+        try:
+            return self._db.execute(wanted.format(""), (row,)).fetchall()
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            return self._db.execute(wanted.format("INDEXED BY cuts_by_blob"), (row,)).fetchall()
+
+    def _entry(self, seq: int, place: int, cuts: list[tuple[int, bytes]]) -> Entry | None:
+        try:
+            ((at, kind, is_event, body),) = self._db.execute(
+                "SELECT at, CAST(type AS BLOB), is_event, body FROM entries WHERE rowid = ?", (place,)
+            ).fetchall()
+            if type(at) is not float or type(body) is not bytes or b"\0" in body:
+                return None
+            whole = mended(body, [(offset, self._blob(digest)) for offset, digest in cuts]) if cuts else body
+            return Entry.kept(Seq(seq), at, kind.decode(), is_event=bool(is_event), body=whole)
+        except (ValueError, sqlite3.Error):
+            return None
+
+    def _blob(self, digest: bytes) -> bytes:
+        """Raises ValueError, sqlite3.Error."""
+        ((packed,),) = with_or_without_index(
+            self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,)
+        )
+        return unpacked(packed)
