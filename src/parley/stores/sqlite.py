@@ -179,7 +179,9 @@ class SqliteStore:
         if not held.is_named:
             opened.owners.free(held.row)
             return
-        cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch))
+        # Whoever has waited for the write lock in vain does not wait once more.
+        now = asyncio.get_running_loop().time()
+        cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch), until=now)
         cleared.add_done_callback(lambda _: opened.owners.free(held.row))
         try:
             await asyncio.shield(cleared)
@@ -317,20 +319,22 @@ class SqliteStore:
         if self._writer.home is not None:
             self._writer.home.owners.close()
 
-    async def _remove_the_deleted(self) -> None:
+    async def _remove_the_deleted(self, until: float | None = None) -> None:
         opened = await self._opened()
-        while await self._write(partial(rows.remove_some, taken=opened.owners.taken)):
+        while await self._write(partial(rows.remove_some, taken=opened.owners.taken), until=until):
             pass
 
     async def _remove_the_deleted_if_possible(self) -> None:
         try:
-            await self._remove_the_deleted()
+            await self._remove_the_deleted(until=asyncio.get_running_loop().time())
         except StoreError:
             pass  # they are gone all the same; whoever deletes or tidies next removes what is left
 
-    async def _write(self, work: Callable[[Connection], T], batch: Batch | None = None) -> T:
+    async def _write(
+        self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
+    ) -> T:
         """Done or not done, also where the caller is cancelled."""
-        return await asyncio.shield(self._writer.submit(work, batch))
+        return await asyncio.shield(self._writer.submit(work, batch, until=until))
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
