@@ -315,7 +315,7 @@ def traces(path: str) -> list[tuple[int, int] | None]:
 def _open_all(home: Home, connections: list[Connection]) -> None:
     path = os.path.join(home.path, DATABASE)
     if _is_new(home.path, was_used=home.was_used):
-        make_database(home.path, path)
+        _make(home.path, path)
     writer = _connect(path, connections)
     _migrate(home.path, writer)
     for _ in range(READERS):
@@ -372,20 +372,31 @@ def _is_new(home: str, *, was_used: bool) -> bool:
     return True
 
 
-def make_database(home: str, path: str) -> None:
-    """Make a database that has its name once it is complete, so that an empty one is always damage.
+def _make(home: str, path: str) -> None:
+    """Make an empty database that has its name once it has its first page, so that a file of 0 bytes is damage.
 
-    SQLite gives its log the same mode. Errors name the home.
+    SQLite gives its log the same mode.
     """
     with Unfinished(path) as unfinished:
         db = sqlite3.connect(unfinished.name, isolation_level=None)
         try:
-            db.execute("PRAGMA synchronous = OFF")  # the whole file is synced below
-            _migrate(home, db)
+            db.execute("PRAGMA synchronous = OFF")  # the file is synced below
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            _use_log(home, db)
         finally:
             db.close()
         unfinished.give_name(over=True)
     sync_directory(home)
+
+
+def make_database(home: str, path: str) -> None:
+    """Make a database with all tables, for which no lock is needed. Errors name the home."""
+    _make(home, path)
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        _migrate(home, db)
+    finally:
+        db.close()
 
 
 def _connect(path: str, connections: list[Connection]) -> Connection:
@@ -418,13 +429,15 @@ def version_of(home: str, db: Connection) -> int:
     return version
 
 
-def _migrate(home: str, db: Connection) -> None:
-    version = version_of(home, db)
-    if version == 0:
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+def _use_log(home: str, db: Connection) -> None:
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise BadHome(home, "conversations cannot be kept here: the file system has no memory that processes share")
+
+
+def _migrate(home: str, db: Connection) -> None:
+    version = version_of(home, db)
+    _use_log(home, db)
     db.execute("BEGIN IMMEDIATE")
     for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
         step(db)
