@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from kit.process_memory import Peak
 from kit.speaking import speaking
 from parley.testing import Says, ScriptedModel
-from parley.testing.home import MODEL
+from parley.testing.home import MODEL, Home
 from parley.testing.render import Api
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import FULL_VERSION
@@ -113,3 +115,23 @@ async def test_the_prompt_of_a_codex_call_costs_no_more(scripted_model: Scripted
         await client.until_answer(call)
 
         assert peak.bytes / len(encode(item)) < TIMES
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ["ASCII", "an emoji", "several long texts", "many items", "an image", "a PDF"])
+async def test_a_large_message_holds_up_the_others_for_ten_milliseconds_a_megabyte(
+    scripted_model: ScriptedModel, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = of_shape(shape, 30_000_000)
+    allowed = 0.05 + 0.01 * len(encode(content)) / 1_000_000
+    program = Path(__file__).parent.parent / "kit" / "busy_program.py"
+    monkeypatch.setattr(Home, "command", property(lambda home: (sys.executable, str(program), "mcp")))
+    scripted_model.replies(lambda request: Says(("Read.",)))
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        client.call("conversationSendMessage", conversation_id=conversation, content=content)
+        await client.until_method("task_complete")
+        longest = [float(line.split()[1]) for line in client.raw.stderr_text().splitlines() if line[:5] == "BUSY "]
+
+    assert [one for one in longest if one > allowed] == []

@@ -18,7 +18,7 @@ from parley.conversation.history import HistoryItem, UserItem
 from parley.errors import CannotCarry, os_detail
 from parley.guarded_files import read_named
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
-from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, is_text
 
 __all__ = ["read_content", "within_bounds"]
 
@@ -40,6 +40,8 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
         CannotCarry: one is no image that models are shown or too large, nothing is left, or all images and
             files together are too large.
     """
+    if is_text(content):
+        return content
     if any(isinstance(item, LocalImageItem) for item in content):
         return await asyncio.to_thread(_read_all, content, settings.cwd, settings.withheld_paths)
     for place, taken in enumerate(accumulate(map(_weight, content))):
@@ -84,7 +86,7 @@ def within_bounds(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequen
 
     The same object where they are not. What was once left out stays so as a history grows.
     """
-    spoken = [item for item in history if isinstance(item, UserItem)]
+    spoken = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
     if sum(_weight(part) for item in spoken for part in item.content) <= room:
         return history
     backwards: list[HistoryItem] = []

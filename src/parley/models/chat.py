@@ -23,7 +23,7 @@ from parley.models.http import Http
 from parley.models.payloads import read_json
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, ModelRequest, ToolSpec
-from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem
+from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem, is_text
 from parley.wire.jsonrpc import encode
 
 __all__ = ["ChatModel", "encode_chat"]
@@ -216,7 +216,7 @@ def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[st
 
 def _content(content: tuple[InputItem, ...]) -> str | Raw | list[dict[str, Any] | _TextPart]:
     """Texts alone are one text, which every provider takes; parts are for what is more."""
-    if all(isinstance(item, TextItem) for item in content):
+    if is_text(content):
         return joined_text(content)
     return [_part(item) for item in content]
 

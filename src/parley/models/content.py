@@ -66,7 +66,7 @@ def text_in(data: str) -> str | None:
 
 def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
     """The words of a message as one string; as JSON where some of them are kept so."""
-    if not any(isinstance(item, LongTextItem) for item in content):
+    if LongTextItem not in set(map(type, content)):
         return text_of(content)
     strings = (
         item.encoded if isinstance(item, LongTextItem) else encode(item.text)

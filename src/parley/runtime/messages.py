@@ -21,7 +21,7 @@ from parley.runtime.outlast import outlast
 from parley.runtime.turns import Turn, Turns
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import MessageId, Seq
-from parley.wire.items import InputItem, TextItem
+from parley.wire.items import InputItem, is_text
 from parley.wire.peers import Submit
 
 __all__ = ["Accepted", "Messages"]
@@ -97,7 +97,7 @@ class Messages:
         return before if wanted is None else self._choices.choose(wanted, before)
 
     def _refuse_what_cannot_be_carried(self, content: tuple[InputItem, ...], settings: Settings) -> None:
-        if all(isinstance(item, TextItem) for item in content):
+        if is_text(content):
             return
         model = self._turns.model_for(settings)
         for place, item in enumerate(content):
