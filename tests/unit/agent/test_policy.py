@@ -17,7 +17,7 @@ CWD, OTHER_ROOT = "/project", "/scratch"
 HIDDEN = ("/home/user/.parley",)
 ROOTS = tuple(Root(path=path, device=1, inode=inode) for inode, path in enumerate((CWD, OTHER_ROOT)))
 WRITABLE = Bounds(writable=ROOTS, hidden=HIDDEN)
-READ_ONLY = Bounds(hidden=HIDDEN)
+READ_ONLY = Bounds(hidden=(*HIDDEN, "/nonexistent", "/nonexistent/config.toml", "/nonexistent/auth.json"))
 WHY_NOT = "neither bubblewrap nor Landlock works here"
 WHY = "the tests need the network"
 
