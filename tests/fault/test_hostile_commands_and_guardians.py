@@ -296,7 +296,10 @@ async def test_a_fork_server_that_cannot_fork_is_not_kept(
     if broken == 2:
         with pytest.raises(CommandNotStarted) as caught:
             await ran(executor, "true")
-        assert caught.value.detail == "Resource temporarily unavailable (os error 11)"
+        assert caught.value.detail == (
+            "Resource temporarily unavailable (os error 11): no more processes or threads may be started "
+            "(RLIMIT_NPROC, pids.max of the control group)"
+        )
 
     assert await ran(executor, "true") == Ran(exit_code=0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from uuid import uuid4
 
 import msgspec
@@ -35,6 +35,7 @@ from parley.runtime.deadline import Deadline
 from parley.runtime.here import Here
 from parley.runtime.means import Means
 from parley.runtime.messages import Accepted, Messages
+from parley.runtime.outlast import outlast
 from parley.runtime.permits import Permits, Trust
 from parley.runtime.questions import Questions
 from parley.runtime.readers import Reader
@@ -75,12 +76,13 @@ class Conversation:
             tool_servers=self.tool_servers,
         )
         self._writing = Writing(get_ready=self._get_ready, rest=self._rest)
+        self._messages = Messages(self.book, trust.choices, self._turns, closing=means.closing)
         self.here = Here(
             self.book,
             self._writing,
             means.neighbours,
             turns=self._turns,
-            messages=Messages(self.book, trust.choices, self._turns, closing=means.closing),
+            messages=self._messages,
             questions=self.questions,
         )
         self.sharing = Sharing(
@@ -256,12 +258,25 @@ class Conversation:
         if self.turn is None:
             until = deadline or Deadline(CALL_SECONDS)
             return asyncio.ensure_future(self._answer_what_was_left(approval_id, decision, by, reason, until))
+        if self._messages.are_entering:
+            return asyncio.ensure_future(self._answer_after_messages(approval_id, decision, by, reason, deadline))
         try:
             return self._turns.answer(approval_id, decision, by=by, reason=reason)
         except (PeerError, StoreError, ConfigError) as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
+
+    async def _answer_after_messages(
+        self,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        by: SettledBy,
+        reason: str | None,
+        deadline: Deadline | None,
+    ) -> None:
+        await self._messages.entered()
+        await outlast(self.answer(approval_id, decision, by=by, reason=reason, deadline=deadline))
 
     async def _answer_what_was_left(
         self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None, deadline: Deadline
@@ -283,12 +298,23 @@ class Conversation:
         """Cut the running turn short, if there is one; if `turn` is given, only that one, also elsewhere."""
         running = self.turn
         if running is not None:
-            if turn is None or turn.event_id == running.event_id:
+            if turn is not None and turn.event_id != running.event_id:
+                return
+            if self._messages.are_entering:
+                self._do_in_background(self._interrupt_after_messages(running))
+            else:
                 self._turns.interrupt()
         elif isinstance(turn, TheirTurn) and not turn.work.done():
-            interrupting = asyncio.create_task(self._interrupt_if_possible(turn.event_id))
-            self._under_way.add(interrupting)
-            interrupting.add_done_callback(self._under_way.discard)
+            self._do_in_background(self._interrupt_if_possible(turn.event_id))
+
+    def _do_in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _interrupt_after_messages(self, turn: Turn) -> None:
+        await self._messages.entered()
+        self.interrupt(turn)
 
     async def _interrupt_if_possible(self, event_id: EventId) -> None:
         await self.rounds.pass_by()  # what was wished for before may stand there

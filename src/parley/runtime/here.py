@@ -51,7 +51,8 @@ class Here:
             UnknownQuestion, QuestionIsSettled, ConfigError, StoreFailed: nothing was changed.
         """
         self._questions.find(answer.approval_id)
-        if self._turns.running is not None:  # it must not wait for messages that take long
+        if self._turns.running is not None:  # it must not wait for messages whose images are being read
+            await self._messages.entered()
             await self._settle(answer)
             return
         async with self._writing.within(deadline):
@@ -70,6 +71,7 @@ class Here:
         if self._turns.running is None and self._book.folds.state.phase is not Phase.IDLE:
             async with self._writing.within(deadline):
                 pass
+        await self._messages.entered()
         if wish.event_id in (None, self._book.folds.state.event_id):
             self._turns.interrupt()
 

@@ -43,6 +43,18 @@ class Messages:
     def __init__(self, book: Book, choices: Choices, turns: Turns, *, closing: asyncio.Event) -> None:
         self._book, self._choices, self._turns = book, choices, turns
         self._closing = closing
+        self._entering = asyncio.Lock()
+        """Held while a message waits for the write lock of the home, to join the turn that runs."""
+
+    @property
+    def are_entering(self) -> bool:
+        """Whether a message waits to join the turn: what came after it must not take effect before it."""
+        return self._entering.locked()
+
+    async def entered(self) -> None:
+        """Return when the messages that came before have joined the turn, or cannot."""
+        async with self._entering:
+            pass
 
     async def take(self, message: Submit, deadline: Deadline, *, accepted: Callable[[Accepted], None]) -> None:
         """`accepted` is called when the message is written down and before any reader sees it.
@@ -60,8 +72,22 @@ class Messages:
         wanted = None if message.wanted is None else convert(message.wanted, Wanted)
         chosen = self._chosen(message, wanted)
         read = await read_content(message.content, chosen.settings)
-        if self._turns.running is not None:
-            await self._book.writable(until=deadline.at)
+        async with self._entering:
+            if self._turns.running is not None:
+                await self._book.writable(until=deadline.at)
+            written = self._enter(message, wanted, chosen, read, deadline, accepted)
+        await outlast(written)
+
+    def _enter(
+        self,
+        message: Submit,
+        wanted: Wanted | None,
+        chosen: Chosen,
+        read: tuple[InputItem, ...],
+        deadline: Deadline,
+        accepted: Callable[[Accepted], None],
+    ) -> asyncio.Future[None]:
+        """Write the message to the log; the result is there when it is on disk."""
         turn = self._turns.running  # it may be over by now
         # As it was sent, so that the places are the sender's; what was read from disk can be carried by all.
         used = chosen.settings if turn is None else turn.settings or chosen.settings
@@ -80,7 +106,7 @@ class Messages:
             entries.append(self._choices.record(wanted or Wanted(), chosen))
         if turn is None:
             entries[:0] = self._started(message)
-        await outlast(self._book.write(*entries, shown=taken, until=deadline.at))
+        return self._book.write(*entries, shown=taken, until=deadline.at)
 
     def _taken_before(self, message: Submit) -> Accepted | None:
         """What came of a message that is sent again: it is answered like the first time."""
