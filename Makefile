@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap demo test test-long check format bench lock clean
+.PHONY: help setup compiled with-bubblewrap demo test test-long test-hosts check format bench lock clean
 
 help:  ## What can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -64,6 +64,11 @@ test: setup with-bubblewrap  ## All that CI runs, in under five minutes
 
 test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit
 	$(BIN)/pytest -n 3 --dist worksteal -m long --timeout 3600 $(PYTEST_ARGS)
+
+test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)
+	@$(BIN)/python tests/hosts/checks_table.py begin
+	$(BIN)/pytest -n 2 --dist worksteal -m long --timeout 3600 tests/hosts $(PYTEST_ARGS)
+	@$(BIN)/python tests/hosts/checks_table.py write
 
 bench: setup with-bubblewrap  ## Measure, side by side in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)

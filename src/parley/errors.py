@@ -4,7 +4,7 @@
     ├── PeerError          the client asked for something that cannot be
     │   ├── BadArguments       arguments of a tool do not fit its schema
     │   ├── UnknownConversation
-    │   ├── UnknownTool
+    │   ├── UnknownTool, ToolNotOffered
     │   ├── NoContent
     │   ├── MessageIdTaken
     │   ├── ParentUnknown, UnknownMessage, TurnIsRunning, CannotCarry
@@ -115,6 +115,7 @@ __all__ = [
     "StreamEnded",
     "ToolError",
     "ToolFailed",
+    "ToolNotOffered",
     "ToolServerFailed",
     "TurnIsRunning",
     "UnexpectedStatus",
@@ -204,6 +205,14 @@ class UnknownConversation(PeerError):
     def __init__(self, conversation: str) -> None:
         super().__init__(f"no conversation {conversation}")
         self.conversation = conversation
+
+
+class ToolNotOffered(PeerError):
+    """The client is not offered this tool."""
+
+    def __init__(self, tool: str, *, setting: str) -> None:
+        super().__init__(f"{tool} is not offered to this client; the setting {setting} offers it")
+        self.tool, self.setting = tool, setting
 
 
 class UnknownTool(PeerError):

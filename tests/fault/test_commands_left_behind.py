@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from kit.calls import Output, Wire, answered, history, interrupted, is_event, speaking
+from kit.on_terminal import ON_TERMINAL
 from kit.running import marked
 from kit.shell import PATIENCE_SECONDS, Gate, nothing_left_of, ran, sh, turn, until_running
 from parley.testing import Call, ScriptedModel
@@ -138,7 +139,7 @@ async def test_an_interrupt_ends_all_that_a_command_started_before_anybody_is_to
 async def test_a_signal_that_interrupts_the_turns_of_a_server_ends_their_commands(
     scripted_model: ScriptedModel, marker: str
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(scripted_model, program=ON_TERMINAL) as wire:
         await begin(wire, marker)
         wire.raw.child.send_signal(signal.SIGINT)
         *_, answer = await wire.answer(1)

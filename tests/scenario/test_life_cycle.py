@@ -85,7 +85,7 @@ async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructi
                 "serverInfo": {"name": "parley", "title": "Parley", "version": __version__},
             },
         )
-        assert instructions.startswith("Parley runs coding agents.")
+        assert instructions.startswith("Parley runs coding agents in conversations")
 
 
 @pytest.mark.promises("lifecycle.initialize-once")

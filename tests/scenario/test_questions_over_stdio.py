@@ -15,6 +15,7 @@ from kit.calls import interrupted, pairs
 from kit.messages import TASK_STARTED, delta, error, initial_state, live
 from kit.messages import agent_message as said
 from kit.messages import task_complete as completed
+from kit.on_terminal import ON_TERMINAL
 from kit.running import PATIENCE_SECONDS
 from kit.shell import shell
 from parley.client import Answer, ElicitationAnswer, Question, ToolFailed
@@ -253,8 +254,9 @@ def was_told(asked: RecordedRequest) -> bool:
 async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model: ScriptedModel) -> None:
     async with being_asked(scripted_model, version=FULL_VERSION, capabilities={}) as client:
         scripted_model.replies(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
-        denied = client.codex(config={"approvals": {"timeout_seconds": 1}})
-        aborted = client.codex(config={"approvals.timeout_seconds": 1, "approvals.on_timeout": "abort"})
+        waits = {"approvals.when_nobody": "wait", "approvals.timeout_seconds": 1}
+        denied = client.codex(config=waits)
+        aborted = client.codex(config={**waits, "approvals.on_timeout": "abort"})
         messages = []
         waiting = {denied, aborted}
         while waiting:
@@ -279,7 +281,7 @@ async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model:
 
 @pytest.mark.promises("approvals.dropped")
 async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with being_asked(scripted_model, version=FULL_VERSION, program=ON_TERMINAL) as client:
         conversation, _ = await asking(client, scripted_model)
         cancelled = [one for one in await client.interrupt(conversation) if "method" in one]
 

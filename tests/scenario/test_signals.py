@@ -1,4 +1,4 @@
-"""Signals: SIGTERM and SIGHUP end the server in order, SIGINT first interrupts what runs."""
+"""Signals: SIGTERM and SIGHUP end the server in order; SIGINT too, but on a terminal it first interrupts turns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from kit.hangups import hangups
+from kit.on_terminal import ON_TERMINAL
 from kit.requests import EXIT_SECONDS, STOPPED, codex_pair, ping, pong, the_rest, tool
 from parley.testing import HOLD, RawParley, ScriptedModel
 
@@ -39,7 +40,7 @@ async def exit_code_in_time(raw: RawParley) -> int:
         return await raw.child.wait()
 
 
-@pytest.mark.promises("lifecycle.sigterm", "lifecycle.sigint")
+@pytest.mark.promises("lifecycle.sigterm", "lifecycle.sigint-pipe")
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"]
 )
@@ -55,8 +56,10 @@ async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, nu
         assert raw.stderr_text() == ""
 
 
-@pytest.mark.promises("lifecycle.sigterm", "lifecycle.stopped-turn")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+@pytest.mark.promises("lifecycle.sigterm", "lifecycle.sigint-pipe", "lifecycle.stopped-turn")
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"]
+)
 async def test_a_signal_ends_the_running_turn_and_answers_its_call(
     scripted_model: ScriptedModel, number: int
 ) -> None:
@@ -98,7 +101,7 @@ async def test_a_second_sigterm_does_not_disturb_the_end(scripted_model: Scripte
 
 @pytest.mark.promises("lifecycle.sigint")
 async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
         await held_codex(raw, 2)
 
@@ -119,7 +122,7 @@ async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_
     scripted_model: ScriptedModel,
 ) -> None:
     scripted_model.says("one", HOLD)
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         raw.send(tool(1, "conversationCreate", {"prompt": "", "model": "m", "cwd": str(raw.work)}))
         conversation = (await raw.read_message())["result"]["structuredContent"]["conversation_id"]
         send = {"conversation_id": conversation, "content": [{"type": "text", "text": "go"}]}
@@ -144,7 +147,7 @@ async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_
 
 @pytest.mark.promises("lifecycle.sigint")
 async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
 
         raw.child.send_signal(signal.SIGINT)
@@ -158,7 +161,7 @@ async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) ->
 
 
 async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
         raw.child.send_signal(signal.SIGINT)
         assert await raw.expect(lambda message: message.get("id") == 1) == failed(1, INTERRUPTED)
@@ -172,7 +175,7 @@ async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(scrip
 
 
 async def test_sigint_does_not_reach_what_is_over(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
         await raw.expect(lambda message: message.get("id") == 1)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
+from parley.server.hosts import Features
 from parley.server.tools import TOOLS
 from parley.version import __version__
 from parley.wire.elicitation import ElicitationAnswer, ElicitationParams
@@ -50,7 +51,7 @@ def schema_document() -> Schema:
                 "arguments": tool.input_schema,
                 "result": {} if tool.output_schema is UNSET else tool.output_schema,
             }
-            for tool in TOOLS.definitions(full=True)
+            for tool in TOOLS.definitions(Features(additions=True))
         },
     }
 

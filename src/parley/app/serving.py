@@ -137,9 +137,13 @@ def _home(loader: Loader) -> str | None:
 
 
 def _take_signals(transport: Stdio, conversations: Conversations) -> None:
-    """SIGTERM ends the server in order, and so does the end of its terminal. SIGINT interrupts the turns that run;
-    without any, it ends too."""
+    """Take the signals. SIGTERM and SIGHUP end the server in order.
+
+    So does SIGINT where stdin is not a terminal: it is how Claude Code ends its servers. On a terminal it
+    interrupts the turns that run; without any, it ends the server too.
+    """
     loop = asyncio.get_running_loop()
+    on_terminal = os.isatty(0)
     last_interrupt = -SECOND_INTERRUPT_SECONDS
 
     def interrupt() -> None:
@@ -154,7 +158,7 @@ def _take_signals(transport: Stdio, conversations: Conversations) -> None:
             conversation.interrupt()
 
     loop.add_signal_handler(signal.SIGTERM, transport.stop_reading)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGINT, interrupt if on_terminal else transport.stop_reading)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # or somebody has seen to it, as `nohup` does
         loop.add_signal_handler(signal.SIGHUP, transport.stop_reading)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

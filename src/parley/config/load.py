@@ -27,6 +27,7 @@ from parley.config.types import (
     Approvals,
     Chosen,
     Limits,
+    McpSettings,
     Provider,
     Sandbox,
     Settings,
@@ -122,6 +123,17 @@ class Loader:
         self._look_at_file()
         return [_unknown_sentence(self._file, key) for key in self._file.unknown]
 
+    def mcp_settings(self) -> McpSettings:
+        """Return what holds for MCP clients, by the file and the command line.
+
+        Raises:
+            BadSetting: the file cannot be read, or something in it does not fit.
+        """
+        self._look_at_file()
+        values = _merge(self._overrides.values, into=_merge(self._file.values, into={}))
+        may_answer = values.get("approvals", {}).get("model_may_answer", False)
+        return McpSettings(**values.get("mcp", {}), model_may_answer=may_answer)
+
     def _look_at_file(self) -> None:
         path = os.path.join(self.home, "config.toml")
         # Its text tells whether it changed: times do not, when a program writes twice in one tick of the clock.
@@ -195,7 +207,7 @@ class Loader:
             sandbox_mode=values["sandbox_mode"],
             workspace_write=WorkspaceWrite(**values["sandbox_workspace_write"]),
             sandbox=self._sandbox(values["sandbox"], home),
-            approvals=Approvals(**values["approvals"]),
+            approvals=_approvals(values["approvals"]),
             limits=Limits(**values["limits"]),
             base_instructions=values.get("base_instructions"),
             developer_instructions=values["developer_instructions"],
@@ -354,6 +366,11 @@ def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:
     if "sandbox" in named:
         named["sandbox_mode"] = named.pop("sandbox")
     return named
+
+
+def _approvals(values: Mapping[str, Any]) -> Approvals:
+    """`model_may_answer` is not for conversations, which clients configure: `mcp_settings` reads it."""
+    return Approvals(**{name: value for name, value in values.items() if name != "model_may_answer"})
 
 
 def _merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,18 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from parley.config.locate import KeyPath
-from parley.config.types import ApprovalPolicy, Effort, Inherit, Mechanism, OnTimeout, SandboxMode, Summary, WireApi
+from parley.config.types import (
+    ApprovalPolicy,
+    Effort,
+    Inherit,
+    McpFeatures,
+    Mechanism,
+    OnTimeout,
+    SandboxMode,
+    Summary,
+    WhenNobody,
+    WireApi,
+)
 
 __all__ = [
     "DEFAULTS",
@@ -282,8 +293,14 @@ SETTINGS: Final = Table(
             }
         ),
         "approvals": Table(
-            {"timeout_seconds": _integer(0, 2**31 - 1), "on_timeout": _one_of(*get_args(OnTimeout))}
+            {
+                "timeout_seconds": _integer(0, 2**31 - 1),
+                "on_timeout": _one_of(*get_args(OnTimeout)),
+                "when_nobody": _one_of(*get_args(WhenNobody)),
+                "model_may_answer": _flag,
+            }
         ),
+        "mcp": Table({"features": _one_of(*get_args(McpFeatures))}),
         "limits": Table(
             {"turn_tokens": _LIMIT, "turn_seconds": _LIMIT, "turn_calls": _LIMIT, "conversation_tokens": _LIMIT}
         ),

@@ -14,6 +14,8 @@ __all__ = [
     "Effort",
     "Inherit",
     "Limits",
+    "McpFeatures",
+    "McpSettings",
     "Mechanism",
     "OnTimeout",
     "Provider",
@@ -26,6 +28,7 @@ __all__ = [
     "Summary",
     "ToolServer",
     "Wanted",
+    "WhenNobody",
     "WireApi",
     "WorkspaceWrite",
 ]
@@ -33,6 +36,8 @@ __all__ = [
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
 Mechanism = Literal["auto", "bubblewrap", "landlock"]
 OnTimeout = Literal["deny", "abort", "hold"]
+WhenNobody = Literal["deny", "return", "wait"]
+McpFeatures = Literal["auto", "plain", "full"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
@@ -103,6 +108,17 @@ class Approvals(Struct, frozen=True, kw_only=True):
     timeout_seconds: int = 300
     """0: nothing, for as long as it takes."""
     on_timeout: OnTimeout = "deny"
+    when_nobody: WhenNobody = "deny"
+    """What happens to the question where only `codex` calls wait for the turn and no client can be asked."""
+
+
+class McpSettings(Struct, frozen=True, kw_only=True):
+    """What the server shows to its MCP clients. Set by the file and the command line, never by a client."""
+
+    features: McpFeatures = "auto"
+    """`[mcp] features`: by version and host, none of our additions, or all of them."""
+    model_may_answer: bool = False
+    """`[approvals] model_may_answer`: whether known hosts are offered `approvalAnswer`."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):

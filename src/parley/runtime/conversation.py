@@ -165,10 +165,10 @@ class Conversation:
 
     # --- reading -----------------------------------------------------------------------
 
-    def attach(self, reader: Reader, *, can_be_asked: bool, full: bool) -> None:
+    def attach(self, reader: Reader, *, can_be_asked: bool, full: bool, only_waits: bool = False) -> None:
         """Let a reader follow from its cursor on; it says what it lacks when the next entry is shown."""
         self.book.attach(reader)
-        self.questions.read_by(reader, can_be_asked=can_be_asked, full=full)
+        self.questions.read_by(reader, can_be_asked=can_be_asked, full=full, only_waits=only_waits)
 
     def detach(self, reader: Reader) -> None:
         """Forget a reader; nothing else changes."""

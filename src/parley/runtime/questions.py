@@ -27,11 +27,13 @@ from parley.runtime.outlast import BETWEEN_TRIES_SECONDS, outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 
-__all__ = ["Answer", "Answered", "Asked", "Questions", "answered"]
+__all__ = ["DISMISSED", "NOBODY", "Answer", "Answered", "Asked", "Questions", "answered"]
 
 log = logging.getLogger(__name__)
 
 NOBODY: Final = "nobody could be asked"
+DISMISSED: Final = "the client dismissed the question"
+"""Reasons of denials that no person gave."""
 BETWEEN_READS_SECONDS: Final = 60.0
 """Whoever reads now and then counts as a reader for so long: longer than one read may wait for something new."""
 
@@ -53,6 +55,8 @@ class _Reading(NamedTuple):
     can_be_asked: bool
     full: bool
     """Whether it sees our additions to the protocol; who does not cannot be asked about limits."""
+    only_waits: bool
+    """Whether it is a call that waits for the turn, whose client cannot answer while it waits."""
 
 
 class Asked(Protocol):
@@ -98,6 +102,7 @@ class Questions:
         self.on_audience: Callable[[], None] = lambda: None
         """Called when others may read, or be asked, than before."""
         self._read_lately: asyncio.Task[None] | None = None
+        self._lately_can_answer = True
         self._patience: asyncio.Task[None] | None = None
         self._patient_for: float | None = None
         """How long, if it has patience now."""
@@ -131,6 +136,23 @@ class Questions:
     @property
     def _asks_about_limit(self) -> bool:
         return self.open is not None and self.open.asked.kind == "limit"
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether all that follow the conversation here are calls that wait for its turn."""
+        reads_on = self._read_lately is not None and self._lately_can_answer
+        return not reads_on and all(one.only_waits for one in self._reading.values())
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether a call that waits is to be answered with the open question: no client can be asked."""
+        return (
+            self.open is not None
+            and self._book.is_ours
+            and self._approvals.when_nobody == "return"
+            and self.only_waits
+            and not self.can_be_asked
+        )
 
     @property
     def is_watched(self) -> bool:
@@ -280,9 +302,9 @@ class Questions:
 
     # --- who is there ------------------------------------------------------------------
 
-    def read_by(self, reader: Hashable, *, can_be_asked: bool, full: bool) -> None:
-        """Somebody begins to read; `full` if it sees our additions to the protocol."""
-        self._reading[reader] = _Reading(can_be_asked, full)
+    def read_by(self, reader: Hashable, *, can_be_asked: bool, full: bool, only_waits: bool = False) -> None:
+        """Register a reader; `full` if it sees our additions, `only_waits` if it is a call waiting for the turn."""
+        self._reading[reader] = _Reading(can_be_asked, full, only_waits)
         self._watch()
 
     def left_by(self, reader: Hashable) -> None:
@@ -290,8 +312,9 @@ class Questions:
         if self._reading.pop(reader, None) is not None:
             self._watch()
 
-    def read_once(self) -> None:
-        """Somebody read, and will again, and cannot be asked."""
+    def read_once(self, *, can_answer: bool = True) -> None:
+        """Somebody read, and will again, and cannot be asked; `can_answer` if it is offered `approvalAnswer`."""
+        self._lately_can_answer = can_answer
         if self.open is None:  # then it will be known by its next read
             return
         if self._read_lately is not None:
@@ -342,6 +365,9 @@ class Questions:
         """For how long whoever reads may be kept waiting; None: for as long as it takes."""
         if self._asks_about_limit and not self.full:
             return 0.0  # older clients know no such question, only the end of the turn (docs/protocol.md#limits)
+        if self.only_waits and self._approvals.when_nobody != "wait":
+            # "return": the call that waits is answered with the question, which stays open.
+            return 0.0 if self._approvals.when_nobody == "deny" else None
         held = self._approvals.on_timeout == "hold" or not self._approvals.timeout_seconds
         return None if held else float(self._approvals.timeout_seconds)
 

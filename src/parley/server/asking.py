@@ -19,11 +19,12 @@ from parley.conversation.questions import Question
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import ParleyError, QuestionIsSettled
 from parley.runtime.conversation import Conversation
-from parley.runtime.questions import Questions
+from parley.runtime.questions import DISMISSED, Questions
+from parley.server.hosts import PLAIN, Features
 from parley.server.requests import Requests
 from parley.server.visible import harmless
 from parley.server.wording import elicitation
-from parley.wire.elicitation import ElicitationParams, read_answer
+from parley.wire.elicitation import ElicitationParams, is_dismissal, read_answer
 from parley.wire.events import Settlement
 from parley.wire.ids import ApprovalId, ConversationId
 from parley.wire.jsonrpc import Message, RequestId, encode
@@ -49,15 +50,15 @@ class Asking:
         self.can_be_asked = False
         """Whether the client said so."""
         self._requests = requests
-        self._full = False
+        self._features = PLAIN
         self._calls: dict[ConversationId, str] = {}
         """The first request by which the client had to do with a conversation."""
         self._open: dict[ApprovalId, tuple[RequestId, Questions]] = {}
         """What it was asked and has not answered."""
 
-    def begin(self, *, full: bool, can_be_asked: bool) -> None:
+    def begin(self, features: Features, *, can_be_asked: bool) -> None:
         """What was negotiated."""
-        self._full, self.can_be_asked = full, can_be_asked
+        self._features, self.can_be_asked = features, can_be_asked
 
     def came_by(self, conversation: ConversationId, request_id: RequestId) -> None:
         """The client created, called or streamed a conversation by this request."""
@@ -82,9 +83,10 @@ class Asking:
         approval_id, questions = question.approval_id, conversation.questions
         if not self.can_be_asked or approval_id in self._open:
             return
-        if question.asked.kind == "limit" and not self._full:
+        if question.asked.kind == "limit" and not self._features.full_version:
             return  # it sees the turn end instead (docs/protocol.md#limits)
-        params = elicitation(question, conversation.id, call=self._calls[conversation.id], full=self._full)
+        full = self._features.full_version
+        params = elicitation(question, conversation.id, call=self._calls[conversation.id], full=full)
         answered = partial(self._settle, questions, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
         self._open[approval_id] = request_id, questions
@@ -93,6 +95,8 @@ class Asking:
     def _settle(self, questions: Questions, approval_id: ApprovalId, answer: Message) -> None:
         """What is settled was taken back, and what is taken back is not answered: so this question is open."""
         decision, reason = read_answer(answer)
+        if self._features.dismissal_denies and is_dismissal(answer):
+            decision, reason = "denied", DISMISSED
         settled = questions.insist(approval_id, decision, by="client", reason=harmless(reason or ""))
         settled.add_done_callback(partial(self._see_to, questions, approval_id))
 
@@ -118,7 +122,7 @@ class Asking:
         """
         if (asked := self._open.pop(approval_id, None)) is None:
             return
-        if decision == "dropped" and not self._full:
+        if decision == "dropped" and not self._features.full_version:
             self._requests.ignore(asked[0])
         else:
             self._requests.take_back(asked[0], reason=str(QuestionIsSettled(decision)))

@@ -54,6 +54,8 @@ class Call:
         """True when the request was answered or dropped."""
         self.cancelled = False
         """True when the client has cancelled the request, whether or not that had an effect."""
+        self.cancel_reason: str | None = None
+        """The reason that the client gave with its cancellation."""
         self._dispatch = dispatch
         self._on_cancel: Callable[[], None] | None = None
 
@@ -83,9 +85,10 @@ class Call:
 
         self.on_cancel(stop)
 
-    def cancel(self) -> None:
+    def cancel(self, reason: str | None = None) -> None:
         """The client does not want it any more; works once."""
-        self.cancelled = True
+        if not self.cancelled:
+            self.cancelled, self.cancel_reason = True, reason
         if (do := self._on_cancel) is not None:
             self.finished()
             do()
@@ -265,7 +268,8 @@ class Dispatch:
             log.warning("a cancellation names no request and was ignored")
             return
         if (call := self._calls.get(cancelled.request_id)) is not None:
-            call.cancel()
+            reason = cancelled.reason
+            call.cancel(reason if isinstance(reason, str) else None)
 
 
 def _outline(frame: bytes) -> Outline:

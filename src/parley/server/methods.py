@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
 
-from parley.errors import OwnerSilent, ParleyError, ShuttingDown, StoreError, UnknownTool
+from parley.config.types import McpSettings
+from parley.errors import ConfigError, OwnerSilent, ParleyError, ShuttingDown, StoreError, UnknownTool
 from parley.server.dispatch import Call, Handler
 from parley.server.faults import RequestRefused, failure
 from parley.server.host import Host
+from parley.server.hosts import Features, features_of
 from parley.server.session import Session
 from parley.server.toolcall import ToolCall
 from parley.server.tools import TOOLS
@@ -35,15 +38,31 @@ from parley.wire.mcp import (
 
 __all__ = ["methods"]
 
-INSTRUCTIONS: Final = (
-    "Parley runs coding agents. `codex` runs one request to its end and answers with the agent's last words; "
-    "`codex-reply` continues the same conversation. To watch and steer, use `conversationCreate`, "
-    "`conversationStream` (or `conversationRead` when you cannot take notifications) and "
-    "`conversationSendMessage`; a message sent while the agent works joins its turn. Conversations stay when you "
-    "disconnect, though over stdio a turn that runs is cut short then: stream or read them again and nothing is "
-    "missing. Where the agent needs a yes and you cannot be asked, `approvalsList` has its questions and "
-    "`approvalAnswer` answers them."
+log = logging.getLogger(__name__)
+
+_INSTRUCTIONS: Final = (
+    "Parley runs coding agents in conversations that stay when you disconnect. `codex` starts a conversation, runs "
+    "one request to its end and returns the agent's last message; `codex-reply` continues a conversation. A call "
+    "that waits long may time out, but the agent goes on. So for work that takes more than a minute use "
+    "`conversationCreate`, then `conversationSendMessage`, then `conversationRead` with `wait_seconds` until "
+    "`state` is `idle`. A message that you send while the agent works joins its turn. `conversationsList` finds "
+    "conversations, also those of other clients. "
 )
+_STREAMS: Final = "`conversationStream` sends all events as notifications. "
+_APPROVALS: Final = (
+    "When the agent waits for an approval and you cannot be asked, `approvalsList` lists the question and "
+    "`approvalAnswer` answers it."
+)
+_APPROVALS_BY_PEOPLE: Final = (
+    "When the agent waits for an approval, only a person can give it; `approvalsList` lists the open questions."
+)
+
+
+def instructions(features: Features) -> str:
+    """Return the paragraph for the model that uses the client."""
+    streams = _STREAMS if features.event_notifications else ""
+    return _INSTRUCTIONS + streams + (_APPROVALS if features.may_answer_approvals else _APPROVALS_BY_PEOPLE)
+
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)
 _level_decoder: Final = msgspec.json.Decoder(SetLevelParams)
@@ -61,12 +80,13 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
             raise RequestRefused(INVALID_REQUEST, "initialize called more than once")
         known = params.protocol_version in KNOWN_VERSIONS
         version = params.protocol_version if known else FULL_VERSION
-        session.begin(version, can_be_asked=params.capabilities.can_be_asked)
+        features = features_of(version, params.client_info.name, _mcp_settings(host))
+        session.begin(version, features, can_be_asked=params.capabilities.can_be_asked)
         result = InitializeResult(
             protocol_version=session.version,
-            capabilities=FULL_CAPABILITIES if session.full else PLAIN_CAPABILITIES,
+            capabilities=FULL_CAPABILITIES if features.full_version else PLAIN_CAPABILITIES,
             server_info=Implementation(name="parley", title="Parley", version=__version__),
-            instructions=INSTRUCTIONS if session.full else UNSET,
+            instructions=instructions(features) if features.additions else UNSET,
         )
         call.answer(encode(result))
         asyncio.get_running_loop().call_soon(host.on_initialized)  # behind the write of the answer
@@ -75,13 +95,13 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         call.answer(b"{}")
 
     async def set_level(call: Call) -> None:
-        if not session.full:
+        if not session.features.full_version:
             raise RequestRefused(METHOD_NOT_FOUND, f"method not found: {SetLevelParams.METHOD}")
         session.log_level = _params(_level_decoder, call).level
         call.answer(b"{}")
 
     async def list_tools(call: Call) -> None:
-        call.answer(encode(ListToolsResult(tools=TOOLS.definitions(full=session.full))))
+        call.answer(encode(ListToolsResult(tools=TOOLS.definitions(session.features))))
 
     async def call_tool(call: Call) -> None:
         params = _params(_call_decoder, call)
@@ -98,7 +118,9 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
             ends = (
                 isinstance(error, StoreError) and not isinstance(error, OwnerSilent) and host.conversations.closing
             )
-            result = failure(tool.name, tool.faults, ShuttingDown() if ends else error, full=session.full)
+            result = failure(
+                tool.name, tool.faults, ShuttingDown() if ends else error, full=session.features.additions
+            )
         if result is not None and not call.closed:
             answer = encode(result)
             del result  # an answer may be large, and is copied once more
@@ -111,6 +133,14 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
         ListToolsResult.METHOD: list_tools,
         CallToolParams.METHOD: call_tool,
     }
+
+
+def _mcp_settings(host: Host) -> McpSettings:
+    try:
+        return host.loader.mcp_settings()
+    except ConfigError as error:
+        log.warning("the settings for clients cannot be read, their defaults hold: %s", error)
+        return McpSettings()
 
 
 def _params(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -11,10 +12,11 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.readers import Reader
 from parley.server.asking import Asking
 from parley.server.dispatch import Call
+from parley.server.hosts import PLAIN, Features
 from parley.server.requests import Requests
 from parley.server.voices import StreamVoice
 from parley.wire.ids import ConversationId, Seq
-from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION, LogLevel
+from parley.wire.mcp import PLAIN_VERSION, LogLevel
 from parley.wire.notifications import StreamDisconnected
 
 __all__ = ["Session"]
@@ -46,7 +48,9 @@ class _Stream:
             self._join()
         else:
             session = self._session
-            self._conversation.questions.read_by(self, can_be_asked=session.asking.can_be_asked, full=session.full)
+            self._conversation.questions.read_by(
+                self, can_be_asked=session.asking.can_be_asked, full=session.features.full_version
+            )
             self.out.when_writable(self._join)
 
     def _join(self) -> None:
@@ -54,13 +58,14 @@ class _Stream:
         if self._ended:  # cancelled before: it is never made
             return
         log = self._conversation.log
-        entries = log.events(after=self._after, hidden=self.voice.hidden)
-        try:
-            snapshot = self.voice.snapshot(entries, log.open_deltas(), log.durable)
-        except MemoryError:
-            self._dropped()
-            return
-        self.out.send(snapshot)
+        if self.out is not SILENT:
+            entries = log.events(after=self._after, hidden=self.voice.hidden)
+            try:
+                snapshot = self.voice.snapshot(entries, log.open_deltas(), log.durable)
+            except MemoryError:
+                self._dropped()
+                return
+            self.out.send(snapshot)
         self._reader = Reader(
             log, Cursor.at_end_of(log), self.out, self.voice, passed=self._passed, on_dropped=self._dropped
         )
@@ -80,6 +85,21 @@ class _Stream:
         self._conversation.questions.left_by(self)
         if self._reader is not None:
             self._session.detach(self._conversation, self._reader)
+
+
+class _SilentOutbox:
+    """The outbox of events for a host, which would drop them: takes everything and sends nothing."""
+
+    writable = True
+
+    def send(self, frame: bytes) -> None:
+        pass
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(wake)
+
+
+SILENT: Final = _SilentOutbox()
 
 
 class _LogOutbox:
@@ -106,7 +126,11 @@ class Session:
     def __init__(self, out: Outbox, request_ids: Iterator[int]) -> None:
         self.out = out
         self.version = PLAIN_VERSION
+        self.features = PLAIN
+        """What the client sees."""
         self.initialized = False
+        self.left_turns: dict[ConversationId, Seq] = {}
+        """Conversations whose turn a call stopped waiting for, and the position before that turn."""
         self.log_level: LogLevel = "info"
         """The least severe log messages that the client wants."""
         self.requests = Requests(out, request_ids)
@@ -115,22 +139,27 @@ class Session:
         self._streams: dict[ConversationId, _Stream] = {}
         self._is_gone = False
 
-    @property
-    def full(self) -> bool:
-        """Whether the client sees Parley's additions to the protocol."""
-        return self.version == FULL_VERSION
-
-    def begin(self, version: str, *, can_be_asked: bool) -> None:
+    def begin(self, version: str, features: Features, *, can_be_asked: bool) -> None:
         """The client has introduced itself."""
-        self.version, self.initialized = version, True
-        self.asking.begin(full=self.full, can_be_asked=can_be_asked)
+        self.version, self.features, self.initialized = version, features, True
+        self.asking.begin(features, can_be_asked=can_be_asked)
 
-    def attach(self, conversation: Conversation, reader: Reader) -> None:
+    @property
+    def events_out(self) -> Outbox:
+        """Where events are sent: to the client, or nowhere if its host would drop them."""
+        return self.out if self.features.event_notifications else SILENT
+
+    def attach(self, conversation: Conversation, reader: Reader, *, only_waits: bool = False) -> None:
         """Let the client follow a conversation, unless it went while it was being found."""
         if self._is_gone:
             return
         self._followed[reader] = conversation
-        conversation.attach(reader, can_be_asked=self.asking.can_be_asked, full=self.full)
+        conversation.attach(
+            reader,
+            can_be_asked=self.asking.can_be_asked,
+            full=self.features.full_version,
+            only_waits=only_waits,
+        )
 
     def detach(self, conversation: Conversation, reader: Reader) -> None:
         self._followed.pop(reader, None)
@@ -145,8 +174,8 @@ class Session:
             return
         self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
         self.asking.came_by(conversation.id, call.id)
-        voice = StreamVoice(conversation.id, full=self.full, event_meta=event_meta, as_log=as_log)
-        out = _LogOutbox(self) if as_log else self.out
+        voice = StreamVoice(conversation.id, full=self.features.additions, event_meta=event_meta, as_log=as_log)
+        out = _LogOutbox(self) if as_log else self.events_out
         stream = _Stream(self, conversation, call, voice=voice, out=out, after=after)
         self._streams[conversation.id] = stream
         voice.name_conversation(len(self._streams) > 1)

@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.errors import BadArguments
 from parley.server.faults import FAILED_VALUES, NO_ARGUMENTS, Faults
+from parley.server.hosts import Features
 from parley.server.toolcall import ToolCall
 from parley.wire.arguments import fit_call
 from parley.wire.jsonrpc import is_null
@@ -36,8 +37,10 @@ class Tool(Generic[Arguments]):
         run: Callable[[ToolCall, Arguments], Awaitable[CallToolResult | None]],
         faults: Faults,
         annotations: ToolAnnotations,
+        answers_approvals: bool = False,
     ) -> None:
         """`plain_args` are the arguments for clients at 2025-06-18 and older, where these differ."""
+        self.answers_approvals = answers_approvals
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.faults, self.annotations = args, result, faults, annotations
         self._plain_args = plain_args or args
@@ -62,7 +65,7 @@ class Tool(Generic[Arguments]):
             if self.faults is Faults.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
             arguments = Raw(b"{}")
-        return fit_call(self.args_for(full=call.session.full), arguments)
+        return fit_call(self.args_for(full=call.session.features.additions), arguments)
 
 
 class ToolTable:
@@ -78,7 +81,8 @@ class ToolTable:
     def __iter__(self) -> Iterator[Tool[Any]]:
         return iter(self._by_name.values())
 
-    def _definitions(self, *, full: bool) -> tuple[ToolDefinition, ...]:
+    def _definitions(self, features: Features) -> tuple[ToolDefinition, ...]:
+        full = features.additions
         return tuple(
             ToolDefinition(
                 name=tool.name,
@@ -89,6 +93,7 @@ class ToolTable:
                 annotations=tool.annotations if full else UNSET,
             )
             for tool in self
+            if features.may_answer_approvals or not tool.answers_approvals
         )
 
 

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.places import last_text
-from parley.conversation.records import TurnEnded, TurnStarted, record_type
+from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
 from parley.errors import OUT_OF_MEMORY, StoreFailed
 from parley.runtime.conversation import Conversation
 from parley.runtime.endings import ENDINGS
@@ -24,6 +24,7 @@ from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.runtime.turns import Turn
 from parley.server.progress import ProgressReporter
+from parley.server.result_notes import ResultNotes, returned_question
 from parley.server.toolcall import ToolCall
 from parley.server.voices import CodexVoice
 from parley.wire.events import EventBase, event_type
@@ -39,16 +40,23 @@ BEFORE_THE_TURN: Final = EventId("0")
 
 _STARTED: Final = record_type(TurnStarted)
 _ENDED: Final = record_type(TurnEnded)
+_ASKED: Final = record_type(QuestionAsked)
 
 
 class TurnCall:
     def __init__(self, call: ToolCall, conversation: Conversation) -> None:
         self._call, self._conversation = call, conversation
-        self._out = call.session.out
-        self._voice = CodexVoice(call.call.id, full=call.session.full, event_id=BEFORE_THE_TURN)
+        self._features = call.session.features
+        self._out = call.session.events_out
+        self._voice = CodexVoice(call.call.id, full=self._features.additions, event_id=BEFORE_THE_TURN)
+        self._notes = ResultNotes(conversation.id)
+        self._before = START
+        """The position before the turn."""
         call.session.asking.came_by(conversation.id, call.call.id)
         self._reader: Reader | None = None
-        self._progress = ProgressReporter(self._out, call.progress_token, delayed=call.session.full)
+        self._progress = ProgressReporter(
+            call.session.out, call.progress_token, delayed=self._features.full_version
+        )
         self._cancelled = False
         """True when the client has cancelled the call while its turn ran."""
         self._ended = False
@@ -79,6 +87,7 @@ class TurnCall:
 
     def _follow(self, after: Seq, turn: Turn | None) -> None:
         """Without a turn, it is over: its process died when it had taken the message, and the end is in the log."""
+        self._before = after
         self._reader = Reader(
             self._conversation.log,
             Cursor(after),
@@ -88,7 +97,8 @@ class TurnCall:
             on_dropped=lambda: self._end(OUT_OF_MEMORY, is_done=False),
         )
         session = self._call.session
-        session.attach(self._conversation, self._reader)
+        self._note_earlier_turn(after)
+        session.attach(self._conversation, self._reader, only_waits=True)
         session.asking.ask_what_is_open(self._conversation)  # where it joins a turn that waits for an answer
         if turn is not None:
             self._call.call.on_cancel(partial(self._cancel, turn))
@@ -96,16 +106,28 @@ class TurnCall:
         else:
             self._reader.pump()
         self._progress.begin()
+        self._return_question()
+
+    def cancel_before_it_begins(self) -> None:
+        """Let the turn begin without waiting for tool servers: it then ends where it begins."""
+        if not self._features.is_timeout(self._call.call.cancel_reason):
+            self._conversation.tool_servers.stop_waiting()
 
     def _cancel(self, turn: Turn) -> None:
-        """Interrupt the turn."""
-        if self._call.session.full and not turn.work.done():
+        """Interrupt the turn, or only stop waiting for it where the client's patience has ended."""
+        if self._features.is_timeout(self._call.call.cancel_reason):
+            self._call.session.left_turns[self._conversation.id] = self._before
+            self._leave()
+            self._call.call.drop()
+            return
+        if self._features.drops_cancelled and not turn.work.done():
             self._cancelled = True
             self._progress.stop()
         self._conversation.interrupt(turn)
 
     def _passed(self, entry: Entry) -> None:
         self._call.session.asking.passed(self._conversation, entry)
+        self._notes.passed(entry)
         if entry.type == _STARTED:
             self._voice.change_event_id(msgspec.json.decode(entry.encoded, type=TurnStarted).event_id)
         elif entry.type == _ENDED:
@@ -119,6 +141,31 @@ class TurnCall:
                 self._end(said or "", is_done=is_done)
         elif entry.is_event and entry.type not in self._voice.hidden:
             self._progress.event(entry.type)
+        if entry.type == _ASKED:
+            self._return_question()
+
+    def _return_question(self) -> None:
+        """Answer with the open question, where no client can be asked and the settings want it returned."""
+        questions = self._conversation.questions
+        if self._ended or not questions.is_returned:
+            return
+        assert questions.open is not None
+        may_answer = self._features.may_answer_approvals
+        self._end(
+            returned_question(questions.open.asked, self._conversation.id, may_answer=may_answer), is_done=True
+        )
+
+    def _note_earlier_turn(self, before: Seq) -> None:
+        """Say how the turn ended that an earlier call of this client stopped waiting for."""
+        left = self._call.session.left_turns.pop(self._conversation.id, None)
+        if left is None:
+            return
+        entries = self._conversation.log.entries
+        ends = [entry for entry in entries[left:before] if entry.type == _ENDED]
+        if ends:
+            ended = msgspec.json.decode(ends[-1].encoded, type=TurnEnded)
+            said = last_text(entries, up_to=ends[-1].seq) if ended.why == "done" else ended.message
+            self._notes.earlier_turn(said or "")
 
     def _work_ended(self, turn: Turn, work: asyncio.Future[TurnEnded]) -> None:
         """Where the end of the turn cannot be written down, or comes when this server has ended, nobody here passes
@@ -145,15 +192,20 @@ class TurnCall:
 
     def _answer(self, text: str, *, is_done: bool) -> None:
         structured: CodexResult | UnsetType = UNSET
-        if self._call.session.full:
+        content: tuple[TextContent, ...] = (TextContent(text=text),)
+        shown = text
+        if self._features.explains_results:
+            content = (*content, TextContent(text=self._notes.text))
+            shown = "\n\n".join(filter(None, (text, self._notes.about_the_work)))
+        if self._features.additions:
             conversation_id = self._conversation.id
             structured = CodexResult(
-                thread_id=conversation_id, session_id=conversation_id, content=text, message=text
+                thread_id=conversation_id, session_id=conversation_id, content=shown, message=text
             )
         self._call.answer(
             CallToolResult(
                 error=UNSET if is_done else text,
-                content=(TextContent(text=text),),
+                content=content,
                 is_error=UNSET if is_done else True,
                 structured_content=structured,
             )

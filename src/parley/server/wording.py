@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from parley.agent.policy import RETRY
 from parley.conversation.questions import Question
-from parley.conversation.records import Changed
+from parley.conversation.records import Changed, QuestionAsked
 from parley.server.times import iso
 from parley.server.visible import one_line, quoted_command, quoted_words
 from parley.wire import tools
@@ -20,7 +20,7 @@ from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import encode
 from parley.wire.text import quoted
 
-__all__ = ["elicitation", "listed"]
+__all__ = ["elicitation", "listed", "what_is_asked"]
 
 _Action = ExecApprovalRequest | ApplyPatchApprovalRequest
 
@@ -106,6 +106,19 @@ def _change(path: str, change: FileChange) -> str:
         return f"add {quoted(path)}"
     target = change.update.move_path
     return f"update {quoted(path)}" if target is None else f"move {quoted(path)} to {quoted(target)}"
+
+
+def what_is_asked(asked: QuestionAsked) -> str:
+    """Return what a question is about, as a clause without a subject."""
+    match asked.kind:
+        case "exec":
+            return f"run `{quoted_command(asked.command)}` in `{quoted(asked.cwd)}`"
+        case "patch":
+            paths = [f"`{quoted(path)}`" for path in sorted(asked.changes)]
+            more = f" and {len(paths) - LISTED_FILES} more" if len(paths) > LISTED_FILES else ""
+            return f"change {', '.join(paths[:LISTED_FILES])}{more}"
+        case "limit":
+            return "go beyond a limit of the settings"
 
 
 def _what(shown: _Action) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "ElicitationParams",
     "QuestionFields",
     "QuestionKind",
+    "is_dismissal",
     "read_answer",
 ]
 
@@ -106,6 +107,26 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
     filled = content if isinstance(content, dict) else {}
     reasons = (one for one in (result.get("reason"), filled.get("reason")) if isinstance(one, str))
     return _decision(result, filled), next(reasons, None)
+
+
+def is_dismissal(answer: Message) -> bool:
+    """Tell whether a client closed the form without filling it: `cancel` or `decline`, and nothing besides."""
+    if error_of(answer) is not None or isinstance(answer.result, UnsetType):
+        return False
+    try:
+        result = decode_lenient(_dismissal_decoder, answer.result)
+    except msgspec.DecodeError:
+        return False
+    return result.decision in (UNSET, None) and not result.content and result.action in ("cancel", "decline")
+
+
+class _Dismissal(Struct):
+    action: Any = None
+    decision: Any = UNSET
+    content: Any = None
+
+
+_dismissal_decoder: Final = msgspec.json.Decoder(_Dismissal)
 
 
 def _decision(result: dict[str, Any], filled: dict[str, Any]) -> Decision:

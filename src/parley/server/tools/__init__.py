@@ -67,7 +67,12 @@ TOOLS: Final = ToolTable(
     Tool(
         "codex",
         title="Codex",
-        description="Start a conversation with a coding agent, run one request to its end, and get its last words.",
+        description=(
+            "Start a conversation with a coding agent, run one request to its end, and return the agent's last "
+            "message. For work that may take more than a minute use conversationCreate, conversationSendMessage "
+            "and conversationRead instead. If this call times out, the agent goes on: conversationsList finds the "
+            "conversation and conversationRead shows what came of it."
+        ),
         args=CodexArguments,
         result=CodexResult,
         run=codex,
@@ -77,7 +82,11 @@ TOOLS: Final = ToolTable(
     Tool(
         "codex-reply",
         title="Codex Reply",
-        description="Go on with a conversation; a reply to an agent that is still working joins its work.",
+        description=(
+            "Continue a conversation with one more request, and return the agent's last message. A request to an "
+            "agent that is still working joins its work. For long work use conversationSendMessage and "
+            "conversationRead."
+        ),
         args=CodexReplyArguments,
         plain_args=PlainCodexReplyArguments,
         result=CodexResult,
@@ -217,5 +226,6 @@ TOOLS: Final = ToolTable(
         run=answer_question,
         faults=Faults.TYPED,
         annotations=_ACTS,
+        answers_approvals=True,
     ),
 )

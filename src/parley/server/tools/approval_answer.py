@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parley.errors import ToolNotOffered
 from parley.server.toolcall import ToolCall
 from parley.server.visible import harmless
 from parley.wire.ids import ApprovalId
@@ -12,6 +13,8 @@ __all__ = ["answer_question"]
 
 
 async def answer_question(call: ToolCall, args: ApprovalAnswerArguments) -> CallToolResult:
+    if not call.session.features.may_answer_approvals:
+        raise ToolNotOffered("approvalAnswer", setting="approvals.model_may_answer")
     approval_id = ApprovalId(str(args.approval_id))
     conversation = await call.host.conversations.question(approval_id)
     reason = harmless(args.reason or "")

@@ -24,7 +24,7 @@ async def codex(call: ToolCall, args: CodexArguments) -> None:
     turn = TurnCall(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
     conversation.tool_servers.begin(conversation.settings)
-    call.call.on_cancel(conversation.tool_servers.stop_waiting)  # the turn then ends where it begins
+    call.call.on_cancel(turn.cancel_before_it_begins)
     await conversation.tool_servers.begun()  # what fails is told before the turn begins
     await turn.run_first(words)
 

@@ -33,7 +33,7 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
     )
     found = await call.host.conversations.page(query)
     result = ConversationsListResult(
-        conversations=tuple(_summary(one, full=call.session.full) for one in found.page),
+        conversations=tuple(_summary(one, full=call.session.features.additions) for one in found.page),
         next_cursor=_encode(found.page[-1].place) if found.more else UNSET,
     )
     return typed_result(result)

@@ -29,15 +29,16 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     after, limit = Seq(args.after or 0), args.limit or DEFAULT_LIMIT
     if after > log.durable:
         raise PositionBeyondEnd(after=after, last=log.durable)
-    hidden = hidden_events(full=call.session.full)
-    conversation.questions.read_once()
+    hidden = hidden_events(full=call.session.features.additions)
+    may_answer = call.session.features.may_answer_approvals
+    conversation.questions.read_once(can_answer=may_answer)
 
     def newer() -> list[Entry]:
         return list(islice(log.events(after=after, hidden=hidden), limit + 1))
 
     found = newer()
     if not found and args.wait_seconds:
-        if call.session.full:
+        if call.session.features.drops_cancelled:
             call.call.stop_on_cancel()
         try:
             async with asyncio.timeout(args.wait_seconds):
@@ -49,7 +50,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
             # may have been appended in the moment in which the time was over.
             found = newer()
         call.call.finished()
-    conversation.questions.read_once()  # one may have been asked meanwhile
+    conversation.questions.read_once(can_answer=may_answer)  # one may have been asked meanwhile
     events: list[PositionedEvent] = []
     page = 0
     while page < len(found) and len(events) < limit:  # what a command said counts by the piece

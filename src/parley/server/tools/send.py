@@ -30,16 +30,16 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
 
     def accepted(message: Accepted) -> None:
-        turn, full = message.turn, call.session.full
-        if full and call.call.cancelled and turn is not None:
+        turn, features = message.turn, call.session.features
+        if features.drops_cancelled and call.call.cancelled and turn is not None:
             call.call.drop()
             conversation.interrupt(turn)
             return
         # The answer leaves before the turn's first event: a client that sends and then waits for
         # `task_started` must not have missed it (docs/protocol.md#sending).
-        call.answer(typed_result(MessageAccepted(message_id=message.message_id if full else UNSET)))
+        call.answer(typed_result(MessageAccepted(message_id=message.message_id if features.additions else UNSET)))
         # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
-        if not full and turn is not None:
+        if not features.drops_cancelled and turn is not None:
             call.call.on_cancel(lambda: conversation.interrupt(turn))
             turn.work.add_done_callback(lambda _: call.call.finished())
 
@@ -60,6 +60,6 @@ def _parent(call: ToolCall, args: SendMessageArguments, conversation: Conversati
     parent = MessageId(str(args.parent_message_id))
     # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
     # always was (docs/protocol.md#sending).
-    old = not call.session.full and args.message_id is None
+    old = not call.session.features.additions and args.message_id is None
     known = parent == MessageId(conversation.id) or parent in conversation.state.messages
     return None if old and not known else parent

@@ -1,0 +1,79 @@
+"""What a host's model is told with the result of a `codex` or `codex-reply` call, besides the agent's words.
+
+A host shows its model the result and nothing else: no events, no questions. So the result names the
+conversation and how to continue it, what was not done because no person answered, and what an earlier
+turn said that the host stopped waiting for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from parley.conversation.log import Entry
+from parley.conversation.records import QuestionAsked, QuestionSettled, record_type
+from parley.runtime.questions import DISMISSED, NOBODY
+from parley.server.wording import what_is_asked
+from parley.wire.ids import ApprovalId, ConversationId
+
+__all__ = ["ResultNotes", "returned_question"]
+
+_ASKED: Final = record_type(QuestionAsked)
+_SETTLED: Final = record_type(QuestionSettled)
+_REASONS: Final = {NOBODY: "no client could be asked", DISMISSED: "the client dismissed the question"}
+EARLIER_LENGTH: Final = 20_000
+"""How many characters of an earlier turn's message are repeated; `conversationRead` has all of it."""
+
+
+class ResultNotes:
+    """Collects the notes of one call while its turn runs."""
+
+    def __init__(self, conversation_id: ConversationId) -> None:
+        self._conversation_id = conversation_id
+        self._questions: dict[ApprovalId, str] = {}
+        self._not_done: list[str] = []
+        self._earlier: str | None = None
+
+    def passed(self, entry: Entry) -> None:
+        """Take note of a question, or of a denial that no person gave."""
+        if entry.type == _ASKED:
+            asked = msgspec.json.decode(entry.encoded, type=QuestionAsked)
+            self._questions[asked.approval_id] = what_is_asked(asked)
+        elif entry.type == _SETTLED:
+            settled = msgspec.json.decode(entry.encoded, type=QuestionSettled)
+            what = self._questions.pop(settled.approval_id, None)
+            if what is not None and (why := _REASONS.get(settled.reason or "")) is not None:
+                self._not_done.append(f"Not done, because {why}: {what}.")
+
+    def earlier_turn(self, text: str) -> None:
+        """Note how the turn ended that an earlier call stopped waiting for."""
+        cut = text if len(text) <= EARLIER_LENGTH else text[:EARLIER_LENGTH] + " [...]"
+        self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
+
+    @property
+    def about_the_work(self) -> str:
+        """What the host's model must know to judge the result; empty in most cases."""
+        return "\n".join((*self._not_done, *filter(None, (self._earlier,))))
+
+    @property
+    def text(self) -> str:
+        """All notes."""
+        how = (
+            f"Conversation {self._conversation_id}. To continue it, call `codex-reply` with "
+            f'`threadId` "{self._conversation_id}" and a `prompt`.'
+        )
+        return "\n".join(filter(None, (self.about_the_work, how)))
+
+
+def returned_question(asked: QuestionAsked, conversation_id: ConversationId, *, may_answer: bool) -> str:
+    """Return the result of a call that ends with an open question, because no client can be asked."""
+    if may_answer:
+        answer = f'call `approvalAnswer` with `approval_id` "{asked.approval_id}" and a `decision`'
+    else:
+        answer = f"a person has to answer it from another client of Parley (approval {asked.approval_id})"
+    return (
+        f"The agent waits for an approval: {what_is_asked(asked)}?\n"
+        f"To go on, {answer}. Then call `conversationRead` with `conversation_id` "
+        f'"{conversation_id}" to see what the agent does.'
+    )

@@ -1,0 +1,205 @@
+"""Parley as a tool server of the coding agents that people use, each run for real without a person."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hosts.conftest import HostBench
+from hosts.host_apis import CallTool, Decision, Say, View
+from parley.testing.steps import HOLD, Call, Delay
+from parley.wire.events import AgentMessage
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def steps(*decisions: Decision | Callable[[View], Decision]) -> Callable[[View], Decision]:
+    """Decide step by step; a function gets the view, the last answer is `finished`."""
+    remaining: Iterator[Decision | Callable[[View], Decision]] = iter(decisions)
+
+    def decide(view: View) -> Decision:
+        step = next(remaining, Say("finished"))
+        return step(view) if callable(step) else step
+
+    return decide
+
+
+def conversation_id(view: View) -> str:
+    """Return the first id that the host's model saw in a result."""
+    found = UUID.search("\n".join(view.results))
+    assert found is not None, view.results
+    return found.group()
+
+
+@pytest.mark.check("1. tools are listed with schemas")
+async def test_the_model_of_the_host_sees_the_tools_with_their_schemas(bench: HostBench) -> None:
+    run = await bench.run(steps())
+
+    definitions = {
+        name: json.dumps(one) for name, one in zip(run.views[0].tools, run.views[0].definitions, strict=True)
+    }
+    for tool, argument in (("codex", "prompt"), ("codex-reply", "prompt"), ("conversationRead", "wait_seconds")):
+        definition = definitions[CallTool(tool, {}).name(definitions)]
+        assert argument in definition
+        assert "conversation" in definition  # the description came along
+    assert not any(name.endswith("approvalAnswer") for name in definitions)
+
+
+@pytest.mark.check("2. `codex` answers")
+async def test_codex_answers(bench: HostBench) -> None:
+    bench.model.says("There are ", "four lights.")
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "count the lights"})))
+
+    (result,) = run.results
+    assert "There are four lights." in result
+    assert UUID.search(result)
+
+
+@pytest.mark.check("3. `codex-reply` with the id that the model saw")
+async def test_a_reply_continues_the_conversation_that_the_model_saw(bench: HostBench) -> None:
+    bench.model.says("My name is Ada.")
+    bench.model.says("Ada, as I said.")
+
+    def reply(view: View) -> Decision:
+        return CallTool("codex-reply", {"prompt": "your name?", "threadId": conversation_id(view)})
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "who are you?"}), reply))
+
+    assert "Ada, as I said." in run.results[1]
+    sent = json.dumps(bench.model.requests[1].body)
+    assert "who are you?" in sent
+    assert "My name is Ada." in sent
+
+
+@pytest.mark.check("4. create, send, and read a turn of 20 s")
+async def test_a_long_turn_keeps_running_while_the_model_reads(bench: HostBench) -> None:
+    bench.model.says("Working ", Delay(20), "and done.")
+
+    def send(view: View) -> Decision:
+        content = [{"type": "text", "text": "work"}]
+        return CallTool("conversationSendMessage", {"conversation_id": conversation_id(view), "content": content})
+
+    after = 0
+
+    def read(view: View) -> Decision:
+        nonlocal after
+        if "and done." in view.results[-1]:
+            return Say("finished")
+        arguments = {"conversation_id": conversation_id(view), "after": after, "wait_seconds": 10}
+        return CallTool("conversationRead", arguments)
+
+    create = CallTool("conversationCreate", {"prompt": "", "model": "m", "cwd": str(bench.home.work)})
+    run = await bench.run(steps(create, send, *([read] * 12)))
+
+    assert "Working and done." in run.results[-1]
+    assert "interrupted" not in run.results[-1]
+
+
+@pytest.mark.check("5. an answer of 200 kB")
+async def test_a_large_answer_arrives(bench: HostBench) -> None:
+    bench.model.deltas(25_000, "eight ch")
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "write a lot"})))
+
+    assert run.exit_code == 0
+    assert "eight ch" in run.results[0]
+    async with bench.other_client() as parley:
+        (listed,) = (await parley.client.list()).conversations
+        page = await parley.client.conversation(listed.conversation_id).read()
+        (message,) = [event.msg for event in page.events if isinstance(event.msg, AgentMessage)]
+        assert len(message.message) == 200_000
+
+
+ASKS = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"\n'
+
+
+def ask(bench: HostBench) -> None:
+    """Let Parley's agent want a command that needs a yes, and then end its turn."""
+    bench.model.says("I try.", Call("shell", {"command": ["touch", "made-by-the-agent"]}))
+    bench.model.says("I was not allowed to.")
+
+
+@pytest.mark.check('6. an approval with `when_nobody = "deny"`')
+async def test_an_approval_is_denied_and_the_result_says_so(bench: HostBench) -> None:
+    bench.config = ASKS
+    ask(bench)
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "make a file"})))
+
+    (result,) = run.results
+    assert "I was not allowed to." in result
+    assert "touch made-by-the-agent" in result  # the result names what was not run
+    assert not (bench.home.work / "made-by-the-agent").exists()
+
+
+@pytest.mark.check('7. an approval with `when_nobody = "return"`')
+async def test_an_approval_is_returned(bench: HostBench) -> None:
+    bench.config = ASKS + '[approvals]\nwhen_nobody = "return"\n'
+    ask(bench)
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "make a file"})))
+
+    (result,) = run.results
+    assert "touch made-by-the-agent" in result
+    if bench.host.name in ("Claude Code", "Codex"):
+        assert "I was not allowed to." in result  # they can be asked, and dismiss the question
+    else:
+        assert len(set(UUID.findall(result))) == 2  # the conversation and the approval
+        assert "I was not allowed to." not in result
+
+
+@pytest.mark.check('8. an approval with `when_nobody = "wait"`')
+async def test_an_approval_waits_for_its_timeout(bench: HostBench) -> None:
+    bench.config = ASKS + '[approvals]\nwhen_nobody = "wait"\ntimeout_seconds = 3\n'
+    ask(bench)
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "make a file"})))
+
+    (result,) = run.results
+    assert "I was not allowed to." in result
+    assert "touch made-by-the-agent" in result
+
+
+@pytest.mark.check("9. a timeout of the host leaves the turn running")
+async def test_a_timeout_ends_the_waiting_and_not_the_turn(bench: HostBench) -> None:
+    bench.timeout_seconds = 4
+    bench.model.says("Slow ", HOLD, "but complete.")
+    bench.model.says("Next.")
+
+    def after_the_timeout(view: View) -> Decision:
+        bench.release()
+        return CallTool("conversationsList", {})
+
+    def reply(view: View) -> Decision:
+        return CallTool("codex-reply", {"prompt": "and?", "threadId": conversation_id(view)})
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "take your time"}), after_the_timeout, reply))
+
+    assert "Slow but complete." not in run.results[0]
+    assert "Slow but complete." in run.results[-1]
+    async with bench.other_client() as parley:
+        (listed,) = (await parley.client.list()).conversations
+        page = await parley.client.conversation(listed.conversation_id).read()
+        assert not any("interrupted" in str(event.msg) for event in page.events)
+
+
+@pytest.mark.check("10. an end of the host in mid-turn is in the log")
+async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: HostBench) -> None:
+    bench.model.says("Half of ", HOLD, "it.")
+
+    async with bench.start(steps(CallTool("codex", {"prompt": "go"}))) as (process, _):
+        await bench.model.holding()
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+    async with bench.other_client() as parley:
+        (listed,) = (await parley.client.list()).conversations
+        events = (await parley.client.conversation(listed.conversation_id).read()).events
+        assert "Turn interrupted: the server was" in str(events[-1].msg)
