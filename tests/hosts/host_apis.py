@@ -36,14 +36,15 @@ class Say:
 
 @dataclass(frozen=True)
 class CallTool:
-    """Call one tool, named by its end: hosts put prefixes before the names of MCP tools."""
+    """Call one tool, named by its end: hosts put prefixes before the names of MCP tools, and some change `-`."""
 
     tool: str
     arguments: dict[str, Any]
 
     def name(self, tools: Iterable[str]) -> str:
         """Return the name under which the host offers this tool."""
-        matches = [name for name in tools if re.search(rf"(^|[_.]){re.escape(self.tool)}$", name)]
+        end = re.escape(self.tool).replace(r"\-", "[-_]")
+        matches = [name for name in tools if re.search(rf"(^|[_.]){end}$", name)]
         if len(matches) != 1:
             raise LookupError(f"the host offers {matches} for {self.tool}, of {tuple(tools)}")
         return matches[0]

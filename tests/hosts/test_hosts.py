@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -86,13 +88,15 @@ async def test_a_long_turn_keeps_running_while_the_model_reads(bench: HostBench)
         content = [{"type": "text", "text": "work"}]
         return CallTool("conversationSendMessage", {"conversation_id": conversation_id(view), "content": content})
 
-    after = 0
-
     def read(view: View) -> Decision:
-        nonlocal after
         if "and done." in view.results[-1]:
             return Say("finished")
-        arguments = {"conversation_id": conversation_id(view), "after": after, "wait_seconds": 10}
+        seq = re.search(r'"seq":(\d+),"state":', view.results[-1])
+        arguments = {
+            "conversation_id": conversation_id(view),
+            "wait_seconds": 10,
+            "after": int(seq[1]) if seq else 0,
+        }
         return CallTool("conversationRead", arguments)
 
     create = CallTool("conversationCreate", {"prompt": "", "model": "m", "cwd": str(bench.home.work)})
@@ -109,7 +113,7 @@ async def test_a_large_answer_arrives(bench: HostBench) -> None:
     run = await bench.run(steps(CallTool("codex", {"prompt": "write a lot"})))
 
     assert run.exit_code == 0
-    assert "eight ch" in run.results[0]
+    assert "eight ch" in run.results[0] or "truncated" in run.results[0]  # opencode shows a note instead
     async with bench.other_client() as parley:
         (listed,) = (await parley.client.list()).conversations
         page = await parley.client.conversation(listed.conversation_id).read()
@@ -197,9 +201,10 @@ async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: Hos
     async with bench.start(steps(CallTool("codex", {"prompt": "go"}))) as (process, _):
         await bench.model.holding()
         process.send_signal(signal.SIGTERM)
-        await process.wait()
+        with suppress(TimeoutError):  # Gemini CLI waits for the call; the block then kills it and its servers
+            await asyncio.wait_for(process.wait(), 10)
 
     async with bench.other_client() as parley:
         (listed,) = (await parley.client.list()).conversations
         events = (await parley.client.conversation(listed.conversation_id).read()).events
-        assert "Turn interrupted: the server was" in str(events[-1].msg)
+        assert "Turn interrupted: the server" in str(events[-1].msg)
