@@ -6,8 +6,10 @@ Where a host cannot be fetched or cannot run, its tests are skipped and say why.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
+import shlex
 import shutil
 import signal
 import sys
@@ -23,7 +25,7 @@ import pytest
 
 from hosts.checks_table import record_check
 from hosts.host_apis import Decision, View
-from hosts.host_clis import HOSTS, HostCli, Server, packages_directory
+from hosts.host_clis import HOSTS, HostCli, Server, configurations_on, packages_directory
 from hosts.host_model import HostModel
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.testing.home import Home
@@ -56,6 +58,8 @@ class HostBench:
     directory: Path
     config: str = ""
     timeout_seconds: int | None = None
+    hook_answers: bool = False
+    """Whether Claude Code has the hook of its page, and a program that prints what the page shows."""
     _home: Home | None = field(default=None, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
@@ -87,6 +91,8 @@ class HostBench:
             place.mkdir()
             work.mkdir()
             server = Server({"PARLEY_HOME": str(home.path)}, self.timeout_seconds)
+            if self.hook_answers:
+                install_hook(work)
             launch = self.host.launch(model_url=model.url, server=server, home=place, work=work)
             programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `parley` is one of them
             env = {"PATH": programs, "HOME": str(place), "LANG": "C.UTF-8", **launch.env}
@@ -107,6 +113,16 @@ class HostBench:
         """Another client of the same home, in a server of its own."""
         async with ParleyProcess(self.model, home=self.home.path, config=self.config) as parley:
             yield parley
+
+
+def install_hook(work: Path) -> None:
+    """Install the hook on the page of Claude Code, with a program that prints the answer that the page shows."""
+    _, hook, answer = configurations_on("claude-code.md")
+    (work / ".claude").mkdir()
+    (work / ".claude" / "settings.json").write_text(json.dumps(hook))
+    program = work / "approve.sh"
+    program.write_text(f"#!/bin/sh\ncat >question.json\nprintf '%s' {shlex.quote(json.dumps(answer))}\n")
+    program.chmod(0o755)
 
 
 def _why_not(host: HostCli) -> str | None:

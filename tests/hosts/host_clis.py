@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-__all__ = ["HOSTS", "HostCli", "Launch", "Server", "packages_directory"]
+__all__ = ["HOSTS", "HostCli", "Launch", "Server", "configurations_on", "packages_directory"]
 
 
 def packages_directory() -> Path:
@@ -25,14 +25,16 @@ def packages_directory() -> Path:
     return Path(cache) / "parley-test" / "hosts"
 
 
-def configuration_on(page: str) -> dict[str, Any]:
-    """Return the first configuration on a page of docs/hosts."""
+def configurations_on(page: str) -> list[dict[str, Any]]:
+    """Return all configurations on a page of docs/hosts."""
     text = (Path(__file__).parents[2] / "docs" / "hosts" / page).read_text()
-    found = re.search(r"^```(json|toml)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert found is not None, page
-    read: Any = json.loads if found[1] == "json" else tomllib.loads
-    configuration: dict[str, Any] = read(found[2])
-    return configuration
+    found = re.findall(r"^```(json|toml)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [json.loads(block) if language == "json" else tomllib.loads(block) for language, block in found]
+
+
+def configuration_on(page: str) -> dict[str, Any]:
+    """Return the configuration that a page of docs/hosts begins with."""
+    return configurations_on(page)[0]
 
 
 @dataclass(frozen=True)

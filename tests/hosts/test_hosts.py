@@ -194,6 +194,30 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(bench: HostBench) -> 
         assert not any("interrupted" in str(event.msg) for event in page.events)
 
 
+async def test_progress_keeps_a_host_waiting_that_counts_it(bench: HostBench) -> None:
+    if bench.host.name != "opencode":
+        pytest.skip("only opencode waits longer while it gets progress")
+    bench.timeout_seconds = 12
+    bench.model.says("Slow ", Delay(30), "but complete.")
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "take your time"})))
+
+    assert "Slow but complete." in run.results[0]
+
+
+async def test_a_hook_of_claude_code_answers_questions(bench: HostBench) -> None:
+    if bench.host.name != "Claude Code":
+        pytest.skip("only Claude Code has such hooks")
+    bench.config = ASKS
+    bench.hook_answers = True
+    bench.model.says("I try.", Call("shell", {"command": ["touch", str(bench.home.work / "made")]}))
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "make a file", "cwd": str(bench.home.work)})))
+
+    assert "Done" in run.results[0]
+    assert (bench.home.work / "made").exists()
+
+
 @pytest.mark.check("10. an end of the host in mid-turn is in the log")
 async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: HostBench) -> None:
     bench.model.says("Half of ", HOLD, "it.")

@@ -17,8 +17,8 @@ from parley.wire.mcp import Progress
 
 __all__ = ["ProgressReporter"]
 
-HEARTBEAT_SECONDS: Final = 15.0
-"""A client that asked for progress hears something at least this often: many give up after 30 or 60."""
+HEARTBEAT_SECONDS: Final = 5.0
+"""A client that asked for progress gets some at least this often: opencode counts it, and waits 30 s by default."""
 DELAY_SECONDS: Final = 1.0
 """The time for which a notification waits; events within it are reported together. The longer it is, the less
 often a client reads a notification and the result in one go."""
