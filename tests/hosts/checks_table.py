@@ -56,7 +56,8 @@ def table(lines: list[str]) -> str | None:
     columns = sorted(hosts, key=str.lower)
     rows = [["", *columns], ["---"] * (len(columns) + 1)]
     rows += [
-        [check, *(_WORDS[row.get(host, "skipped")] for host in columns)] for check, row in sorted(outcomes.items())
+        [check, *(_WORDS[row.get(host, "skipped")] for host in columns)]
+        for check, row in sorted(outcomes.items(), key=lambda item: int(item[0].partition(".")[0]))
     ]
     return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
