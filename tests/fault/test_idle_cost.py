@@ -1,13 +1,13 @@
-"""What a server costs that nobody uses: processor time of a real process, for many and for few open streams."""
+"""The CPU time of an idle server with many and with few open streams, measured on a real process."""
 
 from __future__ import annotations
 
 import resource
 import time
-from pathlib import Path
 
 import pytest
 
+from kit.cpu import precise_cpu_seconds
 from kit.speaking import Speaker, speaking
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL
@@ -15,12 +15,6 @@ from parley.wire.mcp import PLAIN_VERSION
 
 AT_ONCE = 500
 IDLE_SECONDS = 4
-
-
-def processor_seconds(pid: int) -> float:
-    """The processor time of all threads of a process that are alive, to the nanosecond."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(one.read_text().split()[0]) for one in tasks) / 1e9
 
 
 async def stream_many(client: Speaker, number: int) -> list[str]:
@@ -47,8 +41,8 @@ async def share_while_idle(client: Speaker, conversation: str, seconds: int) -> 
         page = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=wait)
         assert (await client.value_of(page))["events"] == []
         if not began:
-            before, began = processor_seconds(client.raw.pid), time.monotonic()
-    return (processor_seconds(client.raw.pid) - before) / (time.monotonic() - began)
+            before, began = precise_cpu_seconds(client.raw.pid), time.monotonic()
+    return (precise_cpu_seconds(client.raw.pid) - before) / (time.monotonic() - began)
 
 
 async def test_300_idle_streams_cost_less_than_one_percent_of_a_processor(scripted_model: ScriptedModel) -> None:
@@ -73,7 +67,7 @@ async def test_idle_streams_cost_next_to_nothing(scripted_model: ScriptedModel, 
 async def test_a_server_with_5000_streams_ends_within_two_seconds(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, version=PLAIN_VERSION) as client:
         conversations = await stream_many(client, 5_000)
-        before = processor_seconds(client.raw.pid)
+        before = precise_cpu_seconds(client.raw.pid)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.monotonic()
         client.raw.close_stdin()

@@ -1,27 +1,30 @@
-"""The memory of another process: what it holds, and the most it held."""
+"""The memory of a process: what it holds now, and the most that it held."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["Peak"]
+__all__ = ["Peak", "memory_bytes"]
+
+
+def memory_bytes(pid: int | None, field: Literal["VmRSS", "VmHWM"]) -> int:
+    """Return what a process holds now (`VmRSS`) or held at most (`VmHWM`); None: this process."""
+    status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 class Peak:
-    """By how much a process grows at most, from now on."""
+    """The most by which a process has grown since this object was made."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._before = self._read("VmRSS")
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted anew
+        self._before = memory_bytes(pid, "VmRSS")
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
 
     @property
     def bytes(self) -> int:
-        return self._read("VmHWM") - self._before
-
-    def _read(self, what: str) -> int:
-        status = Path(f"/proc/{self._pid}/status").read_text()
-        found = re.search(rf"^{what}:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        return memory_bytes(self._pid, "VmHWM") - self._before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from kit.process_memory import memory_bytes
 from parley.ports.commands import Ended, Output, Restriction, Start, Starter
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
@@ -189,7 +189,4 @@ _LOOK_EVERY: Final = 32 * 1024 * 1024
 
 def resident_bytes(pid: int | None = None) -> int:
     """The memory of a process: of this one, unless another is named."""
-    status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    return memory_bytes(pid, "VmRSS")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections import Counter, deque
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final, Unpack
 import msgspec
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
+from kit.process_memory import memory_bytes
 from kit.speaking import Talker
 from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home, ServerOptions
@@ -110,14 +110,8 @@ class SlowClient(Talker):
 
     def memory(self) -> int:
         """How much memory the server has now, in bytes."""
-        return self._memory("VmRSS")
+        return memory_bytes(self._process.pid, "VmRSS")
 
     def most_memory(self) -> int:
         """How much it had when it had most."""
-        return self._memory("VmHWM")
-
-    def _memory(self, name: str) -> int:
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        return memory_bytes(self._process.pid, "VmHWM")

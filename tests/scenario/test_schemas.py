@@ -224,5 +224,5 @@ async def test_a_wrong_command_line_is_explained() -> None:
     assert await printed("codex", "events") == (
         2,
         "",
-        "parley schema: only one name can be given; try `parley schema --help`\n",
+        "parley schema: expected at most one name; see `parley schema --help`\n",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import pytest
 
 from kit.calls import speaking
+from kit.process_memory import memory_bytes
 from parley.testing import Call, ScriptedModel
 
 MEBIBYTE: Final = 1024 * 1024
@@ -67,13 +67,6 @@ for line in sys.stdin:
 """
 
 
-def peak_mebibytes(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 @pytest.mark.promises("servers.bounded")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize(
@@ -97,7 +90,7 @@ async def test_a_huge_answer_costs_little_memory(
     async with speaking(scripted_model, config=config) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"
-        peak = peak_mebibytes(wire.raw.pid)
+        peak = memory_bytes(wire.raw.pid, "VmHWM") / 1024**2
 
     outputs = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
     assert outputs == ['[{"text":"fine","type":"text"}]', told]

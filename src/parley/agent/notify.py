@@ -1,11 +1,10 @@
-"""The notify program: started after a turn that is done, and not waited for."""
+"""Starts the notify program after a turn that is done, and does not wait for it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from typing import BinaryIO, Final
@@ -26,7 +25,7 @@ MAX_ARGUMENT_BYTES: Final = 128 * 1024 - 1
 class _Payload(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", tag_field="type", tag="agent-turn-complete"
 ):
-    """What the program is told, as JSON."""
+    """The description of the turn that the program gets, as JSON."""
 
     turn_id: EventId
     input_messages: tuple[str, ...]
@@ -66,11 +65,13 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
 
 
 def _file_with(payload: bytes) -> BinaryIO:
-    """A file without a name, to be read from its beginning. Unlike a pipe it is whole whether or not it is read,
-    and stays so when the server ends."""
+    """Return a file without a name, positioned at its beginning. Unlike a pipe it needs no writer: the program can
+    ignore it, or read it after the server has ended."""
     if hasattr(os, "memfd_create"):
         file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")
     else:
+        import tempfile  # here: every server would load it when it starts, and Linux does not need it
+
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     file.write(payload)
     file.seek(0)

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from parley.app.available import why_too_large
@@ -121,11 +122,11 @@ def _report_unknown_keys(loader: Loader) -> None:
     try:
         unknown = loader.unknown_keys()
     except ConfigError:
-        return  # the call that needs the settings fails, and says why
-    for sentence in unknown[:_MOST_REPORTED]:
+        return  # the first call that needs the settings fails, and says why
+    for sentence in islice(unknown, _MOST_REPORTED):
         log.warning("%s", sentence)
-    if len(unknown) > _MOST_REPORTED:
-        log.warning("%d more unknown settings; `parley doctor` lists them", len(unknown) - _MOST_REPORTED)
+    if next(unknown, None) is not None:
+        log.warning("config.toml has more unknown settings; `parley doctor` lists them")
 
 
 def _home(loader: Loader) -> str | None:

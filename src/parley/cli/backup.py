@@ -10,8 +10,9 @@ from parley.cli.ending import run_unless_ended
 from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
-from parley.cli.printing import complain, shown
+from parley.cli.printing import print_error
 from parley.errors import ParleyError, StoreFailed
+from parley.wire.text import quoted
 
 __all__ = ["run_backup"]
 
@@ -40,7 +41,7 @@ def run_backup(arguments: Sequence[str]) -> int:
         if len(given.operands) != 1:
             raise BadLine("expected one file to write to; see `parley backup --help`")
     except BadLine as error:
-        complain("backup", error)
+        print_error("backup", error)
         return 2
     (path,) = given.operands
     try:
@@ -51,18 +52,18 @@ def run_backup(arguments: Sequence[str]) -> int:
 
         home = loader_here().home
         if (why_not := why_not_over(home, path)) is not None:
-            complain("backup", f"{shown(path)} {why_not}")
+            print_error("backup", f"{quoted(path)} {why_not}")
             return 1
         code = run_unless_ended(_back_up(home, path))
         if code == 0:
-            print(f"{shown(path)}: {os.path.getsize(path):,} bytes")
+            print(f"{quoted(path)}: {os.path.getsize(path):,} bytes")
         return code
     except FileExistsError:
-        complain("backup", f"{shown(path)} already exists; refusing to overwrite it")
+        print_error("backup", f"{quoted(path)} already exists; refusing to overwrite it")
     except StoreFailed as error:
-        complain("backup", f"cannot write {shown(path)}: {error.detail}")
+        print_error("backup", f"cannot write {quoted(path)}: {error.detail}")
     except ParleyError as error:
-        complain("backup", error)
+        print_error("backup", error)
     return 1
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from parley.cli.printing import complain
+from parley.cli.printing import print_error
 from parley.client import Answer, Client, ClientError, Conversation, Event, Question, Stream, connect, events
 from parley.version import __version__
 
@@ -101,7 +101,7 @@ def run_demo(arguments: Sequence[str]) -> int:
         return 0
     if arguments:
         what = "unknown option" if arguments[0].startswith("-") else "unexpected argument"
-        complain("demo", f"{what} {arguments[0]!r}; see `parley demo --help`")
+        print_error("demo", f"{what} {arguments[0]!r}; see `parley demo --help`")
         return 2
     page = _Page()
     try:
@@ -115,7 +115,7 @@ def run_demo(arguments: Sequence[str]) -> int:
         return 1
     except (OSError, ClientError) as error:
         page.end_line()
-        complain("demo", error)
+        print_error("demo", error)
         return 1
 
 

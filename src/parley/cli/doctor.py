@@ -19,11 +19,12 @@ from parley.cli.ending import run_unless_ended
 from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
-from parley.cli.printing import complain, visible
+from parley.cli.printing import print_error
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
 from parley.errors import CommandNotStarted, ConfigError, ParleyError
 from parley.version import __version__
+from parley.wire.text import visible
 
 __all__ = ["run_doctor"]
 
@@ -102,7 +103,7 @@ def run_doctor(arguments: Sequence[str]) -> int:
         if given.operands:
             raise BadLine(f"unexpected argument {given.operands[0]!r}; see `parley doctor --help`")
     except BadLine as error:
-        complain("doctor", error)
+        print_error("doctor", error)
         return 2
     overrides = given.values.get("--config", [])
     target = given.last("--repair")
@@ -113,7 +114,7 @@ def _repair(overrides: Sequence[str], target: str) -> int:
     try:
         return run_unless_ended(_repaired(loader_here(overrides).home, target))
     except ParleyError as error:
-        complain("doctor", error)
+        print_error("doctor", error)
         return 1
 
 

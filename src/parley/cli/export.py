@@ -13,8 +13,9 @@ from parley.cli.ending import run_unless_ended
 from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
-from parley.cli.printing import complain, shown
+from parley.cli.printing import print_error
 from parley.errors import ParleyError, UnknownConversation, os_detail
+from parley.wire.text import quoted
 
 __all__ = ["run_export"]
 
@@ -52,7 +53,7 @@ def run_export(arguments: Sequence[str]) -> int:
         if len(given.operands) != 1:
             raise BadLine("expected the id of one conversation; see `parley export --help`")
     except BadLine as error:
-        complain("export", error)
+        print_error("export", error)
         return 2
     path, over = given.last("--output"), "--force" in given.flags
     home = ""
@@ -66,17 +67,17 @@ def run_export(arguments: Sequence[str]) -> int:
         from parley.app.files.homes import why_not_over
 
         if (why_not := why_not_over(home, path)) is not None:
-            complain("export", f"{shown(path)} {why_not}")
+            print_error("export", f"{quoted(path)} {why_not}")
             return 1
         return run_unless_ended(_to_file(home, given.operands[0], path, over=over))
     except FileExistsError:
-        complain("export", f"{shown(path or '')} already exists; refusing to overwrite it without --force")
+        print_error("export", f"{quoted(path or '')} already exists; refusing to overwrite it without --force")
     except UnknownConversation as error:
-        complain("export", f"no conversation {error.conversation} in {shown(home)}")
+        print_error("export", f"no conversation {error.conversation} in {quoted(home)}")
     except ParleyError as error:
-        complain("export", error)
+        print_error("export", error)
     except OSError as error:
-        complain("export", f"cannot write {'to stdout' if path is None else shown(path)}: {os_detail(error)}")
+        print_error("export", f"cannot write {'to stdout' if path is None else quoted(path)}: {os_detail(error)}")
     return 1
 
 

@@ -12,7 +12,7 @@ from parley.cli.ending import run_unless_ended
 from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
-from parley.cli.printing import complain
+from parley.cli.printing import print_error
 from parley.errors import ParleyError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run_gc(arguments: Sequence[str]) -> int:
         if given.operands:
             raise BadLine(f"unexpected argument {given.operands[0]!r}; see `parley gc --help`")
     except BadLine as error:
-        complain("gc", error)
+        print_error("gc", error)
         return 2
     try:
         loader = loader_here(given.values.get("--config", ()))
@@ -66,7 +66,7 @@ def run_gc(arguments: Sequence[str]) -> int:
             return 0
         return run_unless_ended(_remove(home, found[0]))
     except ParleyError as error:
-        complain("gc", error)
+        print_error("gc", error)
         return 1
     except KeyboardInterrupt:
         return CTRL_C

@@ -11,9 +11,10 @@ from parley.cli.ending import run_unless_ended
 from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
-from parley.cli.printing import complain, shown, visible
+from parley.cli.printing import print_error
 from parley.config.types import Settings, Wanted
 from parley.errors import ParleyError
+from parley.wire.text import quoted, visible
 
 __all__ = ["run_import"]
 
@@ -52,14 +53,14 @@ def run_import(arguments: Sequence[str]) -> int:
         if not given.operands:
             raise BadLine("expected at least one file to import; see `parley import --help`")
     except BadLine as error:
-        complain("import", error)
+        print_error("import", error)
         return 2
     try:
         loader = loader_here(given.values.get("--config", ()))
         settings = loader.choose(Wanted(cwd=given.last("--cwd"))).settings
         return run_unless_ended(_import(given.operands, settings, new_id="--new-id" in given.flags))
     except ParleyError as error:
-        complain("import", error)
+        print_error("import", error)
         return 1
 
 
@@ -77,9 +78,9 @@ async def _import(paths: Sequence[str], settings: Settings, *, new_id: bool) -> 
             progress.clear()
             outcomes[imported.outcome] += 1
             if imported.outcome is Outcome.FAILED:
-                complain("import", f"{shown(path)}: {imported.text}")
+                print_error("import", f"{quoted(path)}: {imported.text}")
             else:
-                print(f"{shown(path)}: {visible(imported.text)}", flush=True)
+                print(f"{quoted(path)}: {visible(imported.text)}", flush=True)
     if len(files) != 1:
         print(", ".join(f"{outcomes[one]} {one.value}" for one in Outcome), file=sys.stderr)
     return 1 if outcomes[Outcome.FAILED] else 0

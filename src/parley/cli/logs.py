@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from parley.cli.printing import visible
 from parley.errors import BadSetting
+from parley.wire.text import visible
 
 __all__ = ["set_up_logging"]
 

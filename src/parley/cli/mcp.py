@@ -12,7 +12,7 @@ from typing import Final
 from parley.app.signals import SIGNALS
 from parley.cli.logs import set_up_logging
 from parley.cli.overrides import run_with_overrides
-from parley.cli.printing import complain
+from parley.cli.printing import print_error
 from parley.errors import ConfigError
 
 __all__ = ["run_mcp"]
@@ -73,7 +73,7 @@ def _serve(overrides: Sequence[str], *, is_ephemeral: bool) -> int:
         set_up_logging(os.environ)
         asyncio.run(serve_stdio(overrides, is_ephemeral=is_ephemeral))
     except ConfigError as error:
-        complain("mcp", error)
+        print_error("mcp", error)
         return 2
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from parley.cli.printing import complain
+from parley.cli.printing import print_error
 
 __all__ = ["BadLine", "run_with_overrides"]
 
@@ -20,7 +20,7 @@ def run_with_overrides(
     try:
         overrides = _overrides_in(arguments, command=command)
     except BadLine as error:
-        complain(command, error)
+        print_error(command, error)
         return 2
     if overrides is None:
         print(usage, end="")

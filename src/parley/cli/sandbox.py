@@ -16,10 +16,11 @@ from typing import Final, NamedTuple
 
 from parley.app.signals import KILLED, SIGNALS
 from parley.cli.overrides import BadLine
-from parley.cli.printing import complain, shown
+from parley.cli.printing import print_error
 from parley.config.load import Loader
 from parley.config.types import SandboxMode, Settings, Wanted
 from parley.errors import BadSetting, CannotConfine, CommandNotStarted, ConfigError
+from parley.wire.text import quoted
 
 __all__ = ["run_sandbox"]
 
@@ -69,7 +70,7 @@ def run_sandbox(arguments: Sequence[str]) -> int:
             return 0
         settings = _settings(asked)
     except (BadLine, ConfigError) as error:
-        complain("sandbox", error)
+        print_error("sandbox", error)
         return NOT_CONFINED
     # A signal that comes while we start is kept until somebody is there to end in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -140,8 +141,8 @@ def _settings(asked: _Asked) -> Settings:
 def _not_started(cwd: str, program: str) -> str:
     """Whether the directory or the program is at fault: the system says the same of both."""
     if not os.path.isdir(cwd):
-        return f"cannot start in directory {shown(cwd)}"
-    return f"cannot start program {shown(program)}"
+        return f"cannot start in directory {quoted(cwd)}"
+    return f"cannot start program {quoted(program)}"
 
 
 async def _run(settings: Settings, command: Sequence[str]) -> int:
@@ -168,10 +169,10 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
             raise
         return KILLED + spout.ended_by
     except CannotConfine as error:
-        complain("sandbox", f"it cannot be confined, and so it was not run: {error}")
+        print_error("sandbox", f"it cannot be confined, and so it was not run: {error}")
         return NOT_CONFINED
     except CommandNotStarted as error:
-        complain("sandbox", f"{_not_started(settings.cwd, command[0])}: {error}")
+        print_error("sandbox", f"{_not_started(settings.cwd, command[0])}: {error}")
         return NOT_STARTED
     finally:
         signal.set_wakeup_fd(-1)

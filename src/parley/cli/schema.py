@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Sequence
 from typing import Final
 
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
+from parley.cli.printing import print_error
 
 __all__ = ["run_schema"]
 
@@ -20,8 +20,8 @@ Print JSON Schemas (draft 2020-12) as JSON: of all events, of the parameters of
 all notifications and requests of the server, and of the arguments and results
 of all tools, for clients at MCP version 2025-11-25.
 
-NAME is a part of that: events, notifications, requests or tools, or one of
-them: the type of an event, a method, the name of a tool.
+NAME selects a group (events, notifications, requests or tools) or one entry:
+the type of an event, a method, or the name of a tool.
 
 options:
   -h, --help   this text
@@ -31,7 +31,7 @@ exit code: 0 when it was printed, 2 for a wrong command line.
 
 
 def run_schema(arguments: Sequence[str]) -> int:
-    """Print the schemas, and return the exit code that the usage tells of."""
+    """Print the schemas, and return the exit code that the usage describes."""
     from parley.app.schemas import GROUPS, schema_document, schema_named
 
     try:
@@ -40,7 +40,7 @@ def run_schema(arguments: Sequence[str]) -> int:
             print(USAGE, end="")
             return 0
         if len(given.operands) > 1:
-            raise BadLine("only one name can be given; try `parley schema --help`")
+            raise BadLine("expected at most one name; see `parley schema --help`")
         schemas = schema_named(given.operands[0]) if given.operands else schema_document()
         if schemas is None:
             raise BadLine(
@@ -48,8 +48,8 @@ def run_schema(arguments: Sequence[str]) -> int:
                 "the type of an event, a method, or the name of a tool)"
             )
     except BadLine as error:
-        print(f"parley schema: {error}", file=sys.stderr)
+        print_error("schema", error)
         return 2
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has seen enough ends it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `parley schema | head` ends quietly
     print(json.dumps(schemas, indent=2))
     return 0

@@ -114,14 +114,17 @@ class Loader:
         values = _merge(self._file.values, into={})
         return StoreSettings(**_merge(self._overrides.values, into=values).get("store", {}))
 
-    def unknown_keys(self) -> list[str]:
+    def unknown_keys(self) -> Iterator[str]:
         """Return a sentence about each key of config.toml that no setting has, with the most similar setting.
+
+        Each sentence is made when it is asked for: a file may have very many such keys.
 
         Raises:
             BadSetting: the file cannot be read, or something in it does not fit.
         """
         self._look_at_file()
-        return [_unknown_sentence(self._file, key) for key in self._file.unknown]
+        source = self._file
+        return (_unknown_sentence(source, key) for key in unknown_keys(source.table))
 
     def mcp_settings(self) -> McpSettings:
         """Return what holds for MCP clients, by the file and the command line.
@@ -319,8 +322,8 @@ class _Source(Struct, frozen=True):
     values: dict[str, Any]
     text: str = ""
     """The file as it was read, to find lines in."""
-    unknown: tuple[UnknownKey, ...] = ()
-    """Of a file: the keys that no setting has."""
+    table: dict[str, Any] = {}
+    """The whole table of a file, with the keys that no setting has."""
 
     def mentions(self, path: KeyPath) -> bool:
         return _mentions(self.values, path)
@@ -459,7 +462,7 @@ def _parse_config(path: str, text: str) -> _Source:
         raise BadSetting("not valid TOML: nested too deeply", source=path) from None
     except ValueError as error:
         raise _bad_toml(str(error), path, text) from None
-    return replace(_checked(path, [table], text), unknown=tuple(unknown_keys(table)))
+    return replace(_checked(path, [table], text), table=table)
 
 
 def _bad_toml(reason: str, path: str, text: str) -> BadSetting:

@@ -214,9 +214,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     disable_response_storage: bool
     project_doc_max_bytes: int
     notify: tuple[str, ...]
-    notify_argument: bool
-    """Whether the notify program is given its payload as its last argument, besides on stdin."""
     """The program to run after each turn that completed; empty: none."""
+    notify_argument: bool
+    """Whether the notify program gets its payload as its last argument too, besides on stdin."""
     internal_originator: str
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from parley.wire.text import quoted, unseen
+from parley.wire.text import quoted, unseen, visible
 
 __all__ = ["harmless", "one_line", "quoted_command", "quoted_words"]
 
@@ -21,7 +21,7 @@ REASON_LENGTH: Final = 2000
 _IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
 
 QUOTED_LENGTH: Final = 500
-"""How much of the model's own words stands in a question; the rest is in its fields."""
+"""How many characters of the model's own words a question shows; its fields have all of them."""
 
 
 def quoted_command(argv: Sequence[str]) -> str:
@@ -41,14 +41,13 @@ def _word(word: str) -> str:
 
 def one_line(text: str) -> str:
     """A text of the model for a person, who must not take it for more than one line of it."""
-    text = _cut(text)
-    return text.translate(unseen(text))
+    return visible(_cut(text))
 
 
 def quoted_words(text: str) -> str:
-    """Words of the model within a question: one line in quotation marks that it cannot close.
+    """Return the model's words for a question: on one line, in quotation marks that the words cannot close.
 
-    Blanks are joined into one, so that the words cannot wrap into what looks like a line of its own.
+    Runs of blanks become one blank: a long run could wrap and make the words look like a line of the server.
     """
     words = " ".join(filter(None, text[:REASON_LENGTH].split(" ")))
     cut = "…" if len(words) > QUOTED_LENGTH or len(text) > REASON_LENGTH else ""

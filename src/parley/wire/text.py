@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["quoted", "sayable", "unseen"]
+__all__ = ["quoted", "sayable", "unseen", "visible"]
 
 _PRINTABLE_AND_UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
@@ -32,6 +32,11 @@ def _are_seen(text: str) -> bool:
 def unseen(text: str) -> dict[int, str]:
     """Each character that is not seen, and how it is spelled; a text may be long, and its alphabet is not."""
     return {ord(one): _spelled(one) for one in set(text) if not _are_seen(one)}
+
+
+def visible(text: str) -> str:
+    """Return the text on one line, with control, bidirectional and zero-width characters escaped."""
+    return text.translate(unseen(text))
 
 
 def _spelled(character: str) -> str:
