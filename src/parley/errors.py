@@ -48,6 +48,7 @@
         ├── RequestFailed      the server answered a request with a JSON-RPC error
         ├── ToolFailed         a tool answered that it failed
         ├── StreamEnded        a stream ended while something of it was awaited
+        ├── TurnFailed         a turn whose text was awaited ended with an error
         └── Disconnected       the server is gone
 
 Each carries the facts and builds its text from them. `server/faults.py` alone turns them
@@ -117,6 +118,7 @@ __all__ = [
     "ToolFailed",
     "ToolNotOffered",
     "ToolServerFailed",
+    "TurnFailed",
     "TurnIsRunning",
     "UnexpectedStatus",
     "UnknownConversation",
@@ -675,6 +677,14 @@ class StreamEnded(ClientError):
     def __init__(self, reason: str | None) -> None:
         super().__init__(reason or "the stream was closed")
         self.reason = reason
+
+
+class TurnFailed(ClientError):
+    """A turn ended with an error; `text` is what the agent said before it."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.message, self.text = message, text
 
 
 class Disconnected(ClientError):

@@ -9,7 +9,15 @@ from parley.client.options import CodexOptions, CreateOptions, Overrides
 from parley.client.questions import Answer, OpenQuestion, Question
 from parley.client.running import Running
 from parley.client.stream import Event, Seen, Stream
-from parley.errors import CallCancelled, ClientError, Disconnected, RequestFailed, StreamEnded, ToolFailed
+from parley.errors import (
+    CallCancelled,
+    ClientError,
+    Disconnected,
+    RequestFailed,
+    StreamEnded,
+    ToolFailed,
+    TurnFailed,
+)
 from parley.wire import events, items
 from parley.wire.elicitation import ElicitationAnswer
 
@@ -37,6 +45,7 @@ __all__ = [
     "Stream",
     "StreamEnded",
     "ToolFailed",
+    "TurnFailed",
     "connect",
     "events",
     "items",

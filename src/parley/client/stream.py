@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Final, TypeAlias
 
 from msgspec import Raw, Struct, UnsetType
 
 from parley.client.connection import Connection, typed_value
-from parley.errors import Disconnected, StreamEnded, ToolFailed
+from parley.errors import Disconnected, StreamEnded, ToolFailed, TurnFailed
 from parley.wire.events import AgentMessage, ErrorEvent, EventMsg, TaskComplete, UnknownEvent, decode_event
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.notifications import EventMeta, InitialState
@@ -44,6 +44,15 @@ class Seen(Struct, frozen=True):
 def ends_turn(event: Event) -> bool:
     """Whether a turn is over with this event; after a failure its `task_complete` is still to come."""
     return isinstance(event, TaskComplete) or (isinstance(event, ErrorEvent) and INTERRUPTED in event.message)
+
+
+def failure_of(events: Sequence[Event]) -> str | None:
+    """Return why the turn that ends with these events failed, or None if it succeeded.
+
+    An `error` earlier in the turn is that of a tool server that could not be started; the turn goes on.
+    """
+    last = events[-2:] if isinstance(events[-1], TaskComplete) else events[-1:]
+    return last[0].message if isinstance(last[0], ErrorEvent) else None
 
 
 class Stream:
@@ -165,13 +174,18 @@ class Stream:
         raise StreamEnded(self.disconnected)
 
     async def text(self) -> str:
-        """What the agent says until the next turn ends; several messages are joined by line ends.
+        """Return what the agent says until the next turn ends; several messages are joined by line ends.
 
         Raises:
+            TurnFailed: the turn ended with an error or was interrupted.
             StreamEnded: the stream ended first.
             Disconnected: the server is gone.
         """
-        return "\n".join(event.message for event in await self.turn() if isinstance(event, AgentMessage))
+        events = await self.turn()
+        text = "\n".join(event.message for event in events if isinstance(event, AgentMessage))
+        if (failure := failure_of(events)) is not None:
+            raise TurnFailed(failure, text)
+        return text
 
     async def _next(self) -> Seen | None:
         while not self._unread:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley.client import Client, Disconnected, Seen, StreamEnded, ToolFailed
+from parley.client import Client, Disconnected, Seen, StreamEnded, ToolFailed, TurnFailed
 from parley.wire.events import AgentMessage, AgentMessageDelta, ErrorEvent, TaskComplete, TaskStarted, UnknownEvent
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.notifications import EventMeta
@@ -81,6 +81,30 @@ async def test_the_text_of_a_turn_is_what_the_agent_said(peer: StartPeer) -> Non
         assert await stream.text() == "First\nSecond"
         assert await stream.text() == "First\nSecond"
         await stream.close()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [{"type": "error", "message": "Missing environment variable: `KEY`."}, COMPLETE],
+        [{"type": "error", "message": " Turn interrupted"}],
+    ],
+)
+async def test_the_text_of_a_turn_that_failed_is_an_error(peer: StartPeer, end: list[dict[str, Any]]) -> None:
+    said = [live(event) for event in (STARTED, message("First"), *end)]
+    script = {"conversationStream": [*streams_of(A), *said]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        with pytest.raises(TurnFailed) as failed:
+            await stream.text()
+
+    assert (failed.value.message, failed.value.text) == (end[0]["message"], "First")
+
+
+async def test_a_tool_server_that_cannot_be_started_does_not_fail_the_turn(peer: StartPeer) -> None:
+    said = [STARTED, {"type": "error", "message": "docs: cannot be started"}, message("Done"), COMPLETE]
+    script = {"conversationStream": [*streams_of(A), *map(live, said)]}
+    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+        assert await stream.text() == "Done"
 
 
 async def test_an_interrupt_ends_a_turn_and_a_failure_waits_for_its_completion(peer: StartPeer) -> None:
