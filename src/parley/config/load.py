@@ -225,11 +225,9 @@ class Loader:
             notify_argument=values["notify_argument"],
             internal_originator=values["internal_originator"],
             mcp_servers=tuple(
-                replace(
-                    self._tool_server(name, table, home, sources),
-                    missing=_missing(name, table, values.get("not_stored", ())),
-                )
+                replace(server, missing=_missing(name, table, values.get("not_stored", ())))
                 for name, table in values["mcp_servers"].items()
+                if (server := self._tool_server(name, table, home, sources)).enabled
             ),
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
             key_variables=_key_variables(values),

@@ -272,6 +272,7 @@ SETTINGS: Final = Table(
         "mcp_servers": Named(
             Table(
                 {
+                    "enabled": _flag,
                     "command": _text,
                     "args": _secret_sequence,
                     "env": NamedSecrets(),

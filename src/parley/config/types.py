@@ -41,7 +41,7 @@ McpFeatures = Literal["auto", "plain", "full"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
-Effort = Literal["minimal", "low", "medium", "high", "none"]
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 
@@ -155,6 +155,7 @@ class ToolServer(Struct, frozen=True, kw_only=True):
     """`[mcp_servers.NAME]`: a program to start, or an address; one of the two is set."""
 
     name: str
+    enabled: bool = True
     command: str | None = None
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}

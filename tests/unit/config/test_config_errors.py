@@ -67,7 +67,7 @@ from unit.config.home import Home
         (
             'model_reasoning_effort = "huge"',
             "`model_reasoning_effort`: unknown variant `huge`, "
-            "expected one of `minimal`, `low`, `medium`, `high`, `none`",
+            "expected one of `minimal`, `low`, `medium`, `high`, `xhigh`, `none`",
         ),
         (
             'model_reasoning_summary = "long"',

@@ -225,6 +225,27 @@ def test_a_file_may_set_everything(home: Home) -> None:
     )
 
 
+def test_a_tool_server_that_is_not_enabled_is_left_out(home: Home) -> None:
+    home.write('[mcp_servers.a]\ncommand = "a"\nenabled = false\n[mcp_servers.b]\ncommand = "b"\nenabled = true')
+
+    assert [server.name for server in home.resolve().mcp_servers] == ["b"]
+    assert [server.name for server in home.resolve(Wanted(), "mcp_servers.a.enabled=true").mcp_servers] == [
+        "a",
+        "b",
+    ]
+
+
+def test_a_tool_server_that_is_not_enabled_is_checked(home: Home) -> None:
+    home.write("[mcp_servers.a]\nenabled = false")
+
+    with pytest.raises(BadSetting, match="either a `command` or a `url`"):
+        home.resolve()
+
+
+def test_the_highest_effort_of_codex_is_taken(home: Home) -> None:
+    assert home.resolve(Wanted(), "model_reasoning_effort=xhigh").model_reasoning_effort == "xhigh"
+
+
 def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(home: Home) -> None:
     home.config.write_bytes(b'\xef\xbb\xbfmodel = "m"\r\nsandbox_mode = "read-only"\r\n')
 
