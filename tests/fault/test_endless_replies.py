@@ -88,6 +88,75 @@ async def test_a_reply_beyond_a_limit_fails_its_turn_and_names_the_setting(
     assert len(scripted_model.requests) == len(TOO_LARGE) + 1
 
 
+# --- what is neither text nor an argument --------------------------------------------------------
+
+
+def item(**members: Any) -> Data:
+    return Data(json.dumps({"type": "response.output_item.done", "item": members}))
+
+
+def delta(**members: Any) -> Data:
+    return Data(json.dumps({"choices": [{"delta": members}]}))
+
+
+def detail(**members: Any) -> Data:
+    return delta(reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "a", **members}])
+
+
+LONG: Final = "x" * 90_000
+TEXT_EXCEEDED: Final = exceeded(300_000, "characters of text", "max_reply_characters")
+ARGUMENTS_EXCEEDED: Final = exceeded(2_000, "characters in the arguments of its calls", "max_argument_characters")
+
+LARGE_OTHERWISE: Final[dict[str, tuple[Api, list[Data], str]]] = {
+    "ids of messages": ("responses", [item(type="message", id=LONG, content=[])] * 5, TEXT_EXCEEDED),
+    "empty messages": ("responses", [item(type="message", content=[])] * 4_000, TEXT_EXCEEDED),
+    "empty reasoning": ("responses", [item(type="reasoning")] * 4_000, TEXT_EXCEEDED),
+    "the name of a call": (
+        "responses",
+        [item(type="function_call", call_id="c", name=LONG, arguments="{}")],
+        ARGUMENTS_EXCEEDED,
+    ),
+    "unknown members of a call": (
+        "responses",
+        [item(type="function_call", call_id="c", name="look", arguments="{}", more=LONG)],
+        ARGUMENTS_EXCEEDED,
+    ),
+    "members of a block of reasoning": (
+        "chat",
+        [detail(**{f"member{number}": LONG}) for number in range(5)],
+        TEXT_EXCEEDED,
+    ),
+    "an id that comes later": (
+        "chat",
+        [
+            delta(tool_calls=[{"index": 0, "function": {"name": "look"}}]),
+            delta(tool_calls=[{"index": 0, "id": LONG}]),
+        ],
+        ARGUMENTS_EXCEEDED,
+    ),
+    "a name that comes later": (
+        "chat",
+        [delta(tool_calls=[{"index": 0, "id": "c"}]), delta(tool_calls=[{"index": 0, "function": {"name": LONG}}])],
+        ARGUMENTS_EXCEEDED,
+    ),
+}
+
+
+@pytest.mark.promises("model.reply-limits")
+@pytest.mark.parametrize("api", APIS)
+async def test_a_reply_that_is_large_by_anything_else_fails_its_turn_too(
+    scripted_model: ScriptedModel, api: Api
+) -> None:
+    cases = [(name, reply, told) for name, (of, reply, told) in LARGE_OTHERWISE.items() if of == api]
+    async with speaking(scripted_model, config=provider(scripted_model.base_url, api, LIMITS)) as wire:
+        for number, (name, reply, told) in enumerate(cases, 1):
+            scripted_model.queue(Says(tuple(reply)))
+            wire.codex(number, "go")
+            messages = await wire.answer(number)
+
+            assert messages[-1]["result"].get("error") == told, name
+
+
 @pytest.mark.promises("model.reply-limits", "framing.never-blocked")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_model_that_never_stops_talking_is_left(scripted_model: ScriptedModel, api: Api) -> None:

@@ -159,12 +159,14 @@ class _Calls:
     def extend(self, piece: _CallPiece, *, has_halves: bool) -> int:
         """Add a piece; return by how many characters the calls have grown."""
         function = piece.function
-        number = len(self._calls)
+        ids = len(self._named)
         arguments = text_or_json(function.arguments)[0] if function is not None else ""
         name = (function.name if function is not None else None) or ""
         call = self._call_of(piece, name, arguments)
-        call.name = call.name or name
-        grown = 0 if len(self._calls) == number else len(name) + len(call.id)
+        grown = len(call.id) if len(self._named) > ids else 0
+        if not call.name:
+            call.name = name
+            grown += len(name)
         if piece.extra_content is not UNSET and bytes(piece.extra_content) != b"null":
             call.extra_content = _kept(piece.extra_content, has_halves=has_halves)
             grown += len(bytes(call.extra_content))

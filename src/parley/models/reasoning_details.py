@@ -24,6 +24,16 @@ class _Block:
     def continues(self, kind: str, members: dict[str, Any]) -> bool:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
+    def extend(self, members: dict[str, Any]) -> int:
+        """Take the members of a further piece; return about how many characters they add besides the text."""
+        changed = {
+            name: value
+            for name, value in members.items()
+            if value is not None and (name not in self.members or self.members[name] != value)
+        }
+        self.members |= changed
+        return sum(len(name) + len(str(value)) for name, value in changed.items() if name != TEXTS[self.kind])
+
 
 class ReasoningDetails:
     """Gathers the blocks of one response."""
@@ -44,7 +54,7 @@ class ReasoningDetails:
                 self._blocks.append(last)
                 size += len(str(piece))
             else:
-                last.members |= {name: value for name, value in piece.items() if value is not None}
+                size += last.extend(piece)
             text = piece.get(TEXTS.get(kind, ""))
             if isinstance(text, str) and text:
                 text = last.text.joiner.join(text, has_halves=has_halves)

@@ -225,6 +225,22 @@ def _call(item: CallItem, *, to: str) -> dict[str, Any] | Raw:
 HEARTBEATS: Final = frozenset({"response.in_progress", "response.queued"})
 """Events that say nothing about the response but that it is still to come."""
 
+TEXT_DELTAS: Final = frozenset(
+    {
+        "response.output_text.delta",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_text.delta",
+        "response.function_call_arguments.delta",
+    }
+)
+"""The events that hold a piece of a text."""
+
+ITEM_CHARACTERS: Final = 100
+"""What each item counts besides its texts: an item without any still has to be stored."""
+
+ESCAPED_BYTES: Final = 12
+"""The most bytes that JSON takes for one character: two escapes of six."""
+
 
 class _Event(Struct, frozen=True, gc=False):
     type: str
@@ -390,7 +406,7 @@ class ResponsesDecoder:
     def _read_piece(self, payload: bytes) -> _Event | None:
         """Read an event that may hold half a surrogate pair; None: it is not valid at all."""
         event = read_piece(_EVENT, payload)
-        if event is None or not event.type.endswith(".delta") or not event.delta:
+        if event is None or event.type not in TEXT_DELTAS or not event.delta:
             return read_payload(_EVENT, payload)
         joiner = self._joiners.setdefault(event.type, PairJoiner())
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
@@ -404,11 +420,14 @@ class ResponsesDecoder:
 
     def _count(self, chunk: Chunk) -> None:
         size = self._items_size
+        size.text += ITEM_CHARACTERS
         match chunk:
-            case MessageDone(item=MessageItem(text=text)):
-                size.text += len(text)
-            case CallDone(item=CallItem(arguments=arguments)):
-                size.arguments += len(arguments)
+            case MessageDone(item=MessageItem(text=text, id=item_id)):
+                size.text += len(text) + len(item_id or "")
+            case CallDone(item=CallItem() as call):
+                size.arguments += len(call.arguments) + len(call.name) + len(call.call_id)
+                if call.verbatim is not UNSET:  # the arguments once more, and whatever else the item has
+                    size.arguments += max(0, len(bytes(call.verbatim)) - ESCAPED_BYTES * len(call.arguments))
                 size.calls += 1
             case ReasoningDone(item=OpaqueItem(verbatim=verbatim)) | OpaqueDone(item=OpaqueItem(verbatim=verbatim)):
                 size.text += len(bytes(verbatim))

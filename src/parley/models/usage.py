@@ -20,11 +20,14 @@ class OutputDetails(Struct, frozen=True):
 def token_count(
     *, given: int, made: int, total: int, given_details: InputDetails | None, made_details: OutputDetails | None
 ) -> TokenCount:
-    """The event for what a response cost: tokens given to the model and made by it."""
+    """The event for what a response cost: tokens given to the model and made by it.
+
+    A negative count becomes 0: it would take back what earlier responses have used of a limit.
+    """
     return TokenCount(
-        input_tokens=given,
+        input_tokens=max(0, given),
         cached_input_tokens=given_details.cached_tokens if given_details else None,
-        output_tokens=made,
+        output_tokens=max(0, made),
         reasoning_output_tokens=made_details.reasoning_tokens if made_details else None,
-        total_tokens=total,
+        total_tokens=max(0, total),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -418,3 +419,29 @@ def test_an_incomplete_response_says_why() -> None:
 
     assert decoder.done
     assert decoder.end() == [ResponseDone(None, "content_filter")]
+
+
+def test_halves_of_pairs_in_unknown_events_take_no_memory() -> None:
+    decoder = ResponsesDecoder()
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            kind = b"response.%b%d.delta" % (b"x" * 250_000, number)
+            assert decoder.feed(b'data: {"type": "%b", "delta": "\\ud83d"}\n\n' % kind) == []
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 2_000_000
+
+
+def test_a_negative_token_count_takes_nothing_back() -> None:
+    usage = {"input_tokens": -5, "output_tokens": -(10**30), "total_tokens": -1}
+    decoder = ResponsesDecoder()
+    decoder.feed(responses_event("response.completed", response={"usage": usage}))
+
+    (done,) = decoder.end()
+    assert isinstance(done, ResponseDone)
+    assert done.usage == TokenCount(
+        input_tokens=0, cached_input_tokens=None, output_tokens=0, reasoning_output_tokens=None, total_tokens=0
+    )
