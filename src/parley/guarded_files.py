@@ -241,20 +241,34 @@ class DirFds:
         return self._hidden
 
 
-def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], visible: str | None = None) -> bytes:
+def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: str | None = None) -> bytes:
     """Return at most `limit` bytes of a regular file that a client or the model named, relative to `cwd`.
 
     It may lie anywhere except in what is `hidden`. A link in the project, which is `cwd`, must not lead out of it.
+    A file in the directory `own`, which is hidden, is read if the path names it there: no link leads to it.
 
     Raises:
         OSError: there is no such file, or it may not or cannot be read.
     """
-    with DirFds(hidden, visible=visible) as folders:
+    named = os.path.join(cwd, path)
+    with DirFds() as folders:
         try:
             project = folders.resolve(cwd)
         except OSError:
             project = None  # a project that does not exist has no links
-        return folders.read(folders.resolve(os.path.join(cwd, path), project=project), limit=limit)
+        place = folders.resolve(named, project=project)
+        is_own = own is not None and _is_named_in(own, named, place, folders)
+    with DirFds(hidden, visible=own if is_own else None) as folders:
+        return folders.read(place, limit=limit)
+
+
+def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
+    """Whether a path that leads to `place` names it in the folder, without a link on the way from there."""
+    folder, path = os.path.normpath(folder), os.path.normpath(path)
+    try:
+        return is_below(path, folder) and place == folders.resolve(folder) + path[len(folder) :]
+    except OSError:
+        return False
 
 
 _NO_PATH: Final = "not the path of a file"
@@ -313,10 +327,10 @@ class _Hidden:
         while waiting:
             folder = waiting.pop()
             try:
-                device = os.lstat(folder).st_dev
                 with os.scandir(folder) as entries:
                     for entry in entries:
-                        its = Identity(device, entry.inode())
+                        # On overlayfs a file can have another device than its directory.
+                        its = identity_of(entry.stat(follow_symlinks=False))
                         if its == self.visible:
                             continue
                         yield its

@@ -145,6 +145,37 @@ async def test_notes_that_are_swapped_between_turns_never_show_a_hidden_file(
 
 
 @pytest.mark.promises("model.nothing-hidden")
+async def test_notes_and_instructions_that_link_into_the_home_show_no_other_conversation(
+    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path
+) -> None:
+    notes, instructions = ground.project / "docs/notes.md", tmp_path / "instructions.md"
+    async with speaking(scripted_model, config=ground.config) as wire:
+        home = wire.raw.home
+        wire.codex("first", f"say {SECRET}", cwd=str(ground.outside))
+        await wire.answer("first")
+        before = len(scripted_model.requests)
+        for name in ("parley.db", "parley.db-wal"):
+            (home / "AGENTS.md").symlink_to(notes)
+            for link in (notes, instructions):
+                link.symlink_to(home / name)
+            wire.codex(name, "go", cwd=str(ground.project))
+            await wire.answer(name)
+            (home / "AGENTS.md").unlink()
+            config = {"experimental_instructions_file": str(instructions)}
+            wire.codex(f"{name} as instructions", "go", cwd=str(ground.project), config=config)
+            told = await wire.text(f"{name} as instructions")
+            for link in (notes, instructions):
+                link.unlink()
+
+            assert "failed to read experimental instructions file" in told
+            assert "may not be read" in told
+
+    later = scripted_model.requests[before:]
+    assert len(later) == 2
+    assert SECRET not in json.dumps([request.body for request in later])
+
+
+@pytest.mark.promises("model.nothing-hidden")
 async def test_instructions_may_lie_in_the_home_and_not_where_secrets_do(
     scripted_model: ScriptedModel, ground: Ground
 ) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from kit.mounts import MOUNTS, UNSHARED
 from parley.guarded_files import DirFds, LinkInTheWay, identity_of, read_named
 
 LIMIT: Final = 1000
@@ -65,6 +68,37 @@ def test_another_file_with_two_names_is_read(project: Path) -> None:
     os.link(project / "own", project / "other")
 
     assert read(project, "other") == "own"
+
+
+OVERLAY = """
+set -e
+cd "$1"; mkdir lower upper merged
+mount -t tmpfs lower lower; mount -t tmpfs upper upper
+mkdir upper/changed upper/work lower/keys lower/project
+echo key > lower/keys/id; ln lower/keys/id lower/project/other
+mount -t overlay overlay -o xino=off,lowerdir=lower,upperdir=upper/changed,workdir=upper/work merged || exit 77
+exec "$2" -c "$3" "$1/merged"
+"""
+READ_ON_OVERLAY = """
+import sys
+from parley.guarded_files import read_named
+top = sys.argv[1]
+print(read_named("other", cwd=f"{top}/project", limit=10, hidden=[f"{top}/keys"]))
+"""
+
+
+@MOUNTS
+def test_a_second_name_of_a_hidden_file_is_refused_on_overlayfs_too(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [*UNSHARED, OVERLAY, "sh", str(tmp_path), sys.executable, READ_ON_OVERLAY],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode == 77:
+        pytest.skip("overlayfs cannot be mounted here")
+
+    assert (ran.stdout, ran.stderr.splitlines()[-1:]) == ("", ["OSError: [Errno 0] may not be read"])
 
 
 def test_a_file_with_two_names_is_refused_where_too_much_is_hidden(

@@ -12,7 +12,7 @@ from parley.agent.instructions import instructions_for
 from parley.config.files import is_repository
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
-from parley.guarded_files import DirFds
+from parley.guarded_files import DirFds, read_named
 from parley.ports.model import ModelRequest, ToolSpec
 
 __all__ = ["environment_context", "request_for", "user_instructions"]
@@ -66,9 +66,9 @@ def user_instructions(settings: Settings) -> str | None:
 
 def _own_notes(settings: Settings) -> str | None:
     """The notes in the home, which is hidden itself; they may be a link to anything that is not."""
+    notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     try:
-        with DirFds(settings.withheld_paths, visible=settings.home) as folders:
-            return _read(folders, os.path.join(settings.home, NOTES), limit=MAX_OWN_NOTES_BYTES)
+        return _text(read_named(notes, cwd="/", limit=MAX_OWN_NOTES_BYTES, hidden=hidden, own=settings.home))
     except OSError:
         return None
 
@@ -92,10 +92,15 @@ def _project_notes(settings: Settings) -> str | None:
     return None
 
 
-def _read(folders: DirFds, path: str, *, limit: int, project: str | None = None) -> str | None:
+def _read(folders: DirFds, path: str, *, limit: int, project: str) -> str | None:
     """The text at `path`, cut at `limit` bytes; None where there is nothing to read."""
     try:
-        text = folders.read(folders.resolve(path, project=project), limit=max(limit, 0)).decode("utf-8", "replace")
+        return _text(folders.read(folders.resolve(path, project=project), limit=max(limit, 0)))
     except OSError:  # missing, hidden, outside of the project, a loop of links, a pipe, a NUL in the path
         return None
+
+
+def _text(notes: bytes) -> str | None:
+    """None: there is nothing in them."""
+    text = notes.decode("utf-8", "replace")
     return text if text.strip() else None

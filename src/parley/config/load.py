@@ -481,7 +481,7 @@ def _read_instructions(named: str, settings: Settings) -> str:
     failed = f"failed to read experimental instructions file {path}"
     limit, hidden = _MOST_INSTRUCTIONS_BYTES, settings.withheld_paths
     try:
-        data = read_named(named, cwd=settings.cwd, limit=limit + 1, hidden=hidden, visible=settings.home)
+        data = read_named(named, cwd=settings.cwd, limit=limit + 1, hidden=hidden, own=settings.home)
         text = data.decode("utf-8-sig").strip()
     except OSError as error:
         raise BadSetting(f"{failed}: {os_detail(error)}") from None
