@@ -1,4 +1,4 @@
-"""Show the text of a turn as it is written, with the official Python client: `pip install mcp`."""
+"""Show the text of a turn as it is written: `pip install mcp`, then `python live_text.py`."""
 
 import asyncio
 import os

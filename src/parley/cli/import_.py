@@ -22,12 +22,13 @@ USAGE: Final = """\
 usage: parley import [OPTIONS] FILE [FILE]...
 
 Make conversations of files: what `parley export` wrote, and the rollout files
-of Codex CLI (sessions/**/rollout-*.jsonl in its home). Of a directory, every
-*.jsonl in it and below. A conversation keeps its id; where another has that id
-here already, it gets a new one. What is here already is not imported again.
+of Codex CLI up to 0.21 (sessions/**/rollout-*.jsonl in its home). FILE may be a
+directory; every *.jsonl in it and below is imported. A conversation keeps its
+id; if another conversation of the home has that id, it gets a new one. What was
+imported before is not imported again.
 
-An export brings its settings along, such as the sandbox mode and tool servers:
-look into a file that is not yours before you go on with its conversation.
+An export contains settings, such as the sandbox mode and tool servers. Check a
+file from someone else before you continue its conversation.
 
 options:
   --new-id                 give every conversation a new id
