@@ -199,3 +199,31 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
     assert all("removed or replaced while Parley had the database open" in one["reason"] for one in told)
     assert (answer["isError"], "removed or replaced" in answer["error"]) == (True, True)
     assert (status["status"], "removed or replaced" in status["message"]) == ("error", True)
+    saved = saved_in(status["message"])
+    assert saved is not None
+    assert saved.is_relative_to(home)  # which is hidden from commands
+    assert (home.stat().st_mode & 0o777, saved.exists()) == (0o700, True)
+
+
+async def test_nothing_is_saved_where_commands_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.stores.rescue.ELSEWHERE", str(tmp_path))
+    home = tmp_path / "deep" / "home"
+    home.mkdir(parents=True)
+    store = SqliteStore(str(home))
+    lost: list[HomeLost] = []
+    store.watch(lost.append)
+    with StoreProcess(home) as child:
+        child.ask("create", FIRST)
+        child.ask("acquire", FIRST)
+        child.ask("append", FIRST, 5)
+        await store.head(FIRST)
+        child.ask("close")
+    shutil.rmtree(home.parent)
+    home.parent.write_text("no directory can be made here")
+    await store.close()
+    while not lost:  # noqa: ASYNC110 - it is told soon
+        await asyncio.sleep(0.01)
+
+    saved = saved_in(lost[0].detail)
+    assert saved is not None
+    assert (saved.parent.parent, saved.parent.stat().st_mode & 0o777) == (tmp_path, 0o700)

@@ -24,6 +24,9 @@ __all__ = ["Saved", "export_lines", "save_unreachable"]
 MOST_BYTES: Final = 256 * 1024 * 1024
 """The latest conversations are saved first; beyond this size the rest is left out."""
 
+ELSEWHERE: Final = "/var/tmp"
+"""Where to save what cannot be saved in the home: commands may not write there, unless the settings name it."""
+
 
 class Saved(NamedTuple):
     place: str | None
@@ -34,7 +37,7 @@ class Saved(NamedTuple):
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Save what `db` reads and the file `database` does not have: in the home, or else in a temporary directory."""
+    """Save what `db` reads and the file `database` does not have: in the home, or else in `ELSEWHERE`."""
     known = _last_positions(database)
     try:
         found = db.execute("SELECT id, last FROM conversations ORDER BY updated_at DESC").fetchall()
@@ -93,13 +96,18 @@ def _last_positions(database: str) -> Mapping[str, int]:
 
 
 def _directory(home: str) -> str:
-    """A new directory that only its owner may read. Raises OSError."""
-    if os.path.isdir(home):
-        try:
-            return tempfile.mkdtemp(prefix=time.strftime("saved-%Y%m%d-%H%M%S-"), dir=home)
-        except OSError:
-            pass  # it may be read-only or full
-    return tempfile.mkdtemp(prefix="parley-saved-")
+    """A new directory that only its owner may read. Raises OSError.
+
+    A home that is gone is made again, because it is hidden from commands. They could change what lies in /tmp, and
+    the user is told to import it.
+    """
+    name = time.strftime("saved-%Y%m%d-%H%M%S-")
+    try:
+        if not os.path.isdir(home):
+            os.mkdir(home, 0o700)
+        return tempfile.mkdtemp(prefix=name, dir=home)
+    except OSError:  # it may be read-only or full
+        return tempfile.mkdtemp(prefix=f"parley-{name}", dir=ELSEWHERE)
 
 
 def _save(db: Connection, conversation_id: ConversationId, path: str) -> int | None:
