@@ -16,6 +16,8 @@ async def main(prompt: str) -> None:
             match message.data["params"].get("msg"):
                 case {"type": "agent_message_delta", "delta": delta}:
                     print(delta, end="", flush=True)
+                case {"type": "agent_message"}:
+                    print()
                 case {"type": "error", "message": reason}:
                     print(reason, file=sys.stderr)
                     if "Turn interrupted" in reason:
@@ -32,7 +34,6 @@ async def main(prompt: str) -> None:
         content = [{"type": "text", "text": prompt}]
         await session.call_tool("conversationSendMessage", {"conversation_id": conversation, "content": content})
         await done.wait()
-        print()
 
 
 asyncio.run(main(" ".join(sys.argv[1:]) or "What does this repository do?"))

@@ -13,6 +13,7 @@ const done = new Promise<void>((resolve) => {
     if (params.logger !== "parley.conversation") return;
     const event = (params.data as Logged).params.msg;
     if (event?.type === "agent_message_delta") process.stdout.write(event.delta ?? "");
+    if (event?.type === "agent_message") console.log();
     if (event?.type === "error") console.error(event.message);
     if (event?.type === "task_complete" || event?.message?.includes("Turn interrupted")) resolve();
   });
@@ -27,5 +28,4 @@ const text = process.argv.slice(2).join(" ") || "What does this repository do?";
 const content = [{ type: "text", text }];
 await client.callTool({ name: "conversationSendMessage", arguments: { conversation_id, content } });
 await done;
-console.log();
 await client.close();
