@@ -177,6 +177,15 @@ async def test_settings_that_cannot_be_used_are_told_by_line(tmp_path: Path) -> 
     assert (found.text("model"), len(found.text("sandbox"))) == ([], 1)
 
 
+async def test_a_provider_that_is_not_defined_comes_with_advice(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, "-c", "model_provider=locl")
+
+    file = tmp_path / ".parley" / "config.toml"
+    assert found.text("settings") == ["cannot be used: Model provider `locl` not found"]
+    assert found.text("to do")[0] == f"correct `model_provider`, or add a table [model_providers.locl] to {file}"
+    assert found.exit_code == 1
+
+
 async def test_a_home_that_is_not_there_is_told(tmp_path: Path) -> None:
     found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path / "gone"))
 

@@ -22,7 +22,7 @@ from parley.cli.overrides import BadLine
 from parley.cli.printing import print_error
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
-from parley.errors import CommandNotStarted, ConfigError, ParleyError
+from parley.errors import CommandNotStarted, ConfigError, ParleyError, ProviderNotFound
 from parley.version import __version__
 from parley.wire.text import visible
 
@@ -181,6 +181,8 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
         unknown = loader.unknown_keys()
     except ConfigError as error:
         _line("settings", f"cannot be used: {error}")
+        if isinstance(error, ProviderNotFound):
+            _line("to do", f"correct `model_provider`, or add a table [model_providers.{error.provider}] to {file}")
         return fault is None, None
     _line("settings", f"{file}: {'fine' if os.path.exists(file) else 'not there, and not needed'}")
     for sentence in unknown:
