@@ -385,7 +385,7 @@ class WriteLockHeld(StoreFailed):
     """Another process held the write lock of the home for as long as the caller could wait; nothing was changed."""
 
     def __init__(self, holder: str) -> None:
-        """`holder` describes the process, as `stores/holders.py` does."""
+        """`holder` describes the process, as `stores/lock_holders.py` does."""
         super().__init__(f"{holder} holds the write lock of the home; nothing was changed")
         self.holder = holder
 

@@ -201,10 +201,10 @@ async def test_which_logs_have_grown_is_told_for_many_at_once(store: Store) -> N
     await store.create(OTHER, answers(1, 2), summary())
     missing = ConversationId("33333333-3333-4333-8333-333333333333")
 
-    assert await store.advanced({}) == []
-    assert await store.advanced({FIRST: Seq(3), OTHER: Seq(2)}) == []
-    assert await store.advanced({FIRST: Seq(3), OTHER: Seq(1), missing: START}) == [OTHER, missing]
-    assert await store.advanced({FIRST: Seq(4), OTHER: Seq(2)}) == []
+    assert await store.changed_since({}) == []
+    assert await store.changed_since({FIRST: Seq(3), OTHER: Seq(2)}) == []
+    assert await store.changed_since({FIRST: Seq(3), OTHER: Seq(1), missing: START}) == [OTHER, missing]
+    assert await store.changed_since({FIRST: Seq(4), OTHER: Seq(2)}) == []
 
 
 async def test_a_log_that_grows_or_goes_is_told_until_it_was_read(store: Store) -> None:
@@ -212,15 +212,15 @@ async def test_a_log_that_grows_or_goes_is_told_until_it_was_read(store: Store) 
     await store.create(OTHER, answers(1, 2), summary())
     ends = {FIRST: Seq(3), OTHER: Seq(2)}
     for _ in range(5):  # more often than there are connections that read
-        assert await store.advanced(ends) == []
+        assert await store.changed_since(ends) == []
     lease = await store.acquire(FIRST, address="")
     await store.append(lease, answers(4, 4), summary())
     for _ in range(5):
-        assert await store.advanced(ends) == [FIRST]
+        assert await store.changed_since(ends) == [FIRST]
     ends[FIRST] = Seq(4)
     for _ in range(5):
-        assert await store.advanced(ends) == []
+        assert await store.changed_since(ends) == []
     await store.delete(lease)
 
     for _ in range(5):
-        assert await store.advanced(ends) == [FIRST]
+        assert await store.changed_since(ends) == [FIRST]

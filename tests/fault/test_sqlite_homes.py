@@ -15,7 +15,7 @@ from kit.mounts import MOUNTS, UNSHARED
 from kit.store_program import StoreProcess
 from parley.client import ToolFailed
 from parley.errors import BadHome, HomeLost, StoreFailed
-from parley.stores.opening import look_at_database
+from parley.stores.read_only import look_at_database
 from parley.stores.sqlite import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 
@@ -145,7 +145,7 @@ async def test_an_empty_database_in_a_home_that_was_used_is_damage(tmp_path: Pat
     assert said == looked.value.detail
     assert said == (
         "the database is damaged: parley.db is empty, though the home was used before; "
-        "restore it from a backup, or remove it to begin anew"
+        "restore it from a backup, or remove it to start with an empty home"
     )
 
 

@@ -15,7 +15,7 @@ from kit.kept import FIRST, OTHER, everything_in, said, summary
 from kit.store_program import StoreProcess
 from parley.errors import Fenced, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.stores.holders import UNKNOWN, holder_in
+from parley.stores.lock_holders import UNKNOWN, holder_in
 from parley.stores.sqlite import SqliteStore
 
 WAIT_SECONDS = 60

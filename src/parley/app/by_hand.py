@@ -83,8 +83,8 @@ async def _limits(commands: Sandboxed) -> str:
 
 def why_no_conversations(home: str) -> str | None:
     """Why those that are in a home cannot be used; None: they can, or there are none."""
-    from parley.stores.checkup import damage_in
-    from parley.stores.opening import look_at_database
+    from parley.stores.integrity_check import damage_in
+    from parley.stores.read_only import look_at_database
     from parley.stores.refusals import REPAIR
 
     try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from parley.app.available import why_too_large
+from parley.app.available_memory import why_too_large
 from parley.app.commands import sandboxed_commands
 from parley.app.memory import (
     give_back_memory,

@@ -37,7 +37,7 @@ from parley.config.types import (
     Wanted,
     WorkspaceWrite,
 )
-from parley.config.unknown import UnknownKey, refuse_misspelt, unknown_keys
+from parley.config.unknown_keys import UnknownKey, refuse_misspelt, unknown_keys
 from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
 from parley.guarded_files import read_named
 

@@ -17,9 +17,10 @@ from parley.config.types import ReplyLimits
 from parley.conversation.records import CallItem, MessageFields, MessageItem
 from parley.errors import StreamDisconnected
 from parley.models.payloads import read_json, read_payload, read_piece, text_or_json
-from parley.models.pieces import DEFAULT_LIMITS, Pieces, ReplySize
 from parley.models.reasoning_details import ReasoningDetails
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
 from parley.models.surrogates import without_stand_ins
+from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.model import (
     CallDone,
@@ -121,7 +122,7 @@ class _Call:
         self.index = index
         self.id = ""
         self.name = ""
-        self.arguments = Pieces()
+        self.arguments = TextBuffer()
         self.extra_content: Raw | UnsetType = UNSET
         self.last_piece = ""
 
@@ -223,13 +224,13 @@ class ChatDecoder:
         self._is_marked = False
         """The end mark has come."""
         self._last_read = b""
-        self._text = Pieces()
-        self._thought = Pieces()
+        self._text = TextBuffer()
+        self._thought = TextBuffer()
         """Reasoning since the last text, as it is shown."""
         self._is_thinking = False
-        self._reasoning_content: Pieces | None = None
-        self._reasoning = Pieces()
-        self._thinking = Pieces()
+        self._reasoning_content: TextBuffer | None = None
+        self._reasoning = TextBuffer()
+        self._thinking = TextBuffer()
         """Thinking parts of the content."""
         self._thinking_is_list = False
         self._details = ReasoningDetails()
@@ -309,7 +310,7 @@ class ChatDecoder:
         thought, text = "", ""
         if (piece := delta.reasoning_content) is not None:
             if self._reasoning_content is None:
-                self._reasoning_content = Pieces()
+                self._reasoning_content = TextBuffer()
             thought = self._add(self._reasoning_content, piece, has_halves=has_halves)
         if delta.reasoning is not None:
             piece = self._add(self._reasoning, _thought(delta.reasoning), has_halves=has_halves)
@@ -341,12 +342,12 @@ class ChatDecoder:
             chunks.append(RawReasoningDelta(thought))
         return text
 
-    def _add(self, pieces: Pieces, piece: str, *, has_halves: bool) -> str:
+    def _add(self, buffer: TextBuffer, piece: str, *, has_halves: bool) -> str:
         if self._has_halves:
-            piece = pieces.joiner.join(piece, has_halves=has_halves)
+            piece = buffer.joiner.join(piece, has_halves=has_halves)
         if piece:
-            pieces.append(piece)
-            pieces.compact_if_many()
+            buffer.append(piece)
+            buffer.compact_if_many()
         return piece
 
     def _finishes(self, choice: _Choice) -> bool:
@@ -412,7 +413,7 @@ class ChatDecoder:
 
     def _thought_through(self) -> ReasoningDone:
         """A thought is whole when the model begins to speak."""
-        raw, self._thought, self._is_thinking = self._thought.text(), Pieces(), False
+        raw, self._thought, self._is_thinking = self._thought.text(), TextBuffer(), False
         return ReasoningDone(summaries=(), raw=(raw,))
 
 

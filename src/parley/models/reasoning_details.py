@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from parley.models.pieces import Pieces
+from parley.models.text_buffer import TextBuffer
 
 __all__ = ["ReasoningDetails"]
 
@@ -19,7 +19,7 @@ TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
 class _Block:
     def __init__(self, kind: str, members: dict[str, Any]) -> None:
         self.kind, self.members = kind, members
-        self.text = Pieces()
+        self.text = TextBuffer()
 
     def continues(self, kind: str, members: dict[str, Any]) -> bool:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")

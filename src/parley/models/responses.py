@@ -22,7 +22,7 @@ from parley.models.content import file_data_url, flaw_of, left_out
 from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
 from parley.models.payloads import read_payload, read_piece, text_or_json
-from parley.models.pieces import DEFAULT_LIMITS, ReplySize
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
 from parley.models.surrogates import PairJoiner
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.clock import Clock

@@ -235,7 +235,7 @@ class Store(Protocol):
 
     async def head(self, conversation_id: ConversationId) -> Head: ...
 
-    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+    async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         """Return the conversations whose log ends after the given position, and those that do not exist.
 
         One query answers for all of them. While nothing is written to the store, asking again costs next to

@@ -352,7 +352,7 @@ class Conversations:
                 return
             try:
                 await self._store.check()
-                news = await self._store.advanced(look.ends) if look.ends else ()
+                news = await self._store.changed_since(look.ends) if look.ends else ()
                 trouble = ""
             except ParleyError as error:
                 news = ()

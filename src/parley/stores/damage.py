@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Known",
     "damage_hits",
+    "fetch_around_damage",
     "if_readable",
     "is_damage",
     "known_conversations",
-    "with_or_without_index",
 ]
 
 SCANS: Final = (
@@ -31,11 +31,11 @@ SCANS: Final = (
     "SELECT row, id, NULL, NULL FROM conversations INDEXED BY sqlite_autoindex_conversations_1 ORDER BY id {0}",
     "SELECT row, id, archived, updated_at FROM conversations NOT INDEXED ORDER BY row {0}",
 )
-"""Ways to find conversations, each from its beginning and from its end."""
+"""Queries that find conversations in different ways; `{0}` is the direction, since a damaged page ends a scan."""
 
 
 class Known(NamedTuple):
-    """What is known of a conversation, wherever it was found."""
+    """A conversation that is left in the table or in an index."""
 
     row: int
     id: ConversationId
@@ -44,7 +44,8 @@ class Known(NamedTuple):
 
 
 def is_damage(error: BaseException) -> bool:
-    import sqlite3  # loaded by now where it matters
+    """Return whether SQLite reports with this error that the database is damaged."""
+    import sqlite3  # not at start-up: an error of SQLite exists only where it is loaded
 
     if not isinstance(error, sqlite3.DatabaseError):
         return False
@@ -55,7 +56,7 @@ def is_damage(error: BaseException) -> bool:
 
 @contextmanager
 def damage_hits(conversation_id: ConversationId) -> Iterator[None]:
-    """Turn damage that is met in this block into `Unreadable` of the conversation."""
+    """Raise `Unreadable` of the conversation where this block meets damage."""
     try:
         yield
     except Exception as error:
@@ -65,7 +66,7 @@ def damage_hits(conversation_id: ConversationId) -> Iterator[None]:
 
 
 def if_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """The rows of a query up to the first damaged page."""
+    """Return the rows of a query up to the first damaged page."""
     found: list[tuple[Any, ...]] = []
     try:
         found.extend(db.execute(sql, values))
@@ -75,18 +76,21 @@ def if_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tu
     return found
 
 
-def with_or_without_index(db: Connection, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The rows of a query; where its index is damaged, by a scan of the table, for which `{}` leaves a place."""
+def fetch_around_damage(
+    db: Connection, sql: str, values: Sequence[Any], *, instead: str = "NOT INDEXED"
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a query. Where it meets damage, run it again with `instead` in place of `{}`: by default
+    with a scan of the table in place of an index."""
     try:
         return db.execute(sql.format(""), values).fetchall()
     except Exception as error:
         if not is_damage(error):
             raise
-        return db.execute(sql.format("NOT INDEXED"), values).fetchall()
+        return db.execute(sql.format(instead), values).fetchall()
 
 
 def known_conversations(db: Connection) -> list[Known]:
-    """All conversations that any index or page of the table still knows."""
+    """Return all conversations that are left in any index or page of the table."""
     found: dict[int, Known] = {}
     for scan in SCANS:
         for direction in ("ASC", "DESC"):

@@ -15,9 +15,25 @@ import time
 from types import TracebackType
 from typing import Final, Protocol
 
-from parley.stores.holders import UNKNOWN, holder_of
+from parley.stores.lock_holders import UNKNOWN, holder_of
 
-__all__ = ["OwnerBytes", "OwnerFiles", "Owners", "WriteLock", "owners_of", "write_lock_holder"]
+__all__ = [
+    "LOCKS",
+    "WRITE_LOCK",
+    "OwnerBytes",
+    "OwnerFiles",
+    "Owners",
+    "WriteLock",
+    "owners_of",
+    "write_lock_holder",
+]
+
+GATE_LOCK: Final = "gate.lock"
+WRITE_LOCK: Final = "write.lock"
+OWNERS_LOCK: Final = "owners.lock"
+OWNERS_DIRECTORY: Final = "owners"
+LOCKS: Final = (GATE_LOCK, WRITE_LOCK, OWNERS_LOCK, OWNERS_DIRECTORY)
+"""What this module may create in a home."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o600
@@ -31,8 +47,8 @@ class WriteLock:
     """
 
     def __init__(self, home: str) -> None:
-        self._path = os.path.join(home, "write.lock")
-        self._gate = os.open(os.path.join(home, "gate.lock"), _FLAGS, _MODE)
+        self._path = os.path.join(home, WRITE_LOCK)
+        self._gate = os.open(os.path.join(home, GATE_LOCK), _FLAGS, _MODE)
         try:
             self._lock = os.open(self._path, _FLAGS, _MODE)
         except OSError:
@@ -74,7 +90,7 @@ class WriteLock:
 
 def write_lock_holder(home: str) -> str:
     """Describe the process that holds the write lock of a home, or the gate before it."""
-    for name in ("write.lock", "gate.lock"):
+    for name in (WRITE_LOCK, GATE_LOCK):
         if (holder := holder_of(os.path.join(home, name))) is not None:
             return holder
     return UNKNOWN
@@ -112,7 +128,7 @@ class OwnerBytes:
     """
 
     def __init__(self, home: str) -> None:
-        self._fd = os.open(os.path.join(home, "owners.lock"), _FLAGS, _MODE)
+        self._fd = os.open(os.path.join(home, OWNERS_LOCK), _FLAGS, _MODE)
         self._rows: set[int] = set()
 
     def take(self, row: int) -> bool:
@@ -155,7 +171,7 @@ class OwnerFiles:
     """One file for each row, for systems whose locks on bytes belong to the process."""
 
     def __init__(self, home: str) -> None:
-        self._directory = os.path.join(home, "owners")
+        self._directory = os.path.join(home, OWNERS_DIRECTORY)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         self._files: dict[int, int] = {}
 

@@ -133,7 +133,7 @@ class MemoryStore:
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
         return self._named(conversation_id).entries[after : after + PAGE]
 
-    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+    async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         return [one for one, end in ends.items() if one not in self._kept or len(self._kept[one].entries) > end]
 
     async def head(self, conversation_id: ConversationId) -> Head:

@@ -1,7 +1,7 @@
 """The database of a home, opened: one connection that writes, a few that read, and the locks.
 
-Opening and closing happen under the write lock, for each may recover or checkpoint the database. `peeking.py` reads
-while another process holds that lock.
+Opening and closing happen under the write lock, because each may recover or checkpoint the database. `read_only.py`
+reads while another process holds that lock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 import parley.stores.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
 from parley.errors import BadHome, HomeLost
 from parley.stores.batch import AT_ONCE
+from parley.stores.database_files import DATABASE, LOG, SHARED_MEMORY, DatabaseFiles
 from parley.stores.home import prepare_home, sync_directory
-from parley.stores.identity import Identity
-from parley.stores.locks import Owners, WriteLock, owners_of
+from parley.stores.locks import LOCKS, Owners, WriteLock, owners_of
 from parley.stores.paths import plain_path
 from parley.stores.refusals import refused, refused_at_opening
 from parley.stores.rows import as_text
@@ -29,32 +29,18 @@ from parley.stores.unfinished import Unfinished
 from parley.stores.wording import said
 
 __all__ = [
-    "DATABASE",
     "Home",
     "Opened",
-    "connect_read_only",
-    "look_at_database",
     "make_database",
     "open_database",
     "open_home",
     "open_locks",
     "prepare_reader",
-    "traces",
     "version_of",
 ]
 
-DATABASE: Final = "parley.db"
-
-TRACES: Final = (
-    "gate.lock",
-    "write.lock",
-    "owners.lock",
-    "owners",
-    "run",
-    f"{DATABASE}-wal",
-    f"{DATABASE}-shm",
-)
-"""What a server leaves in a home that it has used."""
+LEFT_BY_SERVERS: Final = (*LOCKS, "run", LOG, SHARED_MEMORY)
+"""Files and directories that a server leaves in a home that it has used."""
 
 READERS: Final = 4
 """Connections that read at the same time; more would wait for the interpreter anyway."""
@@ -70,9 +56,6 @@ WAL_BYTES: Final = 64 * 1024 * 1024
 
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first that can update many rows by one statement."""
-
-LOOKS: Final = 10
-"""How often a look is taken at a database that others change meanwhile; then there is somebody who can use it."""
 
 T = TypeVar("T")
 
@@ -91,14 +74,14 @@ class Home:
             self.lock.close()
             raise
         self.pool = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="parley-read")
-        self.peeking = threading.Lock()
-        """Held while the database is read without being open, and while it is opened: connections of the two kinds
-        would share the same mapped memory, read-only."""
+        self.read_only_lock = threading.Lock()
+        """Held while the database is read by a read-only connection, and while it is opened: SQLite would share the
+        mapped memory between both kinds of connections, and it would be read-only for both."""
         self.is_closed = False
 
     def close(self) -> None:
         """Release everything but the locks of conversations."""
-        with self.peeking:
+        with self.read_only_lock:
             self.is_closed = True
             self.lock.close()
         self.pool.shutdown(wait=False)
@@ -112,7 +95,7 @@ class Opened:
         self.home, self.writer = home.path, writer
         self._home = home
         self._path = os.path.join(home.path, DATABASE)
-        self._identity = Identity(self._path)
+        self._files = DatabaseFiles(home.path)
         self._has_written = False
         self._losing = threading.Lock()
         self._lost: HomeLost | None = None
@@ -147,7 +130,7 @@ class Opened:
             HomeLost: the files are not in their place any more. What only this process can read was saved.
         """
         self._has_written = self._has_written or has_written
-        if self._lost is None and (changed := self._identity.changed(has_written=self._has_written)):
+        if self._lost is None and (changed := self._files.changed(has_written=self._has_written)):
             with self._losing:
                 if self._lost is None:
                     self._lost = HomeLost(self.home, changed, self._saved(db, changed))
@@ -156,9 +139,9 @@ class Opened:
             raise HomeLost(self.home, self._lost.files, self._lost.saved)
 
     def _saved(self, db: Connection, changed: list[str]) -> str:
-        from parley.stores.rescue import save_unreachable  # rarely needed
+        from parley.stores.emergency_export import save_unreachable  # rarely needed
 
-        if changed == [f"{DATABASE}-shm"]:
+        if changed == [SHARED_MEMORY]:
             return "Nothing is lost: the database and its log are complete."
         place, count, left_out = save_unreachable(db, self.home, self._path)
         lost = f"{left_out} conversations could not be saved." if left_out else ""
@@ -204,7 +187,7 @@ def open_locks(home: str) -> Home:
     Raises:
         BadHome: it cannot hold conversations, with the reason.
     """
-    _refuse_old_sqlite(home)
+    refuse_old_sqlite(home)
     prepare_home(home)
     try:
         return Home(home)
@@ -221,7 +204,7 @@ def open_database(home: Home) -> Opened:
     """
     connections: list[Connection] = []
     try:
-        with home.peeking:
+        with home.read_only_lock:
             _open_all(home, connections)
         writer, *readers = connections
         return Opened(home, writer, readers)
@@ -243,78 +226,15 @@ def open_home(path: str) -> Opened:
         raise
 
 
-def look_at_database(home: str) -> None:
-    """See whether the database of a home, if there is one, can be opened, whoever uses it meanwhile.
-
-    Nothing is changed or waited for. What only somebody who opens it could tell is not held against it.
-
-    Raises:
-        BadHome: it cannot, with the reason.
-        StoreFailed: the system refuses for the moment.
-    """
-    _refuse_old_sqlite(home)
-    path = os.path.join(home, DATABASE)
-    for _ in range(LOOKS):
-        if (not os.path.lexists(path) or os.path.isfile(path)) and _is_new(home, was_used=was_used(home)):
-            return
-        before = traces(path)
-        try:
-            _look(home, path)
-        except Exception as error:
-            if not isinstance(error, sqlite3.Error | FileNotFoundError) or traces(path) == before:
-                raise refused_at_opening(home, error) from error
-        else:
-            return
-
-
-def _refuse_old_sqlite(home: str) -> None:
+def refuse_old_sqlite(home: str) -> None:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         needed = ".".join(map(str, OLDEST_SQLITE))
         raise BadHome(home, f"this Python has SQLite {sqlite3.sqlite_version}, and Parley needs {needed} or newer")
 
 
-def _look(home: str, path: str) -> None:
-    is_shared = os.path.exists(f"{path}-shm")
-    if (db := connect_read_only(path)) is None:
-        return  # the log counts, and SQLite reads none without making a file beside it
-    try:
-        version_of(home, db)
-    except sqlite3.OperationalError:
-        if not is_shared:  # otherwise somebody opens or closes it just now
-            raise
-    finally:
-        db.close()
-
-
-def connect_read_only(path: str, *, timeout_seconds: float = 0) -> Connection | None:
-    """Connect to a database without changing any file. None: its log has to be recovered first."""
-    from urllib.parse import quote  # rarely needed
-
-    is_shared = os.path.exists(f"{path}-shm") and os.path.exists(f"{path}-wal")
-    if not is_shared and os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
-        return None
-    # Where no process has it open, all of it is in the file. Otherwise the shared memory is read and not written.
-    how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
-    address = f"file:{quote(path)}?{how}"
-    return sqlite3.connect(address, uri=True, timeout=timeout_seconds, isolation_level=None)
-
-
-def traces(path: str) -> list[tuple[int, int] | None]:
-    """What is different when somebody has written to a database."""
-    found: list[tuple[int, int] | None] = []
-    for file in (path, f"{path}-wal", f"{path}-shm"):
-        try:
-            status = os.stat(file)
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_size, status.st_mtime_ns))
-    return found
-
-
 def _open_all(home: Home, connections: list[Connection]) -> None:
     path = os.path.join(home.path, DATABASE)
-    if _is_new(home.path, was_used=home.was_used):
+    if is_new(home.path, was_used=home.was_used):
         _make(home.path, path)
     writer = _connect(path, connections)
     _migrate(home.path, writer)
@@ -337,17 +257,17 @@ def _holds(text: str, title: bytes) -> bool:
 
 
 def was_used(home: str) -> bool:
-    """True if a server has used the home before: it has left locks, sockets or a log there."""
-    return any(os.path.lexists(os.path.join(home, name)) for name in TRACES)
+    """Return whether a server has used the home before and has left locks, sockets or a log there."""
+    return any(os.path.lexists(os.path.join(home, name)) for name in LEFT_BY_SERVERS)
 
 
-def _is_new(home: str, *, was_used: bool) -> bool:
-    """True if the database is still to be made.
+def is_new(home: str, *, was_used: bool) -> bool:
+    """Return whether the database is still to be created.
 
     A database that exists is opened by SQLite alone: closing another descriptor would free SQLite's own locks.
 
     Raises:
-        BadHome: what was there is lost.
+        BadHome: there was a database, and it is lost.
     """
     path = os.path.join(home, DATABASE)
     try:
@@ -360,14 +280,14 @@ def _is_new(home: str, *, was_used: bool) -> bool:
             raise BadHome(
                 home,
                 f"the database is damaged: {DATABASE} is empty, though the home was used before; "
-                f"restore it from a backup, or remove it to begin anew",
+                f"restore it from a backup, or remove it to start with an empty home",
             )
-    log = f"{path}-wal"
+    log = os.path.join(home, LOG)
     if os.path.exists(log) and os.path.getsize(log):
         raise BadHome(
             home,
-            f"the database is damaged: {DATABASE} is missing, and its log {DATABASE}-wal is there; "
-            f"restore both from a backup, or remove the log to begin anew",
+            f"the database is damaged: {DATABASE} is missing, and its log {LOG} is there; "
+            f"restore both from a backup, or remove the log to start with an empty home",
         )
     return True
 

@@ -7,7 +7,8 @@ import sqlite3
 from typing import Final
 
 from parley.errors import OUT_OF_MEMORY, BadHome, StoreFailed, os_detail
-from parley.stores.holders import holder_of
+from parley.stores.database_files import DATABASE, SHARED_MEMORY
+from parley.stores.lock_holders import holder_of
 
 __all__ = ["REPAIR", "refused", "refused_at_opening"]
 
@@ -33,7 +34,7 @@ def refused(home: str, error: Exception) -> Exception:
     if code == sqlite3.SQLITE_READONLY:
         return BadHome(home, "conversations cannot be kept here: it is read-only")
     if code == sqlite3.SQLITE_BUSY:
-        holder = holder_of(*(os.path.join(home, f"parley.db{ending}") for ending in ("-shm", "")))
+        holder = holder_of(os.path.join(home, SHARED_MEMORY), os.path.join(home, DATABASE))
         return StoreFailed(f"{error}, by {holder}" if holder is not None else str(error))
     if code == sqlite3.SQLITE_IOERR:
         return StoreFailed(f"{error} ({error.sqlite_errorname})")

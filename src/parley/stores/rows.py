@@ -15,10 +15,10 @@ from parley.stores.batch import Batch, write_all
 from parley.stores.damage import (
     Known,
     damage_hits,
+    fetch_around_damage,
     if_readable,
     is_damage,
     known_conversations,
-    with_or_without_index,
 )
 from parley.stores.moment import one_moment
 from parley.stores.paths import plain_path
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 __all__ = [
+    "BLOBS_INDEX",
     "NEWEST",
     "SUMMARY",
     "add_to_draft",
@@ -224,7 +225,7 @@ def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) ->
         cuts.setdefault(seq, []).append((offset, digest))
 
     def blob(digest: bytes) -> bytes:
-        packed = with_or_without_index(db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
+        packed = fetch_around_damage(db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         if not packed:
             raise ValueError("a blob is missing")
         return unpacked(packed[0][0])
@@ -269,16 +270,14 @@ def _entries(db: Connection, row: int, after: Seq) -> Iterator[tuple[Any, ...]]:
         yield from db.execute(wanted.format("NOT INDEXED"), (row, last, PAGE - (last - after)))
 
 
-def _cuts(db: Connection, row: int, after: Seq) -> list[tuple[int, int, bytes]]:
-    """Position, offset and hash of what is cut out of a page of entries."""
-    where, span = "WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset", (row, after + 1, after + PAGE)
-    try:
-        return db.execute(f"SELECT seq, offset, hash FROM cuts {where}", span).fetchall()
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        # This index holds all that the table does.
-        return db.execute(f"SELECT seq, offset, hash FROM cuts INDEXED BY cuts_by_blob {where}", span).fetchall()
+BLOBS_INDEX: Final = "INDEXED BY cuts_by_blob"
+"""An index of the table `cuts` that holds all columns of it."""
+
+
+def _cuts(db: Connection, row: int, after: Seq) -> list[tuple[Any, ...]]:
+    """Return position, offset and hash of what is cut out of a page of entries."""
+    wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset"
+    return fetch_around_damage(db, wanted, (row, after + 1, after + PAGE), instead=BLOBS_INDEX)
 
 
 def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int], bool]) -> Head:

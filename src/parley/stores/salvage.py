@@ -1,7 +1,7 @@
-"""Salvage: everything that can be read of a damaged database, from a copy of it.
+"""Reads everything that is readable in a damaged database, from a copy of it.
 
-Each entry is looked for in every place that may lead to it. The caller decides what becomes of a conversation that
-is not complete. The home itself is only read, and no file in it is changed.
+Each entry is searched for by every index and in the table. The caller decides what to do with an incomplete
+conversation. The home itself is only read, and no file in it is changed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from sqlite3 import Connection
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from parley.conversation.log import Entry
 from parley.errors import BadHome, WriteLockHeld, os_detail
 from parley.ports.store import CALL_SECONDS
 from parley.stores.blobs import mended, unpacked
-from parley.stores.damage import if_readable, is_damage, known_conversations, with_or_without_index
-from parley.stores.locks import write_lock_holder
-from parley.stores.opening import DATABASE, make_database
-from parley.stores.rows import as_text
+from parley.stores.damage import fetch_around_damage, if_readable, is_damage, known_conversations
+from parley.stores.database_files import DATABASE, LOG
+from parley.stores.locks import WRITE_LOCK, write_lock_holder
+from parley.stores.opening import make_database
+from parley.stores.rows import BLOBS_INDEX, as_text
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Salvaged", "salvaged"]
@@ -76,7 +77,7 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
 
 def _copy(home: str, folder: str) -> None:
     with _write_lock(home):
-        for name in (DATABASE, f"{DATABASE}-wal"):
+        for name in (DATABASE, LOG):
             if name == DATABASE or os.path.exists(os.path.join(home, name)):
                 shutil.copyfile(os.path.join(home, name), os.path.join(folder, name))
 
@@ -85,7 +86,7 @@ def _copy(home: str, folder: str) -> None:
 def _write_lock(home: str) -> Iterator[None]:
     """Hold the write lock, if there is one: while it is held, nothing is written."""
     try:
-        lock = os.open(os.path.join(home, "write.lock"), os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(os.path.join(home, WRITE_LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return
@@ -213,15 +214,10 @@ class _Salvage:
             if (entry := self._entry(seq, places[seq], cuts.get(seq, []))) is not None:
                 yield entry
 
-    def _cuts(self, row: int) -> list[tuple[int, int, bytes]]:
-        """Raises sqlite3.Error: no entry can be put together, since none says that something was cut out."""
+    def _cuts(self, row: int) -> list[tuple[Any, ...]]:
+        """Raises sqlite3.Error: no entry can be restored then, because entries do not say what was cut out."""
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
-        try:
-            return self._db.execute(wanted.format(""), (row,)).fetchall()
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-            return self._db.execute(wanted.format("INDEXED BY cuts_by_blob"), (row,)).fetchall()
+        return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)
 
     def _entry(self, seq: int, place: int, cuts: list[tuple[int, bytes]]) -> Entry | None:
         try:
@@ -237,7 +233,5 @@ class _Salvage:
 
     def _blob(self, digest: bytes) -> bytes:
         """Raises ValueError, sqlite3.Error."""
-        ((packed,),) = with_or_without_index(
-            self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,)
-        )
+        ((packed,),) = fetch_around_damage(self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         return unpacked(packed)

@@ -21,8 +21,8 @@ from parley.conversation.log import Entry
 from parley.errors import Fenced, HomeLost, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import TURN_SECONDS, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space, together
-from parley.stores.advances import Advances
 from parley.stores.batch import Batch
+from parley.stores.change_detection import ChangeDetector
 from parley.stores.drafts import SqliteDraft
 from parley.stores.space import Freed
 from parley.stores.writer import Writer, open_only
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from parley.stores.opening import Opened
-    from parley.stores.peeking import Peek
+    from parley.stores.read_only import ReadOnlyHome
 
 __all__ = ["Freed", "SqliteStore"]
 
@@ -80,7 +80,7 @@ class SqliteStore:
         self._held: dict[ConversationId, _Held] = {}
         self._rows: dict[ConversationId, int] = {}
         """Of those that were taken last. A number is never used again."""
-        self._advances = Advances()
+        self._detector = ChangeDetector()
         self._left_behind: set[Task[Lease] | Task[None]] = set()
         """What goes on although nobody awaits it any more."""
         self._opening: Future[None] | None = None
@@ -157,10 +157,11 @@ class SqliteStore:
         raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(opened))
 
     async def _lock_holder(self, opened: Opened) -> str | None:
-        """Who holds the write lock, for which the owner of a lease that names no owner is likely to wait."""
-        from parley.stores.holders import holder_of
+        """Describe the holder of the write lock. The owner of a lease that names no owner waits for this lock."""
+        from parley.stores.lock_holders import holder_of
+        from parley.stores.locks import WRITE_LOCK
 
-        path = os.path.join(opened.home, "write.lock")
+        path = os.path.join(opened.home, WRITE_LOCK)
         return await asyncio.get_running_loop().run_in_executor(opened.pool, holder_of, path)
 
     def _give_back(self, taking: Task[Lease]) -> None:
@@ -179,7 +180,7 @@ class SqliteStore:
         if not held.is_named:
             opened.owners.free(held.row)
             return
-        # Whoever has waited for the write lock in vain does not wait once more.
+        # A caller that has waited for the write lock in vain does not wait a second time.
         now = asyncio.get_running_loop().time()
         cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch), until=now)
         cleared.add_done_callback(lambda _: opened.owners.free(held.row))
@@ -222,10 +223,10 @@ class SqliteStore:
         if (opened := self._writer.opened) is not None:
             await asyncio.get_running_loop().run_in_executor(opened.pool, opened.check)
 
-    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        # What was compared last holds for connections that stay open.
-        advances = self._advances if self._writer.opened is not None else Advances()
-        return await self._read(partial(advances.find, ends=ends))
+    async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        # The versions that a detector remembers belong to connections that stay open.
+        detector = self._detector if self._writer.opened is not None else ChangeDetector()
+        return await self._read(partial(detector.find, ends=ends))
 
     async def find(self, query: Query) -> Found:
         source = await self._readable()
@@ -348,8 +349,8 @@ class SqliteStore:
         assert self._writer.opened is not None
         return self._writer.opened
 
-    async def _readable(self) -> Opened | Peek:
-        """The open home; without being opened where another process holds the write lock."""
+    async def _readable(self) -> Opened | ReadOnlyHome:
+        """Return the open home, or one that reads without opening it while another process holds the write lock."""
         if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
             if self._opening is None or self._opening.done():
                 self._opening = self._writer.submit(open_only)
@@ -361,10 +362,10 @@ class SqliteStore:
         self._refuse_when_closed()
         if (opened := self._writer.opened) is not None:
             return opened
-        from parley.stores.peeking import Peek
+        from parley.stores.read_only import ReadOnlyHome
 
         assert self._writer.home is not None  # its lock is waited for
-        return Peek(self._writer.home, lambda: self._writer.opened)
+        return ReadOnlyHome(self._writer.home, lambda: self._writer.opened)
 
     async def _read(self, ask: Callable[[Connection], T]) -> T:
         source = await self._readable()

@@ -184,13 +184,14 @@ class Writer:
             self._check_soon()
 
     def _fail_expired(self, jobs: Sequence[_Job]) -> None:
+        from parley.stores.lock_holders import UNKNOWN
         from parley.stores.locks import write_lock_holder
 
         assert self._loop is not None
 
         def fail(named: Future[str]) -> None:
             self._naming.discard(named)
-            holder = "another process" if named.cancelled() or named.exception() else named.result()
+            holder = UNKNOWN if named.cancelled() or named.exception() else named.result()
             if holder != self._named:
                 self._named = holder
                 log.warning("%s cannot be written: %s holds the write lock; was it stopped?", self._path, holder)

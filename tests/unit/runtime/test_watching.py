@@ -26,9 +26,9 @@ class CountingStore(SlowStore):
         """For how many conversations, each time."""
         self.heads = 0
 
-    async def advanced(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+    async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         self.asked_for.append(len(ends))
-        return await super().advanced(ends)
+        return await super().changed_since(ends)
 
     async def head(self, conversation_id: ConversationId) -> Head:
         self.heads += 1

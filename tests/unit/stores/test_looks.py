@@ -12,7 +12,7 @@ from kit.kept import FIRST, OTHER, said, summary
 from parley.errors import StoreFailed
 from parley.ports.store import Query
 from parley.stores import rows, space
-from parley.stores.opening import DATABASE
+from parley.stores.database_files import DATABASE
 from parley.stores.sqlite import SqliteStore
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from parley.errors import BadHome
 from parley.stores.moment import one_moment
-from parley.stores.opening import Opened, look_at_database, open_home
+from parley.stores.opening import Opened, open_home
+from parley.stores.read_only import look_at_database
 from parley.stores.schema import MIGRATIONS
 
 

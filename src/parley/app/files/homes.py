@@ -13,7 +13,7 @@ from parley.conversation.exported import read_head
 from parley.conversation.log import Entry
 from parley.errors import BadFile, BadHome, UnknownConversation
 from parley.ports.store import Store
-from parley.stores.opening import DATABASE
+from parley.stores.database_files import DATABASE
 from parley.stores.sqlite import SqliteStore
 from parley.stores.unfinished import folder_of
 from parley.wire.ids import START, ConversationId, Seq

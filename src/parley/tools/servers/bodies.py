@@ -14,7 +14,7 @@ import httpx2
 import msgspec
 
 from parley.tools.servers.failures import UNREADABLE, refusal
-from parley.tools.servers.size import GREETING_BYTES, EventSize, excess
+from parley.tools.servers.message_limits import MAX_INITIALIZE_BYTES, EventSize, excess
 from parley.wire.jsonrpc import decode_message
 
 __all__ = ["Exchange", "looked_at"]
@@ -49,7 +49,7 @@ class _Body(httpx2.AsyncByteStream):
     def __init__(self, response: httpx2.Response, exchange: Exchange, max_bytes: int) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._response, self._stream, self._exchange = response, response.stream, exchange
-        self._max_bytes = min(max_bytes, GREETING_BYTES) if _greets(response.request) else max_bytes
+        self._max_bytes = min(max_bytes, MAX_INITIALIZE_BYTES) if _is_initialize(response.request) else max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         headers = self._response.headers
@@ -97,7 +97,7 @@ class _Body(httpx2.AsyncByteStream):
         return httpx2.StreamError(why)
 
 
-def _greets(request: httpx2.Request) -> bool:
+def _is_initialize(request: httpx2.Request) -> bool:
     if request.method != "POST":
         return False
     try:

@@ -51,9 +51,9 @@ from parley.tools.servers.failures import (
     refusal,
     too_long,
 )
+from parley.tools.servers.message_limits import MAX_INITIALIZE_BYTES, excess
 from parley.tools.servers.offers import Offers
 from parley.tools.servers.program import PIPE_SECONDS, Program
-from parley.tools.servers.size import GREETING_BYTES, excess
 from parley.version import __version__
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
 from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient, read_outline
@@ -275,7 +275,7 @@ async def _hear(
     max_bytes: int,
     lost: Callable[[], None],
 ) -> None:
-    framer, limit = LineFramer(max_bytes), min(max_bytes, GREETING_BYTES)
+    framer, limit = LineFramer(max_bytes), min(max_bytes, MAX_INITIALIZE_BYTES)
     try:
         while data := await program.read():
             for frame in framer.feed(data):

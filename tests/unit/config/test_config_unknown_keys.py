@@ -10,7 +10,7 @@ import pytest
 
 from parley.config.load import Loader
 from parley.config.types import Wanted
-from parley.config.unknown import UnknownKey, unknown_keys
+from parley.config.unknown_keys import UnknownKey, unknown_keys
 from parley.errors import BadSetting
 
 

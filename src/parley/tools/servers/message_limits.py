@@ -10,12 +10,12 @@ from typing import Final
 
 from parley.tools.servers.failures import too_long, too_many_values
 
-__all__ = ["GREETING_BYTES", "MAX_VALUES", "EventSize", "excess"]
+__all__ = ["MAX_INITIALIZE_BYTES", "MAX_VALUES", "EventSize", "excess"]
 
 MAX_VALUES: Final = 2_000_000
 """How many values a message may hold. Each costs about 150 bytes of memory at most, besides its text."""
 
-GREETING_BYTES: Final = 1024 * 1024
+MAX_INITIALIZE_BYTES: Final = 1024 * 1024
 """The longest answer to `initialize`, which the library validates field by field."""
 
 _BLANK_LINES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")

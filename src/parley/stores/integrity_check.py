@@ -1,4 +1,4 @@
-"""Whether anything in a database is damaged. All of it is read, and nothing is changed."""
+"""Checks whether anything in a database is damaged. Reads all of it, and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import sqlite3
 from collections.abc import Iterator
 
 from parley.stores.blobs import unpacked
-from parley.stores.opening import BUSY_SECONDS, DATABASE, connect_read_only
+from parley.stores.database_files import DATABASE
+from parley.stores.opening import BUSY_SECONDS
+from parley.stores.read_only import connect_read_only
 
 __all__ = ["damage_in"]
 
 
 def damage_in(home: str) -> str | None:
-    """What is wrong in the database of a home; None: nothing, or it cannot be told without changing a file."""
+    """Describe the first damage found in the database of a home; None: there is none, or finding out would change a
+    file."""
     path = os.path.join(home, DATABASE)
-    if not os.path.exists(path) or (db := connect_read_only(path, timeout_seconds=BUSY_SECONDS)) is None:
+    if not os.path.exists(path) or (db := connect_read_only(home, timeout_seconds=BUSY_SECONDS)) is None:
         return None
     try:
         return next(_problems(db), None)

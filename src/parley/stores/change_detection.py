@@ -1,4 +1,4 @@
-"""Which of many logs have grown: one query for all of them, and none while nobody writes to the database."""
+"""Finds which of many logs have grown: with one query for all, and with none while no process writes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from parley.wire.ids import ConversationId, Seq
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-__all__ = ["Advances"]
+__all__ = ["ChangeDetector"]
 
 CONVERSATIONS_A_STATEMENT: Final = 400
 """Each takes two variables of a statement; older releases of SQLite allow 999."""
 
 
-class Advances:
-    """Remembers what was compared last, and at which version of the database.
+class ChangeDetector:
+    """Compares positions with the ends of the logs, and remembers the last comparison and its database version.
 
-    A version is known per connection: SQLite counts, for each connection, the commits of all others.
+    SQLite has a version for each connection: it changes with the commits of all other connections.
     """
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Advances:
             if not is_damage(error):
                 raise
             advanced = [one for one, end in unknown.items() if _has_advanced(db, one, end)]
-        self._current = {one: end for one, end in ends.items() if one not in advanced} if advanced else dict(ends)
+        self._current = {one: ends[one] for one in ends.keys() - set(advanced)} if advanced else dict(ends)
         self._versions[id(db)] = version
         return advanced
 
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
-    """As `_advanced`, for one conversation of a damaged database."""
+    """Like `_advanced`, for one conversation of a damaged database."""
     try:
         return head(db, conversation_id, taken=lambda row: False).last > end
     except Unreadable:

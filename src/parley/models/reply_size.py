@@ -1,0 +1,49 @@
+"""The size of one reply of a model, compared with the limits of its provider."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.config.types import ReplyLimits
+from parley.errors import ReplyTooLarge
+
+__all__ = ["DEFAULT_LIMITS", "ReplySize"]
+
+DEFAULT_LIMITS: Final = ReplyLimits()
+
+
+class ReplySize:
+    """How many characters and calls of one reply have come so far."""
+
+    __slots__ = ("arguments", "calls", "limits", "text")
+
+    def __init__(self, limits: ReplyLimits) -> None:
+        self.limits = limits
+        self.text = self.arguments = self.calls = 0
+
+    def check_text(self, size: int) -> None:
+        """Check a text before it is decoded and counted.
+
+        Raises:
+            ReplyTooLarge: the text alone exceeds the limit.
+        """
+        limit = self.limits.max_reply_characters
+        if size > limit:
+            raise ReplyTooLarge("characters of text", limit, setting="max_reply_characters")
+
+    def check(self) -> None:
+        """Check all counts.
+
+        Raises:
+            ReplyTooLarge: the reply exceeds a limit.
+        """
+        limits = self.limits
+        self.check_text(self.text)
+        if self.arguments > limits.max_argument_characters:
+            raise ReplyTooLarge(
+                "characters in the arguments of its calls",
+                limits.max_argument_characters,
+                setting="max_argument_characters",
+            )
+        if self.calls > limits.max_calls:
+            raise ReplyTooLarge("calls", limits.max_calls, setting="max_calls")

@@ -1,0 +1,44 @@
+"""A buffer for a text that arrives in many small pieces."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.models.surrogates import PairJoiner
+
+__all__ = ["TextBuffer"]
+
+MAX_PIECES: Final = 1024
+"""How many pieces are held before they are joined: a short string takes ten times the memory of its characters."""
+
+
+class TextBuffer:
+    """Collects the pieces of one text."""
+
+    __slots__ = ("_parts", "append", "joiner", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.append = self.pieces.append
+        self.joiner = PairJoiner()
+        self.size = 0
+        """Number of characters at the last `compact`."""
+        self._parts: list[str] = []
+
+    def compact(self) -> None:
+        """Join the pieces so far and count their characters."""
+        if self.pieces:
+            part = "".join(self.pieces)
+            self._parts.append(part)
+            self.pieces.clear()
+            self.size += len(part)
+
+    def compact_if_many(self) -> None:
+        if len(self.pieces) > MAX_PIECES:
+            self.compact()
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces or self._parts)
+
+    def text(self) -> str:
+        return "".join((*self._parts, *self.pieces))

@@ -1,0 +1,137 @@
+"""Reading the database of a home without opening the home, and without changing any file.
+
+A server reads like this while another process holds the write lock, before it could open the home itself. Each read
+has a connection of its own: none may be open when the home is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from sqlite3 import Connection
+from typing import Final, TypeVar
+
+from parley.errors import BadHome, StoreFailed, WriteLockHeld
+from parley.stores.database_files import DATABASE, LOG, SHARED_MEMORY, file_states
+from parley.stores.locks import Owners, write_lock_holder
+from parley.stores.opening import Home, Opened, is_new, prepare_reader, refuse_old_sqlite, version_of, was_used
+from parley.stores.refusals import refused_at_opening
+from parley.stores.schema import MIGRATIONS
+
+__all__ = ["ReadOnlyHome", "connect_read_only", "look_at_database"]
+
+MAX_TRIES: Final = 10
+"""How often a read is tried while other processes change the files."""
+
+BUSY_SECONDS: Final = 1.0
+"""How long a read waits for the locks of SQLite itself."""
+
+T = TypeVar("T")
+
+
+class ReadOnlyHome:
+    """Reads like `Opened`, from a home that is not open."""
+
+    def __init__(self, home: Home, opened: Callable[[], Opened | None]) -> None:
+        """`opened` returns the open database as soon as there is one."""
+        self._home, self._opened = home, opened
+        self.owners: Owners = home.owners
+        self.pool: ThreadPoolExecutor = home.pool
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        """Return what `ask` finds; called in a thread of the pool.
+
+        Raises:
+            WriteLockHeld: there is no database yet.
+            BadHome: the database has to be recovered or migrated first.
+        """
+        with self._home.read_only_lock:
+            if (opened := self._opened()) is None:
+                if self._home.is_closed:
+                    raise StoreFailed("the store is closed")
+                return self._read(ask)
+        return opened.read(ask)
+
+    def _read(self, ask: Callable[[Connection], T]) -> T:
+        for _ in range(MAX_TRIES):
+            before = file_states(self._home.path)
+            if before[0] is None:
+                raise WriteLockHeld(write_lock_holder(self._home.path))
+            try:
+                found = self._read_once(ask)
+            except sqlite3.Error as error:
+                if file_states(self._home.path) == before:
+                    raise self._refused(f"its database cannot be read before it is recovered ({error})") from error
+                continue
+            # A connection to a file without a log does not notice that another process begins one.
+            if before[2] is not None or file_states(self._home.path) == before:
+                return found
+        raise self._refused("other processes keep changing it")
+
+    def _read_once(self, ask: Callable[[Connection], T]) -> T:
+        db = connect_read_only(self._home.path, timeout_seconds=BUSY_SECONDS)
+        if db is None:
+            raise self._refused("its database cannot be read before it is recovered")
+        try:
+            if version_of(self._home.path, db) < len(MIGRATIONS):
+                raise self._refused("its database cannot be read before it is migrated")
+            prepare_reader(db)
+            return ask(db)
+        finally:
+            db.close()
+
+    def _refused(self, why: str) -> BadHome:
+        return BadHome(self._home.path, f"{why}, and {write_lock_holder(self._home.path)} holds the write lock")
+
+
+def look_at_database(home: str) -> None:
+    """Check whether the database of a home, if there is one, can be opened, also while other processes use it.
+
+    Changes nothing and waits for nothing. Faults that only show when it is opened are not found.
+
+    Raises:
+        BadHome: it cannot, with the reason.
+        StoreFailed: the system refuses for the moment.
+    """
+    refuse_old_sqlite(home)
+    path = os.path.join(home, DATABASE)
+    for _ in range(MAX_TRIES):
+        if (not os.path.lexists(path) or os.path.isfile(path)) and is_new(home, was_used=was_used(home)):
+            return
+        before = file_states(home)
+        try:
+            _look(home)
+        except Exception as error:
+            if not isinstance(error, sqlite3.Error | FileNotFoundError) or file_states(home) == before:
+                raise refused_at_opening(home, error) from error
+        else:
+            return
+
+
+def _look(home: str) -> None:
+    is_shared = os.path.exists(os.path.join(home, SHARED_MEMORY))
+    if (db := connect_read_only(home)) is None:
+        return  # SQLite cannot read the log without creating a file beside it
+    try:
+        version_of(home, db)
+    except sqlite3.OperationalError:
+        if not is_shared:  # otherwise another process is opening or closing it
+            raise
+    finally:
+        db.close()
+
+
+def connect_read_only(home: str, *, timeout_seconds: float = 0) -> Connection | None:
+    """Connect to the database of a home without changing any file; None: its log has to be recovered first."""
+    from urllib.parse import quote  # rarely needed
+
+    log, has_log = os.path.join(home, LOG), os.path.exists(os.path.join(home, LOG))
+    is_shared = has_log and os.path.exists(os.path.join(home, SHARED_MEMORY))
+    if not is_shared and has_log and os.path.getsize(log):
+        return None
+    # Where no process has it open, all of it is in the file. Otherwise the shared memory is read and not written.
+    how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
+    address = f"file:{quote(os.path.join(home, DATABASE))}?{how}"
+    return sqlite3.connect(address, uri=True, timeout=timeout_seconds, isolation_level=None)
