@@ -96,7 +96,7 @@ async def test_an_unknown_client_keeps_the_plain_shapes(scripted_model: Scripted
 async def test_the_setting_wins_over_the_table(scripted_model: ScriptedModel) -> None:
     async with host(scripted_model, config='[mcp]\nfeatures = "plain"\n') as client:
         assert "instructions" not in client.initialize_result
-        assert [*await tools_of(client)] == TOOL_NAMES
+        assert [*await tools_of(client)] == [name for name in TOOL_NAMES if name != "approvalAnswer"]
     async with host(scripted_model, "some-editor", config='[mcp]\nfeatures = "full"\n') as client:
         assert "instructions" in client.initialize_result
         assert "annotations" in (await tools_of(client))["codex"]
@@ -215,17 +215,35 @@ async def test_a_question_is_returned_and_can_be_answered(scripted_model: Script
         assert (client.work / "a").exists()
 
 
+@pytest.mark.promises("hosts.results")
+async def test_a_result_names_only_so_much_of_what_was_not_done(scripted_model: ScriptedModel) -> None:
+    scripted_model.says(*(shell(f"c{number}", "touch", "x" * 10_000) for number in range(30)))
+    async with host(scripted_model) as client:
+        result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
+
+    notes = result["content"][1]["text"]
+    assert notes.count("Not done, because no client could be asked: run `touch xxx") == 20
+    assert "Not done for the same reasons: 10 more." in notes
+    assert len(notes) < 20_000
+
+
 @pytest.mark.promises("hosts.approvals")
-async def test_the_model_of_a_host_cannot_answer_unless_the_user_allows_it(scripted_model: ScriptedModel) -> None:
+@pytest.mark.parametrize("features", ["auto", "plain", "full"])
+async def test_the_model_of_a_host_cannot_answer_unless_the_user_allows_it(
+    scripted_model: ScriptedModel, features: str
+) -> None:
     scripted_model.says(shell("c1", "touch", "a"))
-    async with host(scripted_model, config='[approvals]\nwhen_nobody = "return"\n') as client:
+    settings = f'[approvals]\nwhen_nobody = "return"\n[mcp]\nfeatures = "{features}"\n'
+    async with host(scripted_model, config=settings) as client:
         # What a client may configure for a conversation does not open the door.
         config = {"approvals.model_may_answer": True}
-        result = await client.result_of(call(client, "codex", prompt="go", config=config, **ASKS_FIRST))
+        codex = call(client, "codex", prompt="go", config=config, **ASKS_FIRST)
+        result = (await client.until_answer(codex))[-1]["result"]
         found = re.search(r"a person has to answer .* \(approval ([0-9a-f-]{36})\)", result["content"][0]["text"])
         assert found is not None
 
-        refused = await client.result_of(call(client, "approvalAnswer", approval_id=found[1], decision="approved"))
+        answer = call(client, "approvalAnswer", approval_id=found[1], decision="approved")
+        refused = (await client.until_answer(answer))[-1]["result"]
 
         assert refused["isError"] is True
         assert "approvals.model_may_answer" in refused["content"][0]["text"]

@@ -71,9 +71,10 @@ PLAIN: Final = Features()
 def features_of(version: str, client_name: str | None, settings: McpSettings) -> Features:
     """Return what a client sees that negotiated `version` and calls itself `client_name`."""
     full_version = version == FULL_VERSION
-    if settings.features == "plain":
-        return Features(full_version=full_version, drops_cancelled=full_version)
     host = KNOWN_HOSTS.get(client_name or "")
+    may_answer = host is None or settings.model_may_answer
+    if settings.features == "plain":
+        return Features(full_version=full_version, drops_cancelled=full_version, may_answer_approvals=may_answer)
     if host is None:
         additions = full_version or settings.features == "full"
         return Features(additions=additions, full_version=full_version, drops_cancelled=full_version)
@@ -83,7 +84,7 @@ def features_of(version: str, client_name: str | None, settings: McpSettings) ->
         drops_cancelled=True,
         event_notifications=False,
         explains_results=True,
-        may_answer_approvals=settings.model_may_answer,
+        may_answer_approvals=may_answer,
         dismissal_denies=True,
         timeout_reasons=host.timeout_reasons,
     )

@@ -25,6 +25,11 @@ _REASONS: Final = {NOBODY: "no client could be asked", DISMISSED: "the client di
 EARLIER_LENGTH: Final = 20_000
 """How many characters of an earlier turn's message are repeated; `conversationRead` has all of it."""
 
+NOT_DONE: Final = 20
+"""How many denied commands and patches are named; the rest are counted."""
+NOT_DONE_LENGTH: Final = 500
+"""How many characters of each are repeated."""
+
 
 class ResultNotes:
     """Collects the notes of one call while its turn runs."""
@@ -33,28 +38,33 @@ class ResultNotes:
         self._conversation_id = conversation_id
         self._questions: dict[ApprovalId, str] = {}
         self._not_done: list[str] = []
+        self._denied = 0
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
         """Take note of a question, or of a denial that no person gave."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=QuestionAsked)
-            self._questions[asked.approval_id] = what_is_asked(asked)
+            self._questions[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
         elif entry.type == _SETTLED:
             settled = msgspec.json.decode(entry.encoded, type=QuestionSettled)
             what = self._questions.pop(settled.approval_id, None)
             if what is not None and (why := _REASONS.get(settled.reason or "")) is not None:
-                self._not_done.append(f"Not done, because {why}: {what}.")
+                self._denied += 1
+                if self._denied <= NOT_DONE:
+                    self._not_done.append(f"Not done, because {why}: {what}.")
 
     def earlier_turn(self, text: str) -> None:
         """Note how the turn ended that an earlier call stopped waiting for."""
-        cut = text if len(text) <= EARLIER_LENGTH else text[:EARLIER_LENGTH] + " [...]"
+        cut = _cut(text, EARLIER_LENGTH)
         self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
 
     @property
     def about_the_work(self) -> str:
         """What the host's model must know to judge the result; empty in most cases."""
-        return "\n".join((*self._not_done, *filter(None, (self._earlier,))))
+        more = self._denied - len(self._not_done)
+        rest = f"Not done for the same reasons: {more} more." if more else None
+        return "\n".join((*self._not_done, *filter(None, (rest, self._earlier))))
 
     @property
     def text(self) -> str:
@@ -77,3 +87,7 @@ def returned_question(asked: QuestionAsked, conversation_id: ConversationId, *, 
         f"To go on, {answer}. Then call `conversationRead` with `conversation_id` "
         f'"{conversation_id}" to see what the agent does.'
     )
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + " [...]"
