@@ -122,8 +122,9 @@ async def test_a_tool_server_of_a_call_is_not_started_again_without_its_secrets(
     home = tmp_path / "home"
     server = program("x", mark=SECRET)
     asked = {"command": server.command, "args": list(server.args), "env": {"A": SECRET}}
+    far = {"url": f"http://127.0.0.1:9/mcp?key={SECRET}"}
     async with speaking(scripted_model, home=home) as client:
-        conversation = await client.create(config={"mcp_servers.x": asked})
+        conversation = await client.create(config={"mcp_servers.x": asked, "mcp_servers.far": far})
         await spoken(client, conversation, "first")
     async with speaking(scripted_model, home=home) as client:
         await spoken(client, conversation, "second")
@@ -139,8 +140,10 @@ async def test_a_tool_server_of_a_call_is_not_started_again_without_its_secrets(
         for request in scripted_model.requests
     ]
     assert [number > 0 for number in offered] == [True, False, True]
-    assert [one["msg"]["message"] for one in read["events"] if one["msg"]["type"] == "error"] == [
-        "MCP client for `x` failed to start: secrets of an earlier call are not stored (`args`, `env.A`); "
+    errors = [one["msg"]["message"] for one in read["events"] if one["msg"]["type"] == "error"]
+    assert sorted(one for one in errors if "not stored" in one) == [
+        f"MCP client for `{name}` failed to start: secrets of an earlier call are not stored ({keys}); "
         "put this tool server into config.toml"
+        for name, keys in (("far", "`url.query`"), ("x", "`args`, `env.A`"))
     ]
     assert found == []

@@ -1,8 +1,8 @@
 """What a call asked for, as it may be written down: what has an effect, without the secrets in it.
 
-Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user in an
-address. Unknown keys are left out with them: nothing depends on them, and what stands there may be a secret of some
-other program. Which keys of tool servers were left out is noted, without their values.
+Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user,
+query and fragment in an address. Unknown keys are left out with them: nothing depends on them, and what stands
+there may be a secret of some other program. Which keys of tool servers were left out is noted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPa
         left_out += [(*path, name) for name in value] if isinstance(value, dict) else [path]
         return None
     if _is_in(_ADDRESSES, path) and isinstance(value, str):
-        return _nobodys(value)
+        address, lost = _without_secrets(value)
+        left_out += [(*path, part) for part in lost]
+        return address
     if not isinstance(value, dict):
         return value
     rest = {
@@ -98,12 +100,15 @@ def _is_in(patterns: Iterable[KeyPath], path: KeyPath) -> bool:
     )
 
 
-def _nobodys(address: str) -> str:
-    """The address without the name and password of whoever asks there."""
+def _without_secrets(address: str) -> tuple[str, list[str]]:
+    """The address without the parts that may hold a secret, and which of them it had."""
     from urllib.parse import urlsplit  # only where there is one
 
     try:
         parts = urlsplit(address)
     except ValueError:
-        return ""
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else address
+        return "", []
+    _, at, place = parts.netloc.rpartition("@")
+    found = {"user": at, "query": parts.query, "fragment": parts.fragment}
+    lost = [part for part, text in found.items() if text]
+    return (parts._replace(netloc=place, query="", fragment="").geturl() if lost else address), lost

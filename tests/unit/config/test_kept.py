@@ -51,7 +51,13 @@ SPELLINGS: dict[str, dict[str, Any]] = {
         **P,
         "model_providers.p": {**PROVIDER, "base_url": f"http://me:{SECRET}@localhost:1"},
     },
-    "an address of a server": {"mcp_servers.s.url": f"https://{SECRET}@localhost/mcp?a=b"},
+    "an address of a server": {"mcp_servers.s.url": f"https://{SECRET}@localhost/mcp"},
+    "a key in the address of a server": {"mcp_servers.s.url": f"https://localhost/mcp?key={SECRET}"},
+    "a key behind the address of a server": {"mcp_servers.s.url": f"https://localhost/mcp#{SECRET}"},
+    "a key in an address": {
+        **P,
+        "model_providers.p": {**PROVIDER, "base_url": f"http://localhost:1/v1?key={SECRET}"},
+    },
     "nothing else": {"mcp_servers.s": SERVER, "mcp_servers": {"s": {"env": {"TOKEN": SECRET}}}},
 }
 
@@ -60,7 +66,9 @@ def without_secrets(settings: Settings) -> Settings:
     provider, servers = settings.provider, settings.mcp_servers
     return replace(
         settings,
-        provider=replace(provider, http_headers={}, query_params={}, base_url=without_user(provider.base_url)),
+        provider=replace(
+            provider, http_headers={}, query_params={}, base_url=without_secrets_in(provider.base_url)
+        ),
         mcp_servers=tuple(map(stripped, servers)),
         shell_environment=replace(settings.shell_environment, set={}),
     )
@@ -68,11 +76,13 @@ def without_secrets(settings: Settings) -> Settings:
 
 def stripped(server: ToolServer) -> ToolServer:
     missing = (*(["args"] if server.args else []), *(f"env.{name}" for name in server.env))
-    return replace(server, args=(), env={}, url=without_user(server.url), missing=missing)
+    parts = {"user": "@", "query": "?", "fragment": "#"}
+    missing += tuple(f"url.{part}" for part, mark in parts.items() if mark in (server.url or ""))
+    return replace(server, args=(), env={}, url=without_secrets_in(server.url), missing=missing)
 
 
-def without_user(url: str | None) -> str | None:
-    return url and re.sub("//.*@", "//", url)
+def without_secrets_in(url: str | None) -> str | None:
+    return url and re.sub("[?#].*", "", re.sub("//.*@", "//", url))
 
 
 def written(wanted: Wanted) -> dict[str, Any]:
