@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
+from typing import Final
 
 from parley.testing.dialects import DIALECTS
 from parley.testing.model import ScriptedModel
@@ -16,12 +18,20 @@ from parley.testing.replies import Bulk, Says
 
 __all__: list[str] = []
 
+LAST_PORT: Final = 65535
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to {LAST_PORT}, got {text!r}")
+    return int(text)
+
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m parley.testing", description="A model that says what it is told."
     )
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any that is free)")
+    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (default: any that is free)")
     parser.add_argument("--text", help="what to say (default: Done)")
     parser.add_argument("--deltas", type=int, help="say it so many times, as fast as it is taken")
     parser.add_argument(
@@ -51,4 +61,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(_arguments()))
+    given = _arguments()
+    try:
+        asyncio.run(_serve(given))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        sys.exit(f"python -m parley.testing: cannot listen on 127.0.0.1:{given.port}: {reason}")
