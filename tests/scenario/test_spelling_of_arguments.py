@@ -55,6 +55,12 @@ MISSPELT_SETTINGS: Final = {
     "shell_environment_policy.ignore_default_exclude": "did you mean `shell_environment_policy.",
     "profiles.p.approvalPolicy": "did you mean `profiles.p.approval_policy`?",
     "profiles.p.sandbox_mode": "expected one of `approval_policy`",
+    "profiles.p.network_access": "did you mean `sandbox_workspace_write.network_access`?",
+    "network_access": "did you mean `sandbox_workspace_write.network_access`?",
+    "writableRoots": "did you mean `sandbox_workspace_write.writable_roots`?",
+    "hidden_paths": "did you mean `sandbox.hidden_paths`?",
+    "turn_calls": "did you mean `limits.turn_calls`?",
+    "include_only": "did you mean `shell_environment_policy.include_only`?",
 }
 """Keys of the `config` argument and of `-c` that are refused, and what is said of them."""
 
@@ -207,6 +213,23 @@ async def test_a_misspelt_setting_of_a_call_is_refused_before_anything_begins(
                 assert f"config argument: `{name}`: unknown setting" in text_of(answer), (tool, name)
                 assert hint in text_of(answer), (tool, name)
         assert scripted_model.requests == []
+
+
+@pytest.mark.promises("tools.spelling")
+async def test_a_profile_that_seems_to_restrict_the_agent_and_does_not_cannot_be_chosen(
+    scripted_model: ScriptedModel,
+) -> None:
+    config = 'sandbox_mode = "danger-full-access"\n[profiles.p]\nsandbox_mode = "read-only"\n[profiles.q]\n'
+    async with being_asked(scripted_model, config=config) as client:
+        caller = Caller(client)
+        for tool in TOOLS:
+            for arguments in ({"profile": "p"}, {"config": {"profile": "p"}}):
+                answer = (await client.until_answer(await caller.begin(tool, **arguments)))[-1]
+
+                assert "`profiles.p.sandbox_mode`: unknown setting" in text_of(answer), (tool, arguments)
+        assert scripted_model.requests == []
+        request = client.call("codex", prompt="go", profile="q")
+        assert text_of((await client.until_answer(request))[-1]) == "Done"
 
 
 async def test_settings_of_other_programs_are_ignored(scripted_model: ScriptedModel) -> None:

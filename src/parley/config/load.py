@@ -184,6 +184,7 @@ class Loader:
         if profile is not None:
             if profile not in values["profiles"]:
                 raise ProfileNotFound(profile)
+            self._refuse_misspelt_in(profile)
             said |= values["profiles"][profile]
             values |= values["profiles"][profile]
         values |= _check_named_arguments(wanted)
@@ -195,6 +196,15 @@ class Loader:
             if (given := getattr(wanted, name)) is not None:
                 values[name] = given
         return self._settings(values, sources)
+
+    def _refuse_misspelt_in(self, profile: str) -> None:
+        """A key that the file has in this profile may be meant to restrict the agent, and have no effect there."""
+        profiles = self._file.table.get("profiles", {})
+        try:
+            for _ in refuse_misspelt([{"profiles": {profile: profiles.get(profile)}}]):
+                pass
+        except Wrong as wrong:
+            raise _bad_setting(wrong.detail, wrong.at, self._file.name, self._file.text) from None
 
     def _settings(self, values: Mapping[str, Any], sources: Sequence[_Source]) -> Settings:
         home = self.home

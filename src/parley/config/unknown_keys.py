@@ -1,8 +1,8 @@
 """Keys that no setting has: where they are, what they were meant to be, and which of them a call may not have.
 
-A key of config.toml that is not known may belong to another program or version: it is reported. A key of a call or
-of the command line that is nearly a setting which restricts the agent is refused: ignoring it would leave the agent
-unrestricted.
+A key of config.toml that is not known may belong to another program or version: it is reported. A key of a call, of
+the command line or of the chosen profile is refused if it is nearly a setting that restricts the agent: ignoring
+it would leave the agent unrestricted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from parley.config.locate import KeyPath, written_key
 from parley.config.schema import SETTINGS, Check, Named, Table, Wrong
-from parley.spelling import is_about_safety, near_miss, nearest
+from parley.spelling import is_about_safety, letters_of, near_miss, nearest
 
 __all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
 
@@ -24,6 +24,18 @@ _ALSO_SAFETY: Final = frozenset({"limits", "shell_environment_policy"})
 
 _MOST_UNKNOWN: Final = 100
 """How many unknown keys a call may have: each is compared with the known ones while all clients wait."""
+
+_FEWEST_LETTERS: Final = 5
+"""Of a name that is looked for outside of its table: a shorter one may mean anything there."""
+
+_MISPLACED: Final[dict[str, KeyPath]] = {
+    letters_of(name): (table, name)
+    for table in sorted(_ONLY_SAFETY | _ALSO_SAFETY)
+    if isinstance(check := SETTINGS.fields[table], Table)
+    for name in check.fields
+    if len(letters_of(name)) >= _FEWEST_LETTERS
+}
+"""Settings that restrict the agent, by their letters: outside of their table they have no effect."""
 
 
 class UnknownKey(NamedTuple):
@@ -66,6 +78,8 @@ def _refuse_if_misspelt(path: KeyPath, known: tuple[str, ...]) -> None:
         return
     if (meant := near_miss(name, known)) is not None:
         raise Wrong(path, f"unknown setting, did you mean `{written_key((*above, meant))}`?")
+    if table == "profiles" and (place := _MISPLACED.get(letters_of(name))) is not None:
+        raise Wrong(path, f"unknown setting, did you mean `{written_key(place)}`?")
     if table in _ONLY_SAFETY or (table == "profiles" and is_about_safety(name)):
         among = [key for key in known if table in _ONLY_SAFETY or is_about_safety(key)]
         raise Wrong(path, f"unknown setting, expected one of {', '.join(f'`{key}`' for key in among)}")

@@ -371,7 +371,7 @@ def test_a_profile_sets_all_that_it_may_and_nothing_else(home: Home) -> None:
         model_reasoning_summary = "concise"
         disable_response_storage = true
         experimental_instructions_file = "{home.path}/rules.md"
-        sandbox_mode = "danger-full-access"
+        notify = ["bell"]
         """
     )
 
@@ -385,8 +385,8 @@ def test_a_profile_sets_all_that_it_may_and_nothing_else(home: Home) -> None:
         settings.model_reasoning_summary,
         settings.disable_response_storage,
         settings.base_instructions,
-        settings.sandbox_mode,
-    ) == ("m", "scripted", "never", "low", "concise", True, "Be brief.", "read-only")
+        settings.notify,
+    ) == ("m", "scripted", "never", "low", "concise", True, "Be brief.", ())
 
 
 def test_the_profile_of_the_call_wins_over_that_of_the_file(home: Home) -> None:
