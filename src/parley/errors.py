@@ -169,6 +169,10 @@ OUT_OF_MEMORY: Final = (
 )
 
 
+_NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
+"""What the dynamic linker says, in lower case, when there is no memory for a library."""
+
+
 def limit_reached(error: BaseException) -> str | None:
     """What to say of an error that means a limit of the system, wherever it arose; None: it means none."""
     match error:
@@ -176,6 +180,8 @@ def limit_reached(error: BaseException) -> str | None:
             return OUT_OF_MEMORY
         case OSError(errno=int(number)) if _limit(number):
             return os_detail(error)
+        case ImportError(msg=str(why)) if any(sign in why.lower() for sign in _NO_MEMORY_TO_LOAD):
+            return OUT_OF_MEMORY
         case RuntimeError(args=("can't start new thread",)):
             return f"no thread could be started: {_limit(errno.EAGAIN)}"
         case _:

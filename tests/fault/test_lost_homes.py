@@ -111,6 +111,7 @@ async def test_a_log_that_is_replaced_or_emptied_is_noticed_too(tmp_path: Path) 
             answer = child.ask("append", FIRST, 3)
 
         assert answer["error"] == "HomeLost"
+        assert "nothing to save" not in str(answer)
 
 
 async def test_what_was_acknowledged_last_is_saved_when_the_server_ends(tmp_path: Path) -> None:

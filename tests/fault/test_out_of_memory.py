@@ -121,3 +121,22 @@ async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
         await client.until_method("notifications/initial_state")
 
         await works(client, conversation)
+
+
+@pytest.mark.promises("framing.out-of-memory")
+@pytest.mark.parametrize("room", [5, 12])
+async def test_calls_fail_while_there_is_no_memory_to_load_the_database_and_work_later(
+    scripted_model: ScriptedModel, room: int
+) -> None:
+    async with speaking(scripted_model, version=FULL_VERSION) as client:
+        leave_only(client.raw.pid, room * MEGABYTE)
+        for _ in range(3):
+            (*_, answer) = await client.until_answer(client.call("conversationCreate", cwd=str(client.work)))
+            assert is_taken(answer) or "RLIMIT" in failed(answer)
+        give_all(client.raw.pid)
+        conversation = await client.create()
+        client.stream(conversation)
+        await client.until_method("notifications/initial_state")
+        client.raw.close_stdin()
+
+        assert await client.raw.exit_code() == 0

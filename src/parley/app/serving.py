@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -92,7 +93,8 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     def on_initialized() -> None:
         """What the first answer need not wait for."""
         http.warm_up()
-        threading.Thread(target=return_large_blocks, daemon=True).start()
+        with suppress(MemoryError, RuntimeError):  # no thread can be started; it works without
+            threading.Thread(target=return_large_blocks, daemon=True).start()
         _report_unknown_keys(loader)
 
     host = Host(conversations=conversations, loader=loader, on_initialized=on_initialized)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -60,7 +61,8 @@ class Http:
 
     def warm_up(self) -> None:
         """Begin to load the HTTP library in a thread; the first request waits for the rest, if any."""
-        self._load()
+        with suppress(MemoryError, RuntimeError):  # no thread can be started: the first request tries again
+            self._load()
 
     async def post(self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float) -> Reply:
         """Send `body`, and return the reply once its head has come, whatever its status.
@@ -121,11 +123,13 @@ class Http:
         return self._proxies[place]
 
     def _load(self) -> Future[None]:
-        if self._library is None:
-            library = self._library = Future[None]()
+        library = self._library
+        if library is None or (library.done() and library.exception() is not None):
+            library = Future[None]()
             library.set_running_or_notify_cancel()  # a request that is cancelled does not cancel it
             threading.Thread(target=_import_library, args=(library,), name="import-http", daemon=True).start()
-        return self._library
+            self._library = library
+        return library
 
     async def _open_session(self) -> aiohttp.ClientSession:
         await asyncio.wrap_future(self._load())

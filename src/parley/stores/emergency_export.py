@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from sqlite3 import Connection
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -32,8 +33,8 @@ class Saved(NamedTuple):
     place: str | None
     """A file or, for several conversations, a directory. None: there was nothing to save, or it failed."""
     conversations: int
-    left_out: int
-    """How many could not be read or written, or were beyond the limit."""
+    left_out: int | None
+    """How many could not be read or written, or were beyond the limit. None: not even how many is known."""
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
@@ -42,7 +43,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
     try:
         found = db.execute("SELECT id, last FROM conversations ORDER BY updated_at DESC").fetchall()
     except sqlite3.Error:
-        return Saved(None, 0, 0)
+        return Saved(None, 0, None)
     lacking = [ConversationId(one) for one, last in found if last != known.get(one) and last != 0]
     if not lacking:
         return Saved(None, 0, 0)
@@ -57,6 +58,10 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
         if size < MOST_BYTES and (written := _save(db, conversation_id, path)) is not None:
             saved.append(path)
             size += written
+    if not saved:
+        with suppress(OSError):
+            os.rmdir(place)
+        return Saved(None, 0, len(lacking))
     return Saved(saved[0] if len(lacking) == len(saved) == 1 else place, len(saved), len(lacking) - len(saved))
 
 

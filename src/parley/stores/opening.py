@@ -144,6 +144,8 @@ class Opened:
         if changed == [SHARED_MEMORY]:
             return "Nothing is lost: the database and its log are complete."
         place, count, left_out = save_unreachable(db, self.home, self._path)
+        if left_out is None:
+            return "What it lacks could not be read, and was not saved."
         lost = f"{left_out} conversations could not be saved." if left_out else ""
         if place is None:
             return lost or "There was nothing to save."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from parley.errors import OUT_OF_MEMORY, HomeLost, ParleyError, StoreFailed, WriteLockHeld
+from parley.errors import OUT_OF_MEMORY, HomeLost, ParleyError, StoreFailed, WriteLockHeld, limit_reached
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.batch import Batch
 
@@ -131,7 +132,12 @@ class Writer:
             return future
         if self._loop is None:
             self._loop, self._ended = loop, loop.create_future()
-            threading.Thread(target=self._run, name="parley-write", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="parley-write", daemon=True).start()
+            except (MemoryError, RuntimeError) as error:
+                self._loop = self._ended = None  # the next job tries again
+                future.set_exception(_not_done(error))
+                return future
         self._jobs.append(_Job(future, work, one, batch, loop.time() + CALL_SECONDS if until is None else until))
         self._check_soon(at_once=until is not None and until <= loop.time() and self._is_held)
         if not self._waking:
@@ -240,8 +246,8 @@ class Writer:
         while not self._given_up and (jobs := self._taken()):
             try:
                 self._do(jobs)
-            except MemoryError:  # also for saying so: the next jobs may need less
-                self._tell(_settle, [(job.future, None, StoreFailed(OUT_OF_MEMORY)) for job in jobs])
+            except Exception as error:  # no memory, not even to load SQLite: the next jobs may need less
+                self._fail(jobs, error)
             del jobs  # they may be large, and the next may come late
         try:
             if self.opened is not None:
@@ -253,6 +259,17 @@ class Writer:
         if self._checking is not None:
             self._tell(self._checking.cancel)
         self._tell(self._end)
+
+    def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
+        """Fail the jobs, if need be as soon as there is memory for that. The thread must not end: all later jobs
+        would wait forever."""
+        while True:
+            try:
+                self._begin(jobs)
+                self._tell(_settle, [(job.future, None, _not_done(error)) for job in jobs])
+                return
+            except MemoryError:
+                time.sleep(CHECK_SECONDS)
 
     def _end(self) -> None:
         if self._ended is not None and not self._ended.done():
@@ -410,6 +427,12 @@ def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
         except Exception as error:
             failed.append((job.future, None, error))
     return ready, failed
+
+
+def _not_done(error: Exception) -> Exception:
+    """What the caller of a job is told that was not begun."""
+    why = limit_reached(error)
+    return error if why is None else StoreFailed(why)
 
 
 def _settle(outcomes: Iterable[_Outcome]) -> None:

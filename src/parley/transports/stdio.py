@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from parley.errors import OUT_OF_MEMORY
-from parley.wire.framing import LineFramer, Overlong
+from parley.wire.framing import LineFramer, Overlong, outline_of
 
 __all__ = ["DescriptorOutbox", "Stdio"]
 
@@ -66,11 +66,11 @@ class DescriptorOutbox:
     def send(self, frame: bytes) -> None:
         if self.closed:
             return
+        if not self._flushing:
+            self._loop.call_soon(self._flush)
+            self._flushing = True
         self._frames.append(frame)
         self.unread += len(frame) + 1
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
         if self.unread >= HIGH_WATER_BYTES:
             self._fill()
 
@@ -79,8 +79,8 @@ class DescriptorOutbox:
             return
         self._waiting.append(wake)
         if not self._flushing:
-            self._flushing = True
             self._loop.call_soon(self._flush)
+            self._flushing = True
 
     async def flush(self) -> None:
         """Return when everything that was sent has been read, or nobody reads any more."""
@@ -191,6 +191,8 @@ class Stdio:
         self._ended = asyncio.Event()
         self._framer = LineFramer(why_too_large=why_too_large)
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
+        self._untaken: deque[bytes | Overlong] = deque()
+        """Frames that were read and not handed over, because there was no memory for that."""
         self._reading = False
         self._hung_up = False
         self._changed = asyncio.Event()
@@ -234,7 +236,7 @@ class Stdio:
     def _regulate(self) -> None:
         self._changed.set()
         has_room = self.outbox.unread < self._stop_reading_at or self._hung_up
-        wanted = self._pollable and not self._ended.is_set() and has_room
+        wanted = self._pollable and not self._ended.is_set() and has_room and not self._untaken
         if wanted == self._reading or self._stdin is None:
             return
         self._reading = wanted
@@ -268,12 +270,29 @@ class Stdio:
             data = b""
         except MemoryError:  # not even for this: free the line that is being read, and go on a little later
             self._framer.skip(OUT_OF_MEMORY)
-            self._reading = False
-            self._loop.remove_reader(self._stdin)
-            self._watch = self._loop.call_later(LOOK_SECONDS, self._regulate)
+            self._rest()
             return
         self._feed(data)
-        self._regulate()
+        if self._untaken:
+            self._rest()
+        else:
+            self._regulate()
+
+    def _rest(self) -> None:
+        """Read nothing for a moment, until there is memory for what was read."""
+        assert self._stdin is not None
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._stdin)
+        self._watch = self._loop.call_later(LOOK_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._stdin is None:
+            return
+        if self._hand_over():
+            self._regulate()
+        else:
+            self._rest()
 
     async def _read_file(self, fd: int) -> None:
         while not self._ended.is_set():
@@ -293,10 +312,23 @@ class Stdio:
         except MemoryError:  # the line cannot be put together: free what there is of it
             self._framer.skip(OUT_OF_MEMORY)
             frames = self._framer.feed(data) if data else self._framer.end()
-        for frame in frames:
-            self._take(frame)
+        self._untaken.extend(frames)
+        del frames  # one that is too large is freed before it is answered
+        self._hand_over()
         if not data:
             self._ended.set()
+
+    def _hand_over(self) -> bool:
+        """Hand the frames over in order. False: there was no memory for the first of them, which is then reduced to
+        its outline, to be answered later."""
+        while self._untaken:
+            try:
+                self._take(self._untaken[0])
+            except MemoryError:
+                self._untaken[0] = outline_of(self._untaken[0], OUT_OF_MEMORY)
+                return False
+            self._untaken.popleft()
+        return True
 
 
 def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:

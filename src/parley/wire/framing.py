@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from parley.errors import ReplyTooLarge
 
-__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer"]
+__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer", "outline_of"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The longest message, and the longest event of a stream, that is taken."""
@@ -62,7 +62,7 @@ class LineFramer:
         first, *rest = data.split(b"\n")
         frames: list[bytes | Overlong] = [self._finish(first)]
         tail = rest.pop()
-        frames += [line if len(line) <= self._limit else _overlong(line) for line in rest]
+        frames += [line if len(line) <= self._limit else outline_of(line) for line in rest]
         self._hold(tail)
         return frames
 
@@ -106,8 +106,9 @@ class LineFramer:
         return frame
 
 
-def _overlong(line: bytes) -> Overlong:
-    return Overlong(line[:PREFIX_BYTES], line[-SUFFIX_BYTES:])
+def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
+    """The beginning and the end of a line that cannot be taken."""
+    return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)
 
 
 class SseFramer:

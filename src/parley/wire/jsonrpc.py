@@ -174,7 +174,7 @@ def notification(method: str, params: bytes) -> bytes:
 
 
 _TOKEN: Final = re.compile(
-    rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]:,]|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[a-z]+', re.DOTALL
+    rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]:,]|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[a-z]+', re.DOTALL
 )
 
 

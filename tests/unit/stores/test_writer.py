@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -111,3 +112,31 @@ async def test_what_is_being_written_when_closing_is_given_up_is_told_as_it_come
     await again.close()
 
     assert ([type(one) for one in done], found) == ([type(None), StoreFailed], [1])
+
+
+async def test_where_no_thread_can_be_started_the_call_fails_and_the_next_one_tries_again(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StoreFailed, match=r"no thread could be started: .*RLIMIT_NPROC"):
+            await writer.submit(first)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await writer.submit(noted) == []
+
+
+async def test_where_sqlite_cannot_be_loaded_the_call_fails_and_the_next_one_tries_again(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "parley.stores.opening", None)
+        with pytest.raises(ImportError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await writer.submit(first)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await writer.submit(noted) == []

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from parley.errors import OUT_OF_MEMORY
 from parley.transports.stdio import HIGH_WATER_BYTES, PIPE_BYTES, DescriptorOutbox, Stdio
 from parley.wire.framing import Overlong
 
@@ -149,3 +150,31 @@ def _read(descriptor: int, size: int) -> bytes:
     while len(data) < size and (more := os.read(descriptor, 65536)):
         data += more
     return bytes(data)
+
+
+async def test_a_frame_for_which_there_is_no_memory_is_handed_over_later_as_its_outline_and_in_order(
+    pipe: tuple[int, int],
+) -> None:
+    reading, writing = pipe
+    sink = os.open(os.devnull, os.O_WRONLY)
+    transport = Stdio(stdin=reading, stdout=sink)
+    os.close(sink)
+    taken: list[bytes | Overlong] = []
+    shortages = 2
+
+    def take(frame: bytes | Overlong) -> None:
+        nonlocal shortages
+        if len(taken) == 1 and shortages:
+            shortages -= 1
+            raise MemoryError
+        taken.append(frame)
+        if len(taken) == 4:
+            transport.stop_reading()
+
+    os.write(writing, b"one\ntwo\nthree\n")
+    asyncio.get_running_loop().call_later(0.01, os.write, writing, b"four\n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await transport.read(take)
+    transport.close()
+
+    assert taken == [b"one", Overlong(b"two", b"two", OUT_OF_MEMORY), b"three", b"four"]

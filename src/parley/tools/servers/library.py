@@ -27,10 +27,11 @@ async def load() -> None:
         ImportError: the library is not installed.
     """
     global _loading
-    if _loading is None:
-        _loading = Future[None]()
-        _loading.set_running_or_notify_cancel()  # whoever stops waiting does not cancel it
-        threading.Thread(target=_import, args=(_loading,), name="import-mcp", daemon=True).start()
+    if _loading is None or (_loading.done() and _loading.exception() is not None):
+        loading = Future[None]()
+        loading.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel it
+        threading.Thread(target=_import, args=(loading,), name="import-mcp", daemon=True).start()
+        _loading = loading
     await asyncio.wrap_future(_loading)
 
 
