@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from parley.config.installation import load_nothing_from_here
+from parley.config.installation import remove_cwd_from_sys_path
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    load_nothing_from_here(os.path.dirname(os.path.abspath(__file__)))
+    remove_cwd_from_sys_path(os.path.dirname(os.path.abspath(__file__)))
     from parley.cli.main import main
 
     sys.exit(main())

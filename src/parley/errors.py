@@ -174,7 +174,7 @@ _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """What to say of an error that means a limit of the system, wherever it arose; None: it means none."""
+    """Describe the limit of the system that an error means; None: it means none."""
     match error:
         case MemoryError():
             return OUT_OF_MEMORY

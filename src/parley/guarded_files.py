@@ -18,7 +18,8 @@ from typing import Final, NamedTuple, Self
 __all__ = ["DirFds", "Identity", "LinkInTheWay", "identity_of", "is_below", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""Descriptors held; a directory beyond that is reached anew, and must be the same as before."""
+"""Descriptors held at once. Beyond that the least recently used one is closed; its directory must be the same
+when it is opened again."""
 
 _MOST_LINKS: Final = 40
 """Links followed on the way to one file; the system follows no more either."""
@@ -42,7 +43,7 @@ def identity_of(found: os.stat_result) -> Identity:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether an absolute path is a folder's, or that of something in it."""
+    """Return whether an absolute path is `folder` or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -295,7 +296,7 @@ class _OpenFile:
 
 
 class _Hidden:
-    """What is hidden, by identity as of now."""
+    """The hidden files and directories, by their identities when this was made."""
 
     def __init__(self, paths: Sequence[str], visible: str | None) -> None:
         self._paths = {identity_of(its): path for path in paths if (its := _status(path)) is not None}
@@ -304,10 +305,10 @@ class _Hidden:
         self.visible = None if status is None else identity_of(status)
         self._is_too_much = False
         self._files: frozenset[Identity] | None = None
-        """All that is in hidden directories, once it was needed; empty if that is too much."""
+        """Everything in hidden directories, collected on first use; empty if there is too much."""
 
     def has(self, found: os.stat_result) -> bool:
-        """Whether a file is hidden, by this or another name; also where too much is hidden to compare."""
+        """Return whether a file is hidden, by this or another name, or there is too much to compare it with."""
         its = identity_of(found)
         if its in self.identities:
             return True
@@ -322,7 +323,7 @@ class _Hidden:
         return self._is_too_much or its in self._files
 
     def _below(self, folder: str) -> Iterator[Identity]:
-        """The identities of all that is in a directory, at any depth; nothing if it is none."""
+        """Yield the identities of everything in a directory, at any depth; nothing if it is not a directory."""
         waiting = [folder]
         while waiting:
             folder = waiting.pop()
@@ -337,7 +338,7 @@ class _Hidden:
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(entry.path)
             except OSError:
-                continue  # not a directory, or gone, or one that not even we may list
+                continue  # not a directory, removed meanwhile, or not readable for the server either
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -207,7 +207,7 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
 
 
 async def test_nothing_is_saved_where_commands_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.stores.rescue.ELSEWHERE", str(tmp_path))
+    monkeypatch.setattr("parley.stores.emergency_export.ELSEWHERE", str(tmp_path))
     home = tmp_path / "deep" / "home"
     home.mkdir(parents=True)
     store = SqliteStore(str(home))

@@ -141,7 +141,7 @@ async def run_turn(
 
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[Happened, ...]:
-    """What to write down of the tokens that a response used."""
+    """Return the records of the tokens that a response used."""
     if response.usage is None:
         return estimated_cost(request, response.items, settings.limits)
     return (ResponseUsed(usage=response.usage) if response.calls else response.usage,)
@@ -171,9 +171,9 @@ SAID_OF_ATTACHMENTS: Final = ("image", "file", "media", "base64", "attachment", 
 """What stands in the refusal of a request because of what came with its words."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
-"""What the model is told of a call of which only a part was received."""
+"""Output, for the model, of a call that was received only in part."""
 CUT_OFFS: Final = 3
-"""How many responses in a row may have such calls: the model might never make smaller ones."""
+"""After how many responses in a row that were cut off in a call the turn fails."""
 OVERFLOWS: Final = 3
 """How often in a turn a request may turn out to be too long: each time what is sent gets shorter."""
 
@@ -207,7 +207,7 @@ class _Response:
         self.cut_calls.clear()
 
     def cut(self, reason: str) -> None:
-        """The provider ended the response before the model had finished.
+        """Note that the provider ended the response before the model had finished.
 
         Calls with incomplete arguments stay in the history with empty ones, because providers refuse arguments
         that are not JSON. A call without a name is left out, and so is reasoning that nothing follows.
@@ -226,14 +226,14 @@ class _Response:
         self.items = items
 
     def notice(self) -> list[BackgroundEvent]:
-        """What clients are told of a response that was cut off."""
+        """Return the event that announces a response that was cut off."""
         if self.cut_by is None:
             return []
         calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
         return [BackgroundEvent(message=sayable(f"The model's reply was cut off: {self.cut_by}{calls}"))]
 
     def records(self) -> list[Happened]:
-        """What is kept for the history. Calls that were cut off have their output at once: they never run."""
+        """Return the records of the response. A call that was cut off gets its output at once: it never runs."""
         told = sayable(CUT_OFF.format(reason=self.cut_by))
         return [
             *(ModelSaid(item=item) for item in self.items),

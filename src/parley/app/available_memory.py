@@ -1,4 +1,4 @@
-"""How much memory this process can still get, and which limit says so."""
+"""How much memory this process can still get, and which limit decides it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 __all__ = ["Available", "available_memory", "why_too_large"]
 
 PEAK: Final = 7
-"""A message costs at most so many times its size."""
+"""The most memory that a message takes, in multiples of its size."""
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""What is left for everything else."""
+"""Memory that stays free for everything else."""
 
 CGROUPS: Final = "/sys/fs/cgroup"
 MEGABYTE: Final = 1_000_000
@@ -23,11 +23,11 @@ MEGABYTE: Final = 1_000_000
 class Available(NamedTuple):
     bytes: int
     limit: str
-    """What it is limited by, as a person knows it."""
+    """Description of the limit, for error messages."""
 
 
 def why_too_large(size: int) -> str | None:
-    """Why a message of which so many bytes are in memory already cannot be taken; None: it can."""
+    """Return why a message, of which `size` bytes have been read, is refused; None: it is accepted."""
     available, needed = available_memory(), (PEAK - 1) * size + RESERVE_BYTES
     if available is None or needed <= available.bytes:
         return None
@@ -39,7 +39,7 @@ def why_too_large(size: int) -> str | None:
 
 
 def available_memory() -> Available | None:
-    """The tightest of all limits; None where the system says nothing."""
+    """Return the tightest limit; None where the system reports none."""
     return min(_limits(), key=lambda one: one.bytes, default=None)
 
 
@@ -76,7 +76,7 @@ def _sizes() -> tuple[int, int] | None:
 
 @cache
 def _control_groups() -> tuple[str, ...]:
-    """The control group of this process and those that it is in, where they limit memory."""
+    """Return the directories of the control group of this process and of the groups around it that limit memory."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
             own = next((line[3:].strip() for line in file if line.startswith("0::")), None)
@@ -94,7 +94,7 @@ def _control_groups() -> tuple[str, ...]:
 
 
 def _number(path: str) -> int | None:
-    """The number in a file; None where there is none, as where it says `max`."""
+    """Return the number in a file; None where there is none, for example where it contains `max`."""
     try:
         with open(path, "rb") as file:
             return int(file.read())
@@ -103,7 +103,7 @@ def _number(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """The number behind a name in a file of such lines."""
+    """Return the number after a name, in a file that has a name and a number on each line."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith(name)), None)

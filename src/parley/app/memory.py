@@ -44,9 +44,9 @@ def return_large_blocks() -> None:
 
 
 def skip_final_collection() -> None:
-    """Leave what is in memory to the end of the process, which frees all of it at once.
+    """Exclude all objects from the collection at exit: the end of the process frees all memory at once.
 
-    Python would look for rings among all objects when it ends, which took a second and a half with 5,000 streams.
+    Python would search all objects for cycles when it ends, which took a second and a half with 5,000 streams.
     """
     gc.freeze()
 

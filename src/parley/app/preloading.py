@@ -1,4 +1,4 @@
-"""Loading all modules that a server may come to need, which otherwise are loaded when they are first used."""
+"""Loads all modules that a server may need, most of which it otherwise loads when they are first used."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ __all__ = ["load_all_modules"]
 
 _NOT_IN_A_SERVER: Final = ("parley.__main__", "parley.cli", "parley.client", "parley.testing")
 
-_OF_OTHERS: Final = ("aiohttp", "anyio", "mcp", "sqlite3", "tomllib", "ctypes", "fcntl", "email.utils")
+_IMPORTED_LATE: Final = ("aiohttp", "anyio", "mcp", "sqlite3", "tomllib", "ctypes", "fcntl", "email.utils")
 """Packages that Parley imports inside functions."""
-_OF_THE_LANGUAGE: Final = ("encodings.idna", "stringprep", "traceback", "tracemalloc", "urllib.request", "inspect")
+_IMPORTED_BY_OTHERS: Final = (
+    "encodings.idna",
+    "stringprep",
+    "traceback",
+    "tracemalloc",
+    "urllib.request",
+    "inspect",
+)
 """Modules that Python or these packages import while they run."""
 
-_POLITE_SECONDS: Final = 0.0005
-"""How long loading may keep the event loop from running, at a time."""
+_SWITCH_SECONDS: Final = 0.0005
+"""How long loading may hold the interpreter before the event loop gets its turn."""
 
 
 def load_all_modules() -> None:
-    """Import them. To be called in a thread beside the event loop. A module that is not installed is left out."""
+    """Import all modules; call this in a thread. A module that is not installed is skipped."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _POLITE_SECONDS))
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:
-        for name in (*_own("parley"), *_OF_OTHERS, *_OF_THE_LANGUAGE):
+        for name in (*_modules_of("parley"), *_IMPORTED_LATE, *_IMPORTED_BY_OTHERS):
             try:
                 importlib.import_module(name)
             except ImportError:
@@ -35,11 +42,11 @@ def load_all_modules() -> None:
         sys.setswitchinterval(before)
 
 
-def _own(package: str) -> Iterator[str]:
-    """The modules of a package, and of those in it."""
+def _modules_of(package: str) -> Iterator[str]:
+    """Yield the names of the modules of a package and of its subpackages."""
     folders = importlib.import_module(package).__path__
     for module in pkgutil.iter_modules(folders, f"{package}."):
         if module.name not in _NOT_IN_A_SERVER:
             yield module.name
             if module.ispkg:
-                yield from _own(module.name)
+                yield from _modules_of(module.name)

@@ -37,8 +37,8 @@ mechanisms were tried out, which is used and why, what limits the memory and
 processes of commands, what is hidden from them, and what to do about what is
 missing. Nothing is changed, and nobody is asked over the network.
 
-With --repair, nothing of this is said. All that can be read of the conversations
-of the home is written to a new home, and the old one stays as it is.
+With --repair, nothing is checked. All that can be read of the home's conversations
+is written to a new home, and the old home is not changed.
 
 options:
   --repair DIRECTORY       the new home; a new or empty directory

@@ -25,7 +25,7 @@ LEVELS: Final = {
 
 
 class _OneLine(logging.Formatter):
-    """Spells out what cannot be seen in a message, its line ends included; a traceback follows as it is."""
+    """Escapes characters of a message that cannot be seen, line ends included; a traceback follows unchanged."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return visible(super().formatMessage(record))

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-__all__ = ["installed_paths", "load_nothing_from_here"]
+__all__ = ["installed_paths", "remove_cwd_from_sys_path"]
 
 _MOST_LINKS: Final = 40
 """The system follows no more of them on its way to one path."""
 
 _OF_A_PREFIX: Final = ("bin", "lib", "lib64")
-"""What of a prefix belongs to Python. The rest may be anything: a prefix can be `/usr`, or somebody's home."""
+"""The directories of a prefix that belong to Python: a prefix can be `/usr` or a home directory."""
 
 _LIBRARIES: Final = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
@@ -30,15 +30,15 @@ _LIBRARIES: Final = (
 
 @cache
 def installed_paths() -> tuple[str, ...]:
-    """Absolute paths, each by its name and by what that leads to; some may be missing."""
+    """Return absolute paths, each as it is named and with all links resolved; some may not exist."""
     names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
     return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))
 
 
-def load_nothing_from_here(package: str) -> None:
-    """Take the working directory, in which commands may write, out of the directories that modules are loaded from.
+def remove_cwd_from_sys_path(package: str) -> None:
+    """Remove the working directory, which commands may write to, from the directories that modules are loaded from.
 
-    `python -m` puts it there. It stays where the package itself, a directory, was found in it.
+    `python -m` adds it. It stays if it contains Parley's own directory, `package`.
     """
     try:
         here = os.getcwd()
@@ -60,11 +60,11 @@ def _names() -> Iterator[str]:
             yield prefix
         else:
             yield from (path for name in _OF_A_PREFIX if os.path.exists(path := os.path.join(prefix, name)))
-    yield from map(os.path.dirname, _led_through(sys.executable))
+    yield from map(os.path.dirname, _link_targets(sys.executable))
 
 
-def _led_through(path: str) -> Iterator[str]:
-    """A path, and where each link leads that it is."""
+def _link_targets(path: str) -> Iterator[str]:
+    """Yield the path, and the target of each symbolic link in succession."""
     for _ in range(_MOST_LINKS):
         yield path
         try:

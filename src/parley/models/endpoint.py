@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from http import HTTPStatus
-from typing import Final, ParamSpec, Protocol
+from typing import Final, Protocol
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -37,8 +37,6 @@ from parley.ports.model import Chunk, backoff_seconds
 from parley.wire.text import sayable
 
 __all__ = ["Decoder", "Endpoint", "origin_of"]
-
-P = ParamSpec("P")
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60
 """A provider may ask for a longer pause; a person who waits would rather read the failure."""
@@ -109,13 +107,13 @@ class Endpoint:
         """
         who = credentials(self._settings, self._environ)
         idle_seconds = self._provider.stream_idle_timeout_ms / 1000
-        with closing(await self._accepted(body, who)) as reply:
+        with self._limits_named(), closing(await self._accepted(body, who)) as reply:
             del body  # it was sent, and may be large
             afterthought: float | None = None  # until when more is waited for, once it is whole
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
             while not decoder.done and (data := await _more(reply, silent_at, afterthought)):
-                chunks = self._checked(decoder.feed, data)
+                chunks = decoder.feed(data)
                 if chunks and not decoder.done:
                     yield chunks
                     chunks = []
@@ -124,7 +122,7 @@ class Endpoint:
                 if decoder.whole and afterthought is None:
                     afterthought = time.monotonic() + AFTERTHOUGHT_SECONDS
             try:
-                last = self._checked(decoder.end)
+                last = decoder.end()
             except StreamDisconnected as broken:
                 if chunks:
                     yield chunks
@@ -132,10 +130,11 @@ class Endpoint:
             yield [*chunks, *last]
             await reply.finish()
 
-    def _checked(self, decode: Callable[P, list[Chunk]], *args: P.args, **kwargs: P.kwargs) -> list[Chunk]:
-        """Have an error about a reply that is too large name this provider's setting."""
+    @contextmanager
+    def _limits_named(self) -> Iterator[None]:
+        """Name this provider's setting in an error about a reply that is too large."""
         try:
-            return decode(*args, **kwargs)
+            yield
         except ReplyTooLarge as too_large:
             raise too_large.of_provider(self._provider.id) from None
 

@@ -70,7 +70,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 class Approved(Struct, frozen=True, kw_only=True):
-    """What a person approved a command with, each as device and inode; (0, 0): there was none."""
+    """The directory and the program with which a person approved a command, as device and inode; (0, 0): none."""
 
     directory: tuple[int, int]
     """The working directory."""
@@ -92,7 +92,7 @@ class Command(Struct, frozen=True, kw_only=True):
     files: tuple[bytes, ...] = ()
     """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
     approved: Approved | None = None
-    """For a command without bounds: it is not started with anything else."""
+    """For a command without bounds: the only directory and program that it may start with."""
 
 
 class Ended(Struct, frozen=True, kw_only=True):

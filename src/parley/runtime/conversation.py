@@ -137,8 +137,8 @@ class Conversation:
         return self.book.is_read or self.questions.is_watched
 
     @property
-    def is_others(self) -> bool:
-        """Whether other processes may write to it, and none of them tells this process what it writes."""
+    def needs_polling(self) -> bool:
+        """Whether other processes may write to it without telling this process."""
         return not (self.book.is_ours or self.sharing.is_elsewhere)
 
     @property
@@ -355,7 +355,9 @@ class Conversation:
         """
         if self._closing.is_set():
             raise ShuttingDown
-        await self._turns.ending_is_over(deadline)  # what is said behind an interrupt is not part of it
+        await self._turns.ending_is_over(
+            deadline
+        )  # a message after an interrupt does not belong to the interrupted turn
         await self._neighbours.listen()
         await self.book.open(address=self._neighbours.address, until=deadline.at)
         self.sharing.follow_no_more()

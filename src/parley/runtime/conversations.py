@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 1.0
 """How often it is looked whether another process has begun something that is read here."""
-LOOK_THROUGH_TICKS: Final = 5
-"""Every so many looks at the store, go through all conversations in memory, although no call concerned any."""
+REEXAMINE_TICKS: Final = 5
+"""Number of polls after which all conversations in memory are examined again, even if no call concerned one."""
 SOONEST_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 30.0
 """How often it is looked whether some can go."""
@@ -92,7 +92,7 @@ class Conversations:
         self._is_shared = peers is not None
         self._watching: asyncio.Task[None] | None = None
         self._touched = False
-        """Whether a call or another process concerned some conversation since all were gone through."""
+        """Whether a call or another process concerned some conversation since all were examined."""
         self._granted: set[str] = set()
         """Every directory that some conversation was allowed to write to."""
         self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
@@ -234,7 +234,7 @@ class Conversations:
         left = [one for one in found.page if one.summary.state == "running" and not one.owned]
         if not left:
             return found
-        # At once: each of them takes its time while another process holds the write lock.
+        # Concurrently: each takes seconds while another process holds the write lock.
         await asyncio.gather(*(self._find_if_possible(one.conversation_id) for one in left))
         return await self._store.find(query)
 
@@ -340,27 +340,27 @@ class Conversations:
     async def _watch_others(self) -> None:
         """While conversations are read here that other processes may write to, look for news once a second: a
         `parley/changed` may be lost, and a process that was killed sends none."""
-        look = _Look(())
+        polled = _Polled(())
         trouble = ""
         for tick in itertools.count():
             await self._means.clock.sleep(WATCH_SECONDS)
-            if self._touched or look.has_turns or tick % LOOK_THROUGH_TICKS == 0:
+            if self._touched or polled.has_turns or tick % REEXAMINE_TICKS == 0:
                 self._touched = False
-                look = _Look(one for one in self if one.is_watched or not one.sharing.line.is_empty)
-            if look.is_empty:
+                polled = _Polled(one for one in self if one.is_watched or not one.sharing.line.is_empty)
+            if polled.is_empty:
                 self._watching = None
                 return
             try:
                 await self._store.check()
-                news = await self._store.changed_since(look.ends) if look.ends else ()
+                news = await self._store.changed_since(polled.ends) if polled.ends else ()
                 trouble = ""
             except ParleyError as error:
                 news = ()
                 if str(error) != trouble:
                     log.warning("looking for what other processes have written failed: %s", error)
                 trouble = str(error)
-            for conversation_id in (*news, *look.unfinished):
-                if (one := self._alive.get(conversation_id)) is not None and one.is_others:
+            for conversation_id in (*news, *polled.unfinished):
+                if (one := self._alive.get(conversation_id)) is not None and one.needs_polling:
                     self._touched = True
                     one.sharing.catch_up()
 
@@ -400,8 +400,8 @@ class Conversations:
         return len(gone)
 
 
-class _Look:
-    """What is watched here of other processes."""
+class _Polled:
+    """The conversations that are read here and that other processes may write to."""
 
     def __init__(self, watched: Iterable[Conversation]) -> None:
         self.is_empty = True
@@ -415,7 +415,7 @@ class _Look:
             self.is_empty = False
             is_idle = one.state.phase is Phase.IDLE
             self.has_turns |= not is_idle
-            if one.is_others:
+            if one.needs_polling:
                 if is_idle:
                     self.ends[one.id] = one.log.durable
                 else:

@@ -57,7 +57,7 @@ class Reader:
         passed: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """`passed` is called behind every entry, records included, in order, after it was sent. `on_dropped` is
+        """`passed` is called after every entry was sent, records included, in order. `on_dropped` is
         called if an entry could not be sent, after which nothing more is."""
         self.on_dropped = on_dropped
         self._log, self._cursor, self._out, self._voice = log, cursor, out, voice

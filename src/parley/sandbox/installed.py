@@ -1,4 +1,4 @@
-"""What the model is told of the places where Parley itself is installed, in which a command cannot write."""
+"""Explains to the model that commands cannot write where Parley itself is installed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, places: Places) -> None:
-        """The command may write in these places."""
+        """Start with the places in which the command may write."""
         named = ", ".join(map(quoted, places.installed[:_MOST_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, places.refused))
@@ -71,7 +71,7 @@ class Denials:
         self._output(stream, data)
 
     def explained(self, ended: Ended) -> Ended:
-        """Add why, if the command has failed and reported a denial; its stderr ends with that."""
+        """If the command has failed and reported a denial, add the reason to its remarks and to its stderr."""
         if not self._is_denied or ended.exit_code == 0:
             return ended
         for sentence in self._sentences:

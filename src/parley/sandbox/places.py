@@ -126,13 +126,14 @@ def find(bounds: Bounds, *, protects_installed: bool = True) -> Places:
     roots = _sorted(root.path for root in bounds.writable if _is_there(root) and root.path not in hidden)
     roots = tuple(root for root in roots if not _is_left_out(root, roots))
     installed = _installed(bounds.installed, roots)
-    refused = () if protects_installed else tuple(root for root in roots if _holds_any(root, installed))
+    surrounding = tuple(root for root in roots if any(is_below(path, root) for path in installed))
+    refused = () if protects_installed else surrounding
     roots = tuple(root for root in roots if root not in refused)
     marks = roots + _sorted(hidden)
     hidden = {path: mode for path, mode in hidden.items() if not _is_inside(path, hidden, marks)}
     git_folders, protected, vacant = set[str](), set[str](), set[str]()
     linked = [path for path, real in names.items() if path != real]
-    linked += [path for path in bounds.installed if _holds_any_of(roots, path)]
+    linked += [path for path in bounds.installed if _is_below_any(path, roots)]
     for root in roots:
         git, folder = os.path.join(root, GIT), _status(root)
         mode = _mode(git)
@@ -178,7 +179,7 @@ def find(bounds: Bounds, *, protects_installed: bool = True) -> Places:
     )
     found = replace(
         found,
-        installed=_sorted(path for path in installed if _holds_any_of(roots, path) and not found.hides(path)),
+        installed=_sorted(path for path in installed if _is_below_any(path, roots) and not found.hides(path)),
         refused=refused,
     )
     links = {link for path in (*linked, *obeyed) for link in _links_to(path)} if roots else set[str]()
@@ -259,7 +260,7 @@ def _installed(paths: Iterable[str], roots: tuple[str, ...]) -> tuple[str, ...]:
         if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:
             why = f"Parley, or the Python that runs it, loads its modules from {quoted(place)}"
             raise CannotConfine(f"{quoted(root)} may not be written to: {why}")
-    within = _sorted(path for path in paths if _holds_any_of(roots, path))
+    within = _sorted(path for path in paths if _is_below_any(path, roots))
     found = [path for path in within if _real(path) == path]
     outermost = tuple(path for path in found if not any(path != other and is_below(path, other) for other in found))
     for path in within:
@@ -269,11 +270,7 @@ def _installed(paths: Iterable[str], roots: tuple[str, ...]) -> tuple[str, ...]:
     return outermost
 
 
-def _holds_any(root: str, paths: Iterable[str]) -> bool:
-    return any(is_below(path, root) for path in paths)
-
-
-def _holds_any_of(roots: Iterable[str], path: str) -> bool:
+def _is_below_any(path: str, roots: Iterable[str]) -> bool:
     return any(is_below(path, root) for root in roots)
 
 

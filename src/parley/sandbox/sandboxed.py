@@ -38,7 +38,7 @@ def _say_nothing(sentence: str) -> None:
 
 
 def _load_nothing() -> None:
-    """All that is needed is loaded."""
+    """Do nothing: for callers that have loaded all modules."""
 
 
 class Tried(Struct, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 What a client says takes effect in the order of arrival; every request runs as a task of its own, and
 reading goes on meanwhile. A request is answered exactly once, or dropped when a cancellation has ended it. It can
-be cancelled for as long as something of it goes on, which may be long after its answer: a stream, a turn. What the
-client answers goes to whoever asked it.
+be cancelled for as long as something of it goes on, which may be long after its answer: a stream, a turn. An
+answer of the client goes to the part of the server that asked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a conversation was last active, as lists are ordered by it: by the clock, unless that was set back."""
+"""The time of the last activity by which lists are ordered: that of the clock, unless the clock was set back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from parley.ports.store import Summary
 __all__ = ["active_at"]
 
 SLACK_SECONDS: Final = 1.0
-"""By how much the clock may be behind the last activity: two processes write in another order than they read it."""
+"""How far the clock may lag behind the last activity without having been set back: two processes may write in
+another order than they read the clock."""
 
 STEP_SECONDS: Final = 0.001
-"""By how much an activity is later than the one before it while the clock is behind."""
+"""Time between two successive activities while the clock lags behind."""
 
 
 def active_at(summary: Summary, newest: object) -> float:

@@ -79,7 +79,7 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Only the last column may be long."""
     if long := [row for row in rows if len(row[-1]) >= LONG]:
-        # The statement is remembered, and with it what it wrote last: the last time it writes nothing.
+        # SQLite caches the statement with the values that were bound last: bind none, so that a long text is freed.
         one = f"{into} SELECT {places(len(long[0]))} WHERE ?"
         db.executemany(one, ((*row, True) for row in long))
         db.execute(one, (*[None] * len(long[0]), False))

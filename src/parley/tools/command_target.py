@@ -38,13 +38,13 @@ class CommandTarget:
 
     @property
     def covers(self) -> str:
-        """A text that is the same for the same directory and program alone."""
+        """A text that identifies the directory and the program."""
         its = self.approved
         numbers = " ".join(f"{device}:{inode}" for device, inode in (its.directory, its.program))
         return f"{numbers} {self._place.decode(errors='backslashreplace')}"
 
     def change(self) -> Changed | None:
-        """What the same words would lead to something else by now; None: nothing."""
+        """Return what was replaced since this was made; None: nothing."""
         with CommandTarget(self._argv, self._cwd, self._search_path) as now:
             if now.approved.directory != self.approved.directory:
                 return "directory"

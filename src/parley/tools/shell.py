@@ -108,7 +108,7 @@ class Shell:
             escalated=wanted.escalated,
             justification=wanted.justification,
         )
-        if not action.argv:  # of nothing at all nobody is asked: trying to run it says what is wrong with it
+        if not action.argv:  # there is nothing to approve, and starting it gives the error
             return (await self._carry_out(action, wanted, Granted())).told
         done = await self._decide_and_run(action, wanted, self._desk.permit)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
@@ -290,9 +290,9 @@ class _Outcome(NamedTuple):
     denied: str | None = None
     """Why it failed, where its bounds may be to blame."""
     may_be_retried: bool = False
-    """Whether it may be asked about once more, where they are."""
+    """Whether a person may be asked to let it run without bounds then."""
     changed: Changed | None = None
-    """What was not the approved one, so that it was not started."""
+    """What was replaced after the approval, so that the command was not started."""
 
 
 def _outcome(

@@ -415,7 +415,7 @@ def event_type(event: EventBase | type[EventBase]) -> str:
 EVENT_TYPES: Final = {event_type(cls): cls for cls in get_args(EventMsg)}
 
 NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryResponse, ShutdownComplete))
-"""Part of the vocabulary, and of no conversation."""
+"""Event types that clients may know and that the server never sends."""
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached))
 """Additions of ours that clients at older revisions are not sent."""

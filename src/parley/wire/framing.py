@@ -21,24 +21,24 @@ SUFFIX_BYTES: Final = 4096
 """How much of its end: many write the id last."""
 
 SUFFIX_PARTS: Final = 64
-"""Pieces in which that end is looked for; a line comes in far larger ones."""
+"""How many of the last pieces of a line its end is taken from; pieces are usually far larger than the end."""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"
 
 LOOK_BYTES: Final = 1024 * 1024
-"""After every so many bytes of a line it is asked whether it may go on."""
+"""How many bytes of a line are read between two calls of `why_too_large`."""
 
 
 class Overlong(Struct, frozen=True):
-    """A line that was not kept, but for its beginning and its end."""
+    """A line of which only the beginning and the end were kept."""
 
     prefix: bytes
     suffix: bytes = b""
     why: str = TOO_LONG
 
 
-def _may_go_on(size: int) -> str | None:
+def _accept(size: int) -> str | None:
     return None
 
 
@@ -46,9 +46,9 @@ class LineFramer:
     """Cuts a byte stream into lines; never holds more than one line of the allowed length."""
 
     def __init__(
-        self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _may_go_on
+        self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
     ) -> None:
-        """`why_too_large` is told how much of a long line there is, and says why it must not be held."""
+        """`why_too_large` gets the size of a long line so far, and returns why the line is refused, or None."""
         self._limit, self._why_too_large = limit, why_too_large
         self._parts: list[bytes] = []
         self._held = 0
@@ -85,7 +85,7 @@ class LineFramer:
             self.skip(why)
 
     def skip(self, why: str) -> None:
-        """Forget the line that is being read, if there is one, but for its beginning and its end."""
+        """Discard the line that is being read, if there is one, except its beginning and its end."""
         if not self._parts:
             return
         beginning, size = [], 0

@@ -24,10 +24,10 @@ __all__ = [
 Detail = Literal["low", "high", "auto"]
 
 LONG_TEXT: Final = 256 * 1024
-"""Characters from which on a text is worth being kept as JSON."""
+"""Length in characters from which a text is kept as JSON."""
 
 BEGINNING_BYTES: Final = 4096
-"""How much of a long text its beginning is."""
+"""Length of the beginning of a long text."""
 
 
 class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", gc=False):
@@ -106,7 +106,7 @@ def text_of(content: tuple[InputItem, ...]) -> str:
 
 
 def is_text(content: tuple[InputItem, ...]) -> bool:
-    """Whether there are only texts, found out fast also for a million items."""
+    """Return whether all items are texts; fast for a million items as well."""
     return all(issubclass(kind, TextItem) for kind in set(map(type, content)))
 
 

@@ -101,7 +101,7 @@ FULL_CAPABILITIES: Final = ServerCapabilities(logging=LoggingCapability())
 """The list of tools never changes, and newer clients are not told that it may."""
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
-"""As clients of the original know them."""
+"""For clients at 2025-06-18 and older, as Codex announced them."""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -1,4 +1,4 @@
-"""A new home with everything that can be read of a damaged one. The damaged one is not changed."""
+"""Writes everything that can be read of a damaged home into a new home, and does not change the damaged one."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ class Repaired(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """The entries of a conversation that can be gone on with, and what follows from them."""
+    """A log with which a conversation can be continued, and its summary."""
 
     entries: list[Entry]
     summary: Summary
 
 
 async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
-    """Write all that can be read of the conversations of a home into a new one; `tell` what is not whole.
+    """Write all that can be read of the conversations of a home into a new home.
+
+    `tell` gets a line for each conversation that is not complete.
 
     Raises:
         BadHome: the new home is not a new or empty directory, or nothing can be read.
         StoreError: the new home cannot be written, or another process writes to the old one.
     """
-    _make_empty(target)
+    _create_empty(target)
     folder = tempfile.mkdtemp(prefix=".salvage-", dir=target)
     store = SqliteStore(target)
     counts = {"whole": 0, "partial": 0, "lost": 0}
@@ -64,7 +66,7 @@ async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) ->
     return Repaired(**counts)
 
 
-def _make_empty(target: str) -> None:
+def _create_empty(target: str) -> None:
     try:
         os.makedirs(target, mode=0o700, exist_ok=True)
         if os.listdir(target):
@@ -98,7 +100,7 @@ def _is_whole(found: Salvaged) -> bool:
 
 
 def _log(found: Salvaged) -> _Log | None:
-    """The longest log that can be made of what was read: without gaps, and beginning with settings."""
+    """Return the longest log without gaps that begins with settings; None: nothing was read."""
     if not found.entries:
         return None
     rest = found.entries
@@ -113,7 +115,7 @@ def _log(found: Salvaged) -> _Log | None:
         except ValueError:
             break
         taken.append(placed)
-    if len(taken) < len(rest):  # what does not fit may have changed something before it was refused
+    if len(taken) < len(rest):  # an entry that does not fit may have changed the folds before it was refused
         folds = Folds()
         folds.replay(taken)
     return _Log(taken, Summary.of(folds.state)) if taken else None

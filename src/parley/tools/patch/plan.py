@@ -85,7 +85,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def covers(self) -> str:
-        """A text that is the same for the same files, contents, permissions and directories alone."""
+        """A digest of the files, their contents and permissions, and their directories."""
         folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
         return sha256(digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
@@ -118,7 +118,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def digest(changes: Sequence[Change]) -> bytes:
-    """The same for the same files, contents and permissions alone."""
+    """Return a digest of the files, their contents and permissions."""
     summed = sha256()
     for change in changes:
         paths = [os.fsencode(path) for path in change.paths]
@@ -138,7 +138,7 @@ def verify(
     wanted: Wanted | None = None,
 ) -> Plan:
     """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files, `installed`
-    where it is installed, and what is `hidden` is for nobody.
+    where it is installed, and what is `hidden` is not read.
 
     Raises:
         PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch; or

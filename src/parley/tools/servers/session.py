@@ -196,7 +196,7 @@ async def talking(streams: Streams, name: str, *, tools_changed: Callable[[], No
 
 @contextmanager
 def _reasons() -> Iterator[None]:
-    """Where HTTP or a body says why there is no answer, raise that."""
+    """Raise the reason that HTTP or the body of the answer gives for a failure, if there is one."""
     exchange = Exchange()
     _exchange.set(exchange)
     try:
