@@ -41,6 +41,17 @@ def test_the_package_the_environment_and_all_that_python_loads_modules_from_is_i
         assert sys.prefix in found
 
 
+def test_the_settings_of_an_openssl_that_lies_beside_python_are_installed_too(tmp_path: Path) -> None:
+    for name in ("bin", "ssl", "share"):
+        (tmp_path / name).mkdir()
+    elsewhere = f"import sys; sys.prefix = sys.base_prefix = {str(tmp_path)!r}; {PRINT}"
+
+    said = subprocess.run([sys.executable, "-c", elsewhere], check=True, stdout=subprocess.PIPE)
+
+    found = [path for path in json.loads(said.stdout) if os.path.dirname(path) == str(tmp_path)]
+    assert found == [str(tmp_path / "bin"), str(tmp_path / "ssl")]
+
+
 def test_no_module_is_loaded_from_the_directory_that_parley_was_started_in(tmp_path: Path) -> None:
     for name in ("aiodns", "tomllib", "sqlite3"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")

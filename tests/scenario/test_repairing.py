@@ -212,3 +212,15 @@ async def test_a_server_goes_on_with_what_a_damaged_page_does_not_hit(
     assert states.keys() == {"idle", "damaged"}
     assert states["damaged"] < CONVERSATIONS // 2
     assert events[-1] == TaskComplete(last_agent_message="Fine.")
+
+
+async def test_a_directory_that_other_users_can_change_is_no_new_home(tmp_path: Path) -> None:
+    home, target = tmp_path / "home", tmp_path / "target"
+    await made(home)
+    target.mkdir()
+    target.chmod(0o777)
+
+    outcome = await doctor(home, "--repair", str(target))
+
+    assert (outcome.exit_code, outcome.lines, list(target.iterdir())) == (1, [], [])
+    assert "can be changed by other users; name a new directory" in outcome.stderr

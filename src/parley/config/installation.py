@@ -18,8 +18,9 @@ __all__ = ["installed_paths", "remove_cwd_from_sys_path"]
 _MOST_LINKS: Final = 40
 """The system follows no more of them on its way to one path."""
 
-_OF_A_PREFIX: Final = ("bin", "lib", "lib64")
-"""The directories of a prefix that belong to Python: a prefix can be `/usr` or a home directory."""
+_OF_A_PREFIX: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
+"""The directories of a prefix that belong to Python, or to an OpenSSL beside it (conda), whose `openssl.cnf` names
+libraries to load. The others may be anything: a prefix can be `/usr` or a home directory."""
 
 _LIBRARIES: Final = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),

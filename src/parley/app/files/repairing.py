@@ -71,6 +71,9 @@ def _create_empty(target: str) -> None:
         os.makedirs(target, mode=0o700, exist_ok=True)
         if os.listdir(target):
             raise BadHome(target, "is not empty; name a new directory")
+        found = os.stat(target)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise BadHome(target, "can be changed by other users; name a new directory")
     except OSError as error:
         raise BadHome(target, f"cannot be made: {os_detail(error)}") from error
 
