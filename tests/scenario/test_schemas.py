@@ -147,8 +147,9 @@ async def test_everything_that_servers_send_fits_the_schemas(scripted_model: Scr
     table = f'[mcp_servers.x]\ncommand = "{server.command}"\nargs = {json.dumps(list(server.args))}\n'
     apis: tuple[Api, ...] = ("chat", "responses")
     for api in apis:
-        options = {"api": api, "config": table, "stream_max_retries": 2}
-        async with being_asked(scripted_model, version=FULL_VERSION, **options) as client:  # type: ignore[arg-type]
+        async with being_asked(
+            scripted_model, version=FULL_VERSION, api=api, config=table, stream_max_retries=2
+        ) as client:
             await say_everything(scripted_model, client, checks)
 
     assert checks.events == SENT
