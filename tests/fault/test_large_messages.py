@@ -35,6 +35,8 @@ def of_shape(shape: str, size: int) -> list[dict[str, str]]:
             return [{"type": "text", "text": "eight bé" * (size // 80)}] * 10
         case "many items":
             return [{"type": "text", "text": "eight by"}] * (size // 34)
+        case "many items and an image":
+            return [*of_shape("many items", size), {"type": "image", "image_url": "https://example.com/a.png"}]
         case "an image":
             return [{"type": "image", "image_url": "data:image/png;base64," + noise(size)}]
         case "a PDF":
@@ -48,11 +50,20 @@ def noise(size: int) -> str:
 
 
 @pytest.mark.promises("framing.large")
-@pytest.mark.parametrize("shape", ["ASCII", "an emoji", "many items", "an image"])
+@pytest.mark.parametrize(
+    ("shape", "api"),
+    [
+        ("ASCII", "chat"),
+        ("an emoji", "chat"),
+        ("many items", "chat"),
+        ("many items", "responses"),
+        ("an image", "chat"),
+    ],
+)
 async def test_a_large_message_costs_at_most_seven_times_its_size(
-    scripted_model: ScriptedModel, shape: str
+    scripted_model: ScriptedModel, shape: str, api: Api
 ) -> None:
-    await follow_through(scripted_model, of_shape(shape, 16_000_000), "chat")
+    await follow_through(scripted_model, of_shape(shape, 16_000_000), api)
 
 
 @pytest.mark.long
@@ -60,7 +71,16 @@ async def test_a_large_message_costs_at_most_seven_times_its_size(
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize(
     "shape",
-    ["ASCII", "an emoji", "two bytes a character", "several long texts", "many items", "an image", "a PDF"],
+    [
+        "ASCII",
+        "an emoji",
+        "two bytes a character",
+        "several long texts",
+        "many items",
+        "many items and an image",
+        "an image",
+        "a PDF",
+    ],
 )
 async def test_the_largest_messages_cost_at_most_seven_times_their_size(
     scripted_model: ScriptedModel, shape: str, api: Api
@@ -96,6 +116,7 @@ async def follow_through(model: ScriptedModel, content: list[dict[str, str]], ap
         assert answer_to(sent, shown)["structuredContent"]["status"] == "ok"
         (said,) = [one["params"]["msg"]["content"] for one in shown if one.get("method") == "user_message"]
         assert said == content
+        assert "agent_message" in [one.get("method") for one in shown]
         assert content in [one["msg"].get("content") for one in read["result"]["structuredContent"]["events"]]
         assert {what: cost for what, cost in costs.items() if cost > TIMES} == {}
 

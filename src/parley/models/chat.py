@@ -20,11 +20,11 @@ from parley.models.chat_reply import ChatDecoder
 from parley.models.content import file_data_url, flaw_of, is_pdf, joined_text, left_out, refusal, text_in
 from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
+from parley.models.parts import encode_body, parts_of
 from parley.models.payloads import read_json
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, ModelRequest, ToolSpec
 from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem, is_text
-from parley.wire.jsonrpc import encode
 
 __all__ = ["ChatModel", "encode_chat"]
 
@@ -124,7 +124,7 @@ def encode_chat(
         body["tools"] = [_tool(tool) for tool in request.tools]
     if stream_usage:
         body["stream_options"] = {"include_usage": True}
-    return encode(body)
+    return encode_body(body)
 
 
 def _system(request: ModelRequest) -> str:
@@ -214,11 +214,11 @@ def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[st
     return call
 
 
-def _content(content: tuple[InputItem, ...]) -> str | Raw | list[dict[str, Any] | _TextPart]:
+def _content(content: tuple[InputItem, ...]) -> str | Raw | list[Any]:
     """Texts alone are one text, which every provider takes; parts are for what is more."""
     if is_text(content):
         return joined_text(content)
-    return [_part(item) for item in content]
+    return parts_of(content, _part)
 
 
 class _TextPart(Struct, frozen=True, tag_field="type", tag="text", gc=False):

@@ -81,7 +81,7 @@ class Http:
             async with asyncio.timeout(idle_seconds):
                 response = await session.post(
                     url,
-                    data=io.BytesIO(body),  # a large body leaves in pieces
+                    data=_Body(body),  # a large body leaves in pieces
                     headers=headers,
                     allow_redirects=False,  # keys do not follow one
                     proxy=self._proxy(url),
@@ -144,6 +144,20 @@ class Http:
                 headers={"user-agent": f"parley/{__version__}"},
             )
         return self._session
+
+
+class _Body(io.BytesIO):
+    """The body of a request as a file.
+
+    The HTTP library calls `getbuffer` to learn the size, for which `io.BytesIO` would copy the whole body.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self._bytes = body
+
+    def getbuffer(self) -> memoryview:
+        return memoryview(self._bytes)
 
 
 class Reply:

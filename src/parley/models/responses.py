@@ -21,6 +21,7 @@ from parley.errors import StreamDisconnected
 from parley.models.content import file_data_url, flaw_of, left_out
 from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
+from parley.models.parts import encode_body, parts_of
 from parley.models.payloads import read_payload, read_piece, text_or_json
 from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
 from parley.models.surrogates import PairJoiner
@@ -43,7 +44,6 @@ from parley.wire.events import TokenCount
 from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId, ConversationId
 from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem
-from parley.wire.jsonrpc import encode
 
 __all__ = ["ResponsesDecoder", "ResponsesModel", "encode_responses"]
 
@@ -93,7 +93,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
     """The body of the request (docs/protocol.md, requests to the model)."""
     reasoning = _reasoning(settings)
     keeps_nothing = settings.disable_response_storage
-    return encode(
+    return encode_body(
         {
             "model": settings.model,
             "instructions": request.instructions,
@@ -147,7 +147,7 @@ def _context(text: str) -> dict[str, Any]:
 
 
 def _said_by_user(content: tuple[InputItem, ...]) -> dict[str, Any]:
-    return {"type": "message", "id": None, "role": "user", "content": [_part(item) for item in content]}
+    return {"type": "message", "id": None, "role": "user", "content": parts_of(content, _part)}
 
 
 class _InputText(Struct, frozen=True, tag_field="type", tag="input_text", gc=False):

@@ -22,6 +22,7 @@ from parley.models import model_opener
 from parley.models.chat import encode_chat
 from parley.models.content import flaw_of
 from parley.models.http import Http
+from parley.models.parts import SLICE_ITEMS
 from parley.models.responses import encode_responses
 from parley.ports.model import Model, ModelRequest
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
@@ -89,6 +90,22 @@ def test_a_message_with_images_and_files_keeps_its_order_over_chat() -> None:
         {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PAPER}", "filename": "paper.pdf"}},
         {"type": "text", "text": "File notes.md:\n\n- Brötchen\n"},
         {"type": "file", "file": {"file_id": "file-1"}},
+    ]
+
+
+@pytest.mark.promises("send.items")
+@pytest.mark.parametrize("number", [SLICE_ITEMS - 1, SLICE_ITEMS, SLICE_ITEMS + 1, 3 * SLICE_ITEMS])
+def test_a_message_of_very_many_items_is_sent_whole_and_in_order(number: int) -> None:
+    texts = [f"Item {index}" for index in range(number - 1)]
+    content: list[InputItem] = [*(TextItem(text=text) for text in texts), ImageItem(image_url=ADDRESS)]
+
+    assert sent("chat", content) == [
+        *({"type": "text", "text": text} for text in texts),
+        {"type": "image_url", "image_url": {"url": ADDRESS}},
+    ]
+    assert sent("responses", content) == [
+        *({"type": "input_text", "text": text} for text in texts),
+        {"type": "input_image", "image_url": ADDRESS},
     ]
 
 
