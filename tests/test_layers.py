@@ -12,7 +12,7 @@ import parley
 
 ROOT = Path(parley.__file__).parent
 
-FOR_EVERYBODY = frozenset({"errors", "guarded_files", "spelling", "version"})
+FOR_EVERYBODY = frozenset({"errors", "guarded_files", "spelling", "threads", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "guarded_files": frozenset(),
     "spelling": frozenset(),
+    "threads": frozenset(),
     "config": frozenset(),
     "wire": frozenset(),
     "conversation": frozenset({"wire"}),

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,6 +32,7 @@ from parley.server.peering import serve_peer
 from parley.server.serve import Transport, serve
 from parley.stores.memory import MemoryStore
 from parley.stores.sqlite import SqliteStore
+from parley.threads import checked_pool, start_thread
 from parley.tools import AgentTools
 from parley.tools.open_files import allow_many
 from parley.tools.patch.threads import all_written
@@ -92,9 +92,10 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 
     def on_initialized() -> None:
         """What the first answer need not wait for."""
+        _use_checked_pool()
         http.warm_up()
         with suppress(MemoryError, RuntimeError):  # no thread can be started; it works without
-            threading.Thread(target=return_large_blocks, daemon=True).start()
+            start_thread(return_large_blocks, name="return-large-blocks")
         _report_unknown_keys(loader)
 
     host = Host(conversations=conversations, loader=loader, on_initialized=on_initialized)
@@ -110,6 +111,11 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         await http.close()
         ignore_signals()
         skip_final_collection()
+
+
+def _use_checked_pool() -> None:
+    """Let the event loop run blocking work in a pool that starts no thread without memory for it."""
+    asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
 
 
 def _server_dir() -> str:

@@ -11,7 +11,6 @@ import asyncio
 import io
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from parley.errors import CannotConnect, ConnectionLost, StreamDisconnected, with_limit
+from parley.threads import start_thread
 from parley.version import __version__
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Http:
         if library is None or (library.done() and library.exception() is not None):
             library = Future[None]()
             library.set_running_or_notify_cancel()  # a request that is cancelled does not cancel it
-            threading.Thread(target=_import_library, args=(library,), name="import-http", daemon=True).start()
+            start_thread(_import_library, library, name="import-http")
             self._library = library
         return library
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from typing import Any
+
+from parley.threads import start_thread
 
 __all__ = ["DaemonResolver"]
 
@@ -49,7 +50,7 @@ class DaemonResolver:
             except RuntimeError:
                 pass  # the loop has ended meanwhile
 
-        threading.Thread(target=look_up, name="resolve", daemon=True).start()
+        start_thread(look_up, name="resolve")
         return [
             {
                 "hostname": host,

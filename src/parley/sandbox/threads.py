@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from parley.errors import CommandNotStarted
+from parley.threads import start_thread
 
 __all__ = ["in_thread"]
 
@@ -78,7 +78,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        threading.Thread(target=self._run, name="sandbox", daemon=True).start()
+        start_thread(self._run, name="sandbox")
 
     def do(self, work: Callable[[], None]) -> None:
         self._work.put(work)

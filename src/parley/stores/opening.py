@@ -10,7 +10,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from sqlite3 import Connection
 from typing import Final, TypeVar
@@ -27,6 +26,7 @@ from parley.stores.rows import as_text
 from parley.stores.schema import MIGRATIONS
 from parley.stores.unfinished import Unfinished
 from parley.stores.wording import said
+from parley.threads import checked_pool
 
 __all__ = [
     "Home",
@@ -73,7 +73,7 @@ class Home:
         except OSError:
             self.lock.close()
             raise
-        self.pool = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="parley-read")
+        self.pool = checked_pool(max_workers=READERS, name="parley-read")
         self.read_only_lock = threading.Lock()
         """Held while the database is read by a read-only connection, and while it is opened: SQLite would share the
         mapped memory between both kinds of connections, and it would be read-only for both."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from parley.errors import OUT_OF_MEMORY, HomeLost, ParleyError, StoreFailed, WriteLockHeld, limit_reached
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.batch import Batch
+from parley.threads import start_thread
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -133,7 +134,7 @@ class Writer:
         if self._loop is None:
             self._loop, self._ended = loop, loop.create_future()
             try:
-                threading.Thread(target=self._run, name="parley-write", daemon=True).start()
+                start_thread(self._run, name="parley-write")
             except (MemoryError, RuntimeError) as error:
                 self._loop = self._ended = None  # the next job tries again
                 future.set_exception(_not_done(error))

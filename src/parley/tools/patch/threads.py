@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+
+from parley.threads import start_thread
 
 __all__ = ["all_written", "begun_in_thread", "written_in_thread"]
 
@@ -48,7 +49,7 @@ def begun_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         except RuntimeError:
             pass  # the loop has ended meanwhile
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    start_thread(run, name=name)
     return outcome
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
+
+from parley.threads import start_thread
 
 __all__ = ["load", "loaded"]
 
@@ -30,7 +31,7 @@ async def load() -> None:
     if _loading is None or (_loading.done() and _loading.exception() is not None):
         loading = Future[None]()
         loading.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel it
-        threading.Thread(target=_import, args=(loading,), name="import-mcp", daemon=True).start()
+        start_thread(_import, loading, name="import-mcp")
         _loading = loading
     await asyncio.wrap_future(_loading)
 
