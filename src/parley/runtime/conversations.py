@@ -91,8 +91,8 @@ class Conversations:
         self._damaged = Damaged(store)
         self._is_shared = peers is not None
         self._watching: asyncio.Task[None] | None = None
-        self._touched = False
-        """Whether a call or another process concerned some conversation since all were examined."""
+        self._touched: set[ConversationId] = set()
+        """Conversations that a call or another process concerned since they were examined last."""
         self._granted: set[str] = set()
         """Every directory that some conversation was allowed to write to."""
         self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
@@ -318,7 +318,7 @@ class Conversations:
             closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
-        self._touched = True
+        self._touched.add(conversation.id)
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
         self._trust[conversation.id] = conversation.trust
@@ -340,14 +340,17 @@ class Conversations:
     async def _watch_others(self) -> None:
         """While conversations are read here that other processes may write to, look for news once a second: a
         `parley/changed` may be lost, and a process that was killed sends none."""
-        polled = _Polled(())
+        polled = _Polled()
         trouble = ""
         for tick in itertools.count():
             await self._means.clock.sleep(WATCH_SECONDS)
-            if self._touched or polled.has_turns or tick % REEXAMINE_TICKS == 0:
-                self._touched = False
-                polled = _Polled(one for one in self if one.is_watched or not one.sharing.line.is_empty)
-            if polled.is_empty:
+            if tick % REEXAMINE_TICKS == 0:
+                polled = _Polled()
+                self._touched.update(self._alive.keys())
+            for conversation_id in self._touched | polled.with_turns:
+                polled.examine(conversation_id, self._alive.get(conversation_id))
+            self._touched.clear()
+            if not polled.watched:
                 self._watching = None
                 return
             try:
@@ -361,7 +364,7 @@ class Conversations:
                 trouble = str(error)
             for conversation_id in (*news, *polled.unfinished):
                 if (one := self._alive.get(conversation_id)) is not None and one.needs_polling:
-                    self._touched = True
+                    self._touched.add(conversation_id)
                     one.sharing.catch_up()
 
     def _lose(self, lost: HomeLost) -> None:
@@ -403,23 +406,31 @@ class Conversations:
 class _Polled:
     """The conversations that are read here and that other processes may write to."""
 
-    def __init__(self, watched: Iterable[Conversation]) -> None:
-        self.is_empty = True
-        self.has_turns = False
-        """Whether some turn is unfinished. What the store says of all others changes with a write alone."""
+    def __init__(self) -> None:
+        self.watched: set[ConversationId] = set()
+        self.with_turns: set[ConversationId] = set()
+        """Those whose turn is unfinished. What the store says of all others changes with a write alone."""
         self.ends: dict[ConversationId, Seq] = {}
         """Where the logs of the conversations without a turn end, as far as this process knows."""
-        self.unfinished: list[ConversationId] = []
+        self.unfinished: set[ConversationId] = set()
         """Conversations with a turn of another process that is not followed: its owner may have died."""
-        for one in watched:
-            self.is_empty = False
-            is_idle = one.state.phase is Phase.IDLE
-            self.has_turns |= not is_idle
-            if one.needs_polling:
-                if is_idle:
-                    self.ends[one.id] = one.log.durable
-                else:
-                    self.unfinished.append(one.id)
+
+    def examine(self, conversation_id: ConversationId, one: Conversation | None) -> None:
+        """Take note of how a conversation is now; `one` is None if it is not in memory any more."""
+        self.ends.pop(conversation_id, None)
+        for some in (self.watched, self.with_turns, self.unfinished):
+            some.discard(conversation_id)
+        if one is None or not (one.is_watched or not one.sharing.line.is_empty):
+            return
+        self.watched.add(conversation_id)
+        is_idle = one.state.phase is Phase.IDLE
+        if not is_idle:
+            self.with_turns.add(conversation_id)
+        if one.needs_polling:
+            if is_idle:
+                self.ends[conversation_id] = one.log.durable
+            else:
+                self.unfinished.add(conversation_id)
 
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 NOBODY: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
 """Reasons of denials that no person gave."""
+FOLLOWERS_SECONDS: Final = 3.0
+"""Time after the beginning of a call in which clients of other processes may begin to follow it, and be asked."""
 BETWEEN_READS_SECONDS: Final = 60.0
 """Whoever reads now and then counts as a reader for so long: longer than one read may wait for something new."""
 
@@ -103,6 +105,8 @@ class Questions:
         """Called when others may read, or be asked, than before."""
         self._read_lately: asyncio.Task[None] | None = None
         self._lately_can_answer = True
+        self._waits_since = 0.0
+        """When the last call began to wait."""
         self._patience: asyncio.Task[None] | None = None
         self._patient_for: float | None = None
         """How long, if it has patience now."""
@@ -142,6 +146,11 @@ class Questions:
         """Whether all that follow the conversation here are calls that wait for its turn."""
         reads_on = self._read_lately is not None and self._lately_can_answer
         return not reads_on and all(one.only_waits for one in self._reading.values())
+
+    @property
+    def seconds_for_followers(self) -> float:
+        """Seconds left in which another process may begin to follow the turn of the call that waits."""
+        return max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
 
     @property
     def is_returned(self) -> bool:
@@ -304,6 +313,8 @@ class Questions:
 
     def read_by(self, reader: Hashable, *, can_be_asked: bool, full: bool, only_waits: bool = False) -> None:
         """Register a reader; `full` if it sees our additions, `only_waits` if it is a call waiting for the turn."""
+        if only_waits:
+            self._waits_since = self._clock.now()
         self._reading[reader] = _Reading(can_be_asked, full, only_waits)
         self._watch()
 
@@ -367,7 +378,7 @@ class Questions:
             return 0.0  # older clients know no such question, only the end of the turn (docs/protocol.md#limits)
         if self.only_waits and self._approvals.when_nobody != "wait":
             # "return": the call that waits is answered with the question, which stays open.
-            return 0.0 if self._approvals.when_nobody == "deny" else None
+            return FOLLOWERS_SECONDS if self._approvals.when_nobody == "deny" else None
         held = self._approvals.on_timeout == "hold" or not self._approvals.timeout_seconds
         return None if held else float(self._approvals.timeout_seconds)
 
@@ -392,12 +403,16 @@ class Questions:
         self._watch()
 
     async def _lose_patience(self, seconds: float) -> None:
-        if seconds:
-            await self._clock.sleep(max(0.0, seconds - self._spent_seconds))
+        denies_at_once = self.only_waits and self._approvals.when_nobody == "deny"
+        left = self.seconds_for_followers if denies_at_once else max(0.0, seconds - self._spent_seconds)
+        if seconds and left:
+            await self._clock.sleep(left)
         self._patience = self._patient_for = None
         if (question := self.open) is None:
             return
-        decision: Settlement = "abort" if seconds and self._approvals.on_timeout == "abort" else "timed_out"
+        decision: Settlement = (
+            "abort" if seconds and not denies_at_once and self._approvals.on_timeout == "abort" else "timed_out"
+        )
         try:
             await self.insist(question.approval_id, decision, by="timeout", reason=NOBODY)
         except QuestionIsSettled:

@@ -149,6 +149,9 @@ class TurnCall:
         questions = self._conversation.questions
         if self._ended or not questions.is_returned:
             return
+        if left := questions.seconds_for_followers:
+            asyncio.get_running_loop().call_later(left, self._return_question)
+            return
         assert questions.open is not None
         may_answer = self._features.may_answer_approvals
         self._end(
