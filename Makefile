@@ -58,7 +58,7 @@ compiled: setup
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -q >/dev/null || true  # what is wrong is said by those who run
 
 # Types keep one core busy, and so does the compiling.
-test: setup with-bubblewrap  ## All that CI runs, in under five minutes
+test: setup with-bubblewrap  ## All that CI runs, in about six minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check compiled
 	$(BIN)/pytest -n 3 --dist worksteal -m "not long" $(PYTEST_ARGS)
 
