@@ -67,9 +67,7 @@ def user_instructions(settings: Settings) -> str | None:
 def _own_notes(settings: Settings) -> str | None:
     """The notes in the home, which is hidden itself; they may be a link to anything that is not."""
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
-    if not os.path.lexists(
-        notes
-    ):  # as in most homes: a turn need not walk the path by descriptors to find that out
+    if not os.path.lexists(notes):  # as in most homes, and cheaper than walking the path by descriptors
         return None
     try:
         return _text(read_named(notes, cwd="/", limit=MAX_OWN_NOTES_BYTES, hidden=hidden, own=settings.home))
