@@ -21,7 +21,7 @@ from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, san
 from parley.config.load import Loader
 from parley.config.types import Wanted
 from parley.models.demonstration import DEMONSTRATION
-from parley.server.host import Host
+from parley.server.context import ServerContext
 from parley.server.methods import methods
 from parley.server.session import Session
 from parley.server.tools import TOOLS
@@ -102,7 +102,7 @@ def test_every_field_of_an_event_is_named_under_its_heading() -> None:
 
 
 def test_every_tool_and_every_request_has_a_heading() -> None:
-    served = methods(cast(Session, None), cast(Host, None))  # only its keys are looked at
+    served = methods(cast(Session, None), cast(ServerContext, None))  # only its keys are looked at
     expected = {*served, *(tool.name for tool in TOOLS)}
 
     assert expected - set(named_headings("docs/protocol.md")) == set()

@@ -1,18 +1,18 @@
 """Every error Parley raises on purpose and that crosses from one part to another.
 
     ParleyError
-    ├── PeerError          the client asked for something that cannot be
+    ├── InvalidRequest          the client asked for something that cannot be
     │   ├── BadArguments       arguments of a tool do not fit its schema
     │   ├── UnknownConversation
     │   ├── UnknownTool, ToolNotOffered
     │   ├── NoContent
     │   ├── MessageIdTaken
-    │   ├── ParentUnknown, UnknownMessage, TurnIsRunning, CannotCarry
+    │   ├── ParentUnknown, UnknownMessage, TurnIsRunning, UnsupportedContent
     │   ├── BadCursor
     │   ├── BadSessionId
     │   ├── PositionBeyondEnd
     │   ├── UnknownQuestion, QuestionIsSettled
-    │   └── Relayed            so another process says, which runs the conversation
+    │   └── RemoteRefusal            so another process says, which runs the conversation
     ├── Refusal            understood, and declined
     │   └── ShuttingDown
     ├── ConfigError        the settings cannot be used
@@ -28,16 +28,16 @@
     │   ├── Unreadable         what is kept of a conversation is damaged
     │   ├── OwnedElsewhere     another process has its turn
     │   ├── NotOwned           a process was asked that has it not
-    │   ├── OwnerSilent        a process was asked that has it, and does not answer
-    │   └── Fenced             another process has taken it over
+    │   ├── OwnerUnresponsive        a process was asked that has it, and does not answer
+    │   └── LeaseLost             another process has taken it over
     ├── ModelError         the model did not answer as it should
     │   ├── UnexpectedStatus, RetryLimitExceeded, HighDemand, UsageLimitReached
-    │   ├── CannotConnect, StreamDisconnected
+    │   ├── CannotConnect, ModelStreamBroken
     │   └── MissingVariable, BadScript
     ├── ToolError          a tool of the model cannot do what it was asked
     │   ├── CommandNotStarted
     │   │   ├── CommandReplaced  its directory or program is not the approved one
-    │   │   └── CannotConfine  the system cannot keep it within its bounds
+    │   │   └── SandboxUnavailable  the system cannot keep it within its bounds
     │   ├── PatchRefused
     │   │   └── PatchChanged   a file or directory is not what was verified
     │   ├── BadImage
@@ -51,7 +51,7 @@
         ├── TurnFailed         a turn whose text was awaited ended with an error
         └── Disconnected       the server is gone
 
-Each carries the facts and builds its text from them. `server/faults.py` alone turns them
+Each carries the facts and builds its text from them. `server/error_mapping.py` alone turns them
 into what a client reads; `agent/turn.py` alone turns a `ModelError` into an event. `os_detail` has
 the words for what the system itself refuses.
 """
@@ -74,8 +74,6 @@ __all__ = [
     "BadSessionId",
     "BadSetting",
     "CallFailed",
-    "CannotCarry",
-    "CannotConfine",
     "CannotConnect",
     "ClientError",
     "CommandNotStarted",
@@ -83,36 +81,37 @@ __all__ = [
     "ConfigError",
     "ConnectionLost",
     "Disconnected",
-    "Fenced",
     "HighDemand",
     "HomeLost",
+    "InvalidRequest",
+    "LeaseLost",
     "MessageIdTaken",
     "MissingVariable",
     "ModelError",
+    "ModelStreamBroken",
     "NoContent",
     "NotOwned",
     "NotStarted",
     "OwnedElsewhere",
-    "OwnerSilent",
+    "OwnerUnresponsive",
     "ParentUnknown",
     "ParleyError",
     "PatchChanged",
     "PatchRefused",
-    "PeerError",
     "PositionBeyondEnd",
     "ProfileNotFound",
     "ProviderNotFound",
     "QuestionIsSettled",
     "Refusal",
-    "Relayed",
+    "RemoteRefusal",
     "ReplyCutOff",
     "ReplyTooLarge",
     "RequestFailed",
     "RetryLimitExceeded",
+    "SandboxUnavailable",
     "ShuttingDown",
     "StoreError",
     "StoreFailed",
-    "StreamDisconnected",
     "StreamEnded",
     "ToolError",
     "ToolFailed",
@@ -126,6 +125,7 @@ __all__ = [
     "UnknownQuestion",
     "UnknownTool",
     "Unreadable",
+    "UnsupportedContent",
     "UsageLimitReached",
     "WriteLockHeld",
     "limit_reached",
@@ -195,11 +195,11 @@ class ParleyError(Exception):
 # --- the client's side ---------------------------------------------------------------
 
 
-class PeerError(ParleyError):
+class InvalidRequest(ParleyError):
     """The client asked for something that cannot be; nothing was changed."""
 
 
-class BadArguments(PeerError):
+class BadArguments(InvalidRequest):
     """The arguments of a tool call do not fit the tool's schema."""
 
     def __init__(self, detail: str, *, field: str) -> None:
@@ -207,7 +207,7 @@ class BadArguments(PeerError):
         self.detail, self.field = detail, field
 
 
-class UnknownConversation(PeerError):
+class UnknownConversation(InvalidRequest):
     """No conversation has this id."""
 
     def __init__(self, conversation: str) -> None:
@@ -215,7 +215,7 @@ class UnknownConversation(PeerError):
         self.conversation = conversation
 
 
-class ToolNotOffered(PeerError):
+class ToolNotOffered(InvalidRequest):
     """The client is not offered this tool."""
 
     def __init__(self, tool: str, *, setting: str) -> None:
@@ -223,7 +223,7 @@ class ToolNotOffered(PeerError):
         self.tool, self.setting = tool, setting
 
 
-class UnknownTool(PeerError):
+class UnknownTool(InvalidRequest):
     """No tool of ours has this name."""
 
     def __init__(self, name: str) -> None:
@@ -231,14 +231,14 @@ class UnknownTool(PeerError):
         self.name = name
 
 
-class NoContent(PeerError):
+class NoContent(InvalidRequest):
     """A message without a single content item."""
 
     def __init__(self) -> None:
         super().__init__("No content items provided")
 
 
-class MessageIdTaken(PeerError):
+class MessageIdTaken(InvalidRequest):
     """The message id stands for other content already."""
 
     def __init__(self, message_id: str) -> None:
@@ -246,7 +246,7 @@ class MessageIdTaken(PeerError):
         self.message_id = message_id
 
 
-class ParentUnknown(PeerError):
+class ParentUnknown(InvalidRequest):
     """No message has the id that was given as parent."""
 
     def __init__(self, message_id: str) -> None:
@@ -254,21 +254,21 @@ class ParentUnknown(PeerError):
         self.message_id = message_id
 
 
-class UnknownMessage(PeerError):
+class UnknownMessage(InvalidRequest):
     """No message has this id."""
 
     def __init__(self) -> None:
         super().__init__("Message does not exist")
 
 
-class TurnIsRunning(PeerError):
+class TurnIsRunning(InvalidRequest):
     """It can be done only while nothing runs."""
 
     def __init__(self) -> None:
         super().__init__("A turn is running")
 
 
-class CannotCarry(PeerError):
+class UnsupportedContent(InvalidRequest):
     """An item of a message that cannot be given to the model."""
 
     def __init__(self, place: int, detail: str) -> None:
@@ -276,7 +276,7 @@ class CannotCarry(PeerError):
         self.place, self.detail = place, detail
 
 
-class BadCursor(PeerError):
+class BadCursor(InvalidRequest):
     """A page cursor that we did not hand out."""
 
     def __init__(self, cursor: str) -> None:
@@ -284,7 +284,7 @@ class BadCursor(PeerError):
         self.cursor = cursor
 
 
-class BadSessionId(PeerError):
+class BadSessionId(InvalidRequest):
     """A session id that is no uuid."""
 
     def __init__(self, session_id: str) -> None:
@@ -292,7 +292,7 @@ class BadSessionId(PeerError):
         self.session_id = session_id
 
 
-class PositionBeyondEnd(PeerError):
+class PositionBeyondEnd(InvalidRequest):
     """A client asked for what follows a position the log has not reached."""
 
     def __init__(self, *, after: int, last: int) -> None:
@@ -300,14 +300,14 @@ class PositionBeyondEnd(PeerError):
         self.after, self.last = after, last
 
 
-class UnknownQuestion(PeerError):
+class UnknownQuestion(InvalidRequest):
     """No question has this id."""
 
     def __init__(self) -> None:
         super().__init__("Question does not exist")
 
 
-class QuestionIsSettled(PeerError):
+class QuestionIsSettled(InvalidRequest):
     """The question has its answer already."""
 
     def __init__(self, decision: str) -> None:
@@ -315,7 +315,7 @@ class QuestionIsSettled(PeerError):
         self.decision = decision
 
 
-class Relayed(PeerError):
+class RemoteRefusal(InvalidRequest):
     """What another process says, in its words."""
 
 
@@ -439,7 +439,7 @@ class NotOwned(StoreError):
         super().__init__("the process that was asked does not run the conversation")
 
 
-class OwnerSilent(StoreError):
+class OwnerUnresponsive(StoreError):
     """The process that runs a turn does not answer. What it was asked it may still do, if it goes on."""
 
     def __init__(self, *, pid: int) -> None:
@@ -451,7 +451,7 @@ def _process(pid: int) -> str:
     return f"process {pid}" if pid else "another process"
 
 
-class Fenced(StoreError):
+class LeaseLost(StoreError):
     """Another process has taken the conversation over: what this one would write does not count any more."""
 
     def __init__(self) -> None:
@@ -522,7 +522,7 @@ class ConnectionLost(ModelError):
         self.url, self.detail = url, detail
 
 
-class StreamDisconnected(ModelError):
+class ModelStreamBroken(ModelError):
     """The answer began and did not end as it should."""
 
     def __init__(self, detail: str) -> None:
@@ -602,7 +602,7 @@ class CommandReplaced(CommandNotStarted):
         self.changed: Literal["directory", "program"] = changed
 
 
-class CannotConfine(CommandNotStarted):
+class SandboxUnavailable(CommandNotStarted):
     """The system cannot keep a command within its bounds, and so nothing of it has run."""
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kit.kept import everything_in, said, summary
 from parley.conversation.log import Entry
-from parley.errors import Fenced, OwnedElsewhere, ParleyError, StoreFailed, UnknownConversation
+from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Query, StateName, Store, Summary
 from parley.wire.ids import ConversationId, Seq
 
@@ -108,7 +108,7 @@ class Model:
             return None
         current = kept is not None and kept.owned and self.lease(step) is self.leases[step.name][-1]
         if kept is None or not current:
-            return None if step.verb == "release" else Fenced
+            return None if step.verb == "release" else LeaseLost
         return self._with_the_lease(step, kept)
 
     def _with_the_lease(self, step: Step, kept: Kept) -> type[ParleyError] | None:
@@ -119,7 +119,7 @@ class Model:
         else:
             entries = self.entries(step)
             if entries and entries[0].seq <= len(kept.entries):
-                return Fenced
+                return LeaseLost
             if entries and entries[0].seq > len(kept.entries) + 1:
                 return StoreFailed
             kept.entries += entries

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kit.kept import FIRST, OTHER, everything_in, said, summary
-from parley.errors import Fenced, OwnedElsewhere
+from parley.errors import LeaseLost, OwnedElsewhere
 from parley.ports.store import Query, Store
 
 
@@ -62,9 +62,9 @@ async def test_a_lease_that_was_given_back_writes_nothing(store: Store) -> None:
     await store.release(old)
     await store.acquire(FIRST, address="")
 
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await store.append(old, [said(1, "late")], summary())
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await store.delete(old)
     await store.release(old)
 

@@ -9,7 +9,7 @@ import pytest
 from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
 from parley.conversation.log import Entry
 from parley.conversation.records import CommandOutput, StreamOutput, record_type
-from parley.errors import Fenced, StoreFailed, UnknownConversation
+from parley.errors import LeaseLost, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Head, Lease, Store
 from parley.wire.ids import START, CallId, ConversationId, ItemId, Seq
 
@@ -71,7 +71,7 @@ async def test_cancelling_an_append_changes_nothing(store: Store) -> None:
 async def test_an_append_over_what_is_there_is_fenced(store: Store) -> None:
     lease = await begun(store, said(1, "one"))
 
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await store.append(lease, [said(1, "another")], summary("another"))
 
     assert await everything_in(store) == [said(1, "one")]
@@ -100,7 +100,7 @@ async def test_one_append_that_fails_spoils_no_other(store: Store) -> None:
 
     failed = await asyncio.gather(*written, return_exceptions=True)
 
-    assert [type(one) for one in failed] == [type(None), Fenced, type(None), type(None)]
+    assert [type(one) for one in failed] == [type(None), LeaseLost, type(None), type(None)]
     assert await everything_in(store) == [said(1, "one"), said(2, "two")]
     assert await everything_in(store, OTHER) == [said(1, "of another")]
 
@@ -165,9 +165,9 @@ async def test_a_deleted_conversation_is_gone_with_its_lease(store: Store) -> No
 
     with pytest.raises(UnknownConversation):
         await store.read(FIRST, after=START)
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await store.append(lease, [said(PAGE + 3, "late")], summary())
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await store.delete(lease)
 
 
@@ -176,7 +176,7 @@ async def test_an_id_that_was_deleted_can_be_used_anew(store: Store) -> None:
     await store.delete(old)
     await begun(store, said(1, "new"))
 
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await store.append(old, [said(2, "late")], summary())
 
     assert await everything_in(store) == [said(1, "new")]

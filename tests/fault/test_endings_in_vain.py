@@ -24,7 +24,7 @@ from parley.models import model_opener
 from parley.models.http import Http
 from parley.ports.store import Found, Query
 from parley.runtime.conversations import Conversations
-from parley.server.host import Host
+from parley.server.context import ServerContext
 from parley.server.serve import serve
 from parley.stores.memory import MemoryStore
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
@@ -107,7 +107,7 @@ async def test_what_does_not_end_is_given_up_and_named(
         environ={},
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await serve(client, Host(conversations=conversations, loader=loader))
+        await serve(client, ServerContext(conversations=conversations, loader=loader))
         await http.close()
 
     assert caplog.messages == [late]

@@ -23,7 +23,7 @@ from kit.needs import LANDLOCK, MECHANISMS
 from kit.running import PATH, Ran
 from kit.trees import Tree, tree
 from parley.config.types import Mechanism
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 
 HOOK: Final = "#!/bin/sh\ntouch hooked\n"
 WORKSPACE_WRITE: Final = MODES[1]
@@ -397,7 +397,7 @@ def test_a_link_for_a_repository_is_refused(
     furnish(repository.wide / "elsewhere")
     (repository.project / ".git").symlink_to(repository.wide / "elsewhere")
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         repository.run(confined, "echo ran >> $WIDE/elsewhere/config", mechanism)
 
     assert str(refused.value) == (
@@ -476,7 +476,7 @@ def test_a_root_that_was_replaced_between_two_commands_is_refused(
     swap = ("sh", "-c", REPLACED[how], str(wide / "between"), str(outside))
     assert confined.run(WORKSPACE_WRITE.bounds(mechanism, str(wide)), *swap).exit_code == 0
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         confined.run(before, "sh", "-c", 'echo written > "$0/new"', str(project))
 
     assert str(refused.value) == (f"{project} may not be written to any more: another has taken its place")

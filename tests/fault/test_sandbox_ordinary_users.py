@@ -68,7 +68,7 @@ with Confined() as confined:
 CLOSED = """
 import os, tempfile
 from kit.attacks.confined import MODES, Confined
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 
 def state(project, place, confined):
     os.makedirs(f"{project}/.git/hooks")
@@ -81,7 +81,7 @@ def state(project, place, confined):
     ):
         try:
             confined.run(bounds, "sh", "-c", script, cwd=project)
-        except CannotConfine:
+        except SandboxUnavailable:
             pass  # as good: it runs nothing until somebody has had a look
     os.chmod(project, 0o700)
     os.chmod(f"{project}/.git", 0o755)

@@ -14,7 +14,7 @@ from kit.attacks.nobody import as_nobody
 from kit.attacks.swaps import ENOUGH, PATTERNS, WITHOUT_PAUSE, Pattern, Swapping, Ways, escapes, survey
 from kit.needs import BUBBLEWRAP, LANDLOCK
 from kit.running import PATIENCE_SECONDS
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -32,7 +32,7 @@ async def test_a_link_that_comes_between_the_look_and_the_start_opens_nothing(wa
         before = await commands.run(victim, output=lambda stream, data: None)
         starter.swaps_next = True
         meanwhile = await commands.run(victim, output=lambda stream, data: None)
-        with pytest.raises(CannotConfine):
+        with pytest.raises(SandboxUnavailable):
             await commands.run(victim, output=lambda stream, data: None)
         await commands.close()
 
@@ -47,7 +47,7 @@ async def test_a_link_that_comes_between_the_look_and_the_mounts_lets_nothing_ru
     async with asyncio.timeout(3 * PATIENCE_SECONDS):
         before = await commands.run(victim, output=lambda stream, data: None)
         starter.swaps_next = True
-        with pytest.raises(CannotConfine) as refused:
+        with pytest.raises(SandboxUnavailable) as refused:
             await commands.run(victim, output=lambda stream, data: None)
         found = os.listdir(ways.outside / "project")
         control = await starter.start_last_without_a_look()
@@ -126,7 +126,7 @@ async def test_a_link_that_comes_and_goes_while_a_command_starts_opens_nothing(w
                 try:
                     await commands.run(victim, output=lambda stream, data: None)
                     outcomes.append("started")
-                except CannotConfine:
+                except SandboxUnavailable:
                     outcomes.append("refused")
             await commands.close()
 

@@ -13,7 +13,7 @@ import pytest
 from kit.holding import held_by_flock
 from kit.kept import FIRST, OTHER, everything_in, said, summary
 from kit.store_program import StoreProcess
-from parley.errors import Fenced, OwnedElsewhere, StoreFailed, WriteLockHeld
+from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.stores.lock_holders import UNKNOWN, holder_in
 from parley.stores.sqlite import SqliteStore
@@ -69,12 +69,12 @@ async def test_the_epoch_stops_one_who_still_believes_to_be_the_owner(tmp_path: 
     heir = SqliteStore(str(tmp_path))
     new = await heir.acquire(FIRST, address="")
 
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await zombie.append(old, [said(1, "of the zombie")], summary("of the zombie"))
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await zombie.delete(old)
     await heir.append(new, [said(1, "of the heir")], summary(state="running"))
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         await zombie.append(old, [said(2, "of the zombie")], summary("of the zombie"))
     await zombie.close()
 

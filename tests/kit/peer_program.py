@@ -13,7 +13,7 @@ import json
 import resource
 import sys
 
-from parley.peers import HomePeers
+from parley.peers import UnixPeers
 from parley.transports.unix import Connection
 from parley.wire.framing import Overlong
 
@@ -21,7 +21,7 @@ from parley.wire.framing import Overlong
 async def main(home: str, most_files: int) -> None:
     if most_files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    peers = HomePeers(home, serve)
+    peers = UnixPeers(home, serve)
     await peers.listen()
     write(peers.address)
     while line := await asyncio.to_thread(sys.stdin.readline):

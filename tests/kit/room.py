@@ -29,8 +29,8 @@ from parley.ports.store import Store
 from parley.ports.tools import Desk, Hands
 from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
+from parley.server.context import ServerContext
 from parley.server.dispatch import Dispatch
-from parley.server.host import Host
 from parley.server.methods import methods
 from parley.server.session import Session
 from parley.stores.memory import MemoryStore
@@ -149,7 +149,7 @@ class Room:
             commands=NoCommands(),
             environ={},
         )
-        self.host = Host(conversations=self.conversations, loader=self._loader)
+        self.host = ServerContext(conversations=self.conversations, loader=self._loader)
 
     async def __aenter__(self) -> Room:
         self._tasks = asyncio.TaskGroup()

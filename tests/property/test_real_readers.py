@@ -28,7 +28,7 @@ from kit.records import model_asked, turn_ended
 from kit.views import View
 from parley.conversation.log import Cursor, Delta, Happened, ItemKind, Log, encode_delta
 from parley.runtime.readers import Reader
-from parley.server.voices import StreamVoice
+from parley.server.encoders import StreamEncoder
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.jsonrpc import Message, decode_message
 from parley.wire.notifications import ConversationEvent, InitialState
@@ -94,7 +94,7 @@ class Client:
             self.stream(after=START)
 
     def stream(self, *, after: Seq) -> None:
-        voice = StreamVoice(CONVERSATION, full=True, event_meta=True)
+        voice = StreamEncoder(CONVERSATION, full=True, event_meta=True)
         events = self._log.events(after=after, hidden=voice.hidden)
         self.door.send(voice.snapshot(events, self._log.open_deltas(), self._log.durable))
         self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.door, voice)

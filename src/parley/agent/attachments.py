@@ -15,7 +15,7 @@ from typing import Final
 
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, UserItem
-from parley.errors import CannotCarry, os_detail
+from parley.errors import UnsupportedContent, os_detail
 from parley.guarded_files import read_named
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, is_text
@@ -37,7 +37,7 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
     One that cannot be read is left out (docs/protocol.md, sending).
 
     Raises:
-        CannotCarry: one is no image that models are shown or too large, nothing is left, or all images and
+        UnsupportedContent: one is no image that models are shown or too large, nothing is left, or all images and
             files together are too large.
     """
     if is_text(content):
@@ -52,7 +52,7 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
 def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -> tuple[InputItem, ...]:
     read: list[InputItem] = []
     taken = 0
-    left_out: CannotCarry | None = None
+    left_out: UnsupportedContent | None = None
     for place, item in enumerate(content):
         given: InputItem = item
         if isinstance(item, LocalImageItem):
@@ -60,11 +60,11 @@ def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -
                 data = read_named(item.path, cwd=cwd, limit=MAX_IMAGE_BYTES + 1, hidden=hidden)
                 given = ImageItem(image_url=data_url(data))
             except OSError as error:
-                left_out = CannotCarry(place, f"{item.path}: {os_detail(error)}")
+                left_out = UnsupportedContent(place, f"{item.path}: {os_detail(error)}")
                 log.warning("an image was left out: %s", left_out)
                 continue
             except ValueError as error:
-                raise CannotCarry(place, f"{item.path}: {error}") from None
+                raise UnsupportedContent(place, f"{item.path}: {error}") from None
         taken += _weight(given)
         _refuse_excess(place, taken)
         read.append(given)
@@ -75,7 +75,9 @@ def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -
 
 def _refuse_excess(place: int, taken: int) -> None:
     if taken > ROOM:
-        raise CannotCarry(place, f"the images and files of a message exceed {MAX_MEGABYTES} MB of base64 in all")
+        raise UnsupportedContent(
+            place, f"the images and files of a message exceed {MAX_MEGABYTES} MB of base64 in all"
+        )
 
 
 # --- what a request repeats --------------------------------------------------------------

@@ -28,7 +28,7 @@ from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, T
 from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent, TokenCount
 from parley.wire.items import TextItem, text_of
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Meter", "make_room"]
 
@@ -127,7 +127,8 @@ async def make_room(
         summary = ""
     await transcript.append(
         HistoryCompacted(
-            summary=FOREWORD + _fitted(sayable(summary) or _wishes(old), longest, meter), replaced=replaced
+            summary=FOREWORD + _fitted(replace_surrogates(summary) or _wishes(old), longest, meter),
+            replaced=replaced,
         ),
         BackgroundEvent(message=f"Context compacted: {rest + has} of {window} tokens"),
     )

@@ -16,7 +16,7 @@ from parley.config.types import Limits
 from parley.conversation.history import ABORTED
 from parley.conversation.records import CallOutput, ModelItem, TokensEstimated, TurnEnded
 from parley.conversation.spending import Spending
-from parley.errors import ReplyTooLarge, StoreError, StreamDisconnected
+from parley.errors import ModelStreamBroken, ReplyTooLarge, StoreError
 from parley.ports.clock import Clock
 from parley.ports.model import ModelRequest
 from parley.ports.transcript import Transcript
@@ -101,7 +101,7 @@ async def counted_if_cut(
     """Write down what a response cost that is interrupted or breaks off in this block: its provider counts it."""
     try:
         yield
-    except (StreamDisconnected, ReplyTooLarge, asyncio.CancelledError):
+    except (ModelStreamBroken, ReplyTooLarge, asyncio.CancelledError):
         with suppress(StoreError):  # how the turn ends matters more
             await transcript.append(*estimated_cost(request, said(), limits))
         raise

@@ -11,7 +11,7 @@ from parley.ports.clock import Clock
 from parley.ports.model import Model, backoff_seconds
 from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["REFUSED_AS_SUCH", "ask_patiently", "is_overflow"]
 
@@ -87,7 +87,7 @@ class _Stopwatch:
 
 async def _announce(error: ModelError, number: int, most: int, delay: float, transcript: Transcript) -> None:
     note = f"stream error: {error}; retrying {number}/{most} in {_spoken(delay)}…"
-    await transcript.append(BackgroundEvent(message=sayable(note)))
+    await transcript.append(BackgroundEvent(message=replace_surrogates(note)))
 
 
 def _spoken(seconds: float) -> str:

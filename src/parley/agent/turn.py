@@ -63,7 +63,7 @@ from parley.wire.events import (
     event_type,
 )
 from parley.wire.jsonrpc import is_json
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["run_turn"]
 
@@ -116,7 +116,7 @@ async def run_turn(
                 with suppress(ModelError):  # no summary either: then the first failure is what counts
                     if await make_room(transcript, model, hands.specs(), settings, clock, meter):
                         continue
-            told = sayable(str(error))
+            told = replace_surrogates(str(error))
             ended = TurnEnded(why="failed", message=told)
             # Whole texts that were shown stay; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
@@ -158,7 +158,7 @@ async def _run_calls(
     for call in calls:
         if (reached := await gate.before_call()) is not None:
             break
-        output = sayable(await hands.run(call))
+        output = replace_surrogates(await hands.run(call))
         await transcript.append(CallOutput(call_id=call.call_id, output=output))
         await asyncio.sleep(0)  # there may be thousands
     if (usage := transcript.spending.untold) is not None:
@@ -230,11 +230,11 @@ class _Response:
         if self.cut_by is None:
             return []
         calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
-        return [BackgroundEvent(message=sayable(f"The model's reply was cut off: {self.cut_by}{calls}"))]
+        return [BackgroundEvent(message=replace_surrogates(f"The model's reply was cut off: {self.cut_by}{calls}"))]
 
     def records(self) -> list[Happened]:
         """Return the records of the response. A call that was cut off gets its output at once: it never runs."""
-        told = sayable(CUT_OFF.format(reason=self.cut_by))
+        told = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
         return [
             *(ModelSaid(item=item) for item in self.items),
             *(CallOutput(call_id=call.call_id, output=told) for call in self.cut_calls),

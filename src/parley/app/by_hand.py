@@ -9,7 +9,7 @@ from typing import Final
 from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.app.commands import sandboxed_commands
 from parley.config.types import Settings
-from parley.errors import BadHome, CannotConfine, MissingVariable, StoreFailed
+from parley.errors import BadHome, MissingVariable, SandboxUnavailable, StoreFailed
 from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.sandbox import Report, Sandboxed
 from parley.tools.commands import scope
@@ -28,11 +28,11 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
     Raises:
         CommandNotStarted: there was nothing to run, or the system refused.
-        CannotConfine: it could not be kept within its bounds; nothing of it has run.
+        SandboxUnavailable: it could not be kept within its bounds; nothing of it has run.
     """
     bounds = bounds_for(settings, Roots(os.environ))
     if bounds is None:
-        raise CannotConfine(f"{settings.sandbox_mode} has no bounds")
+        raise SandboxUnavailable(f"{settings.sandbox_mode} has no bounds")
     command = Command(
         argv=tuple(argv),
         cwd=settings.cwd,

@@ -25,9 +25,9 @@ from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
-from parley.peers import HomePeers
+from parley.peers import UnixPeers
 from parley.runtime.conversations import Conversations
-from parley.server.host import Host
+from parley.server.context import ServerContext
 from parley.server.peering import serve_peer
 from parley.server.serve import Transport, serve
 from parley.stores.memory import MemoryStore
@@ -36,7 +36,7 @@ from parley.threads import checked_pool, start_thread
 from parley.tools import AgentTools
 from parley.tools.open_files import allow_many
 from parley.tools.patch.threads import all_written
-from parley.transports.stdio import Stdio
+from parley.transports.descriptors import DescriptorTransport
 
 __all__ = ["SystemClock", "serve_stdio"]
 
@@ -78,7 +78,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         await serve_peer(transport, host)
 
     conversations = Conversations(
-        peers=None if is_ephemeral else HomePeers(lambda: loader.home, serve_other),
+        peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
         store=MemoryStore() if is_ephemeral else SqliteStore(lambda: loader.home),
         choose=loader.choose,
         keeping=loader.store_settings,
@@ -98,8 +98,8 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
             start_thread(return_large_blocks, name="return-large-blocks")
         _report_unknown_keys(loader)
 
-    host = Host(conversations=conversations, loader=loader, on_initialized=on_initialized)
-    transport = Stdio(why_too_large=why_too_large)
+    host = ServerContext(conversations=conversations, loader=loader, on_initialized=on_initialized)
+    transport = DescriptorTransport(why_too_large=why_too_large)
     _take_signals(transport, conversations)
     look_only_at_what_is_new()
     try:
@@ -145,7 +145,7 @@ def _home(loader: Loader) -> str | None:
         return None
 
 
-def _take_signals(transport: Stdio, conversations: Conversations) -> None:
+def _take_signals(transport: DescriptorTransport, conversations: Conversations) -> None:
     """Take the signals. SIGTERM and SIGHUP end the server in order.
 
     So does SIGINT where stdin is not a terminal: it is how Claude Code ends its servers. On a terminal it

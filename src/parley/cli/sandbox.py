@@ -19,7 +19,7 @@ from parley.cli.overrides import BadLine
 from parley.cli.printing import print_error
 from parley.config.load import Loader
 from parley.config.types import SandboxMode, Settings, Wanted
-from parley.errors import BadSetting, CannotConfine, CommandNotStarted, ConfigError
+from parley.errors import BadSetting, CommandNotStarted, ConfigError, SandboxUnavailable
 from parley.wire.text import quoted
 
 __all__ = ["run_sandbox"]
@@ -168,7 +168,7 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
         if spout.ended_by is None:
             raise
         return KILLED + spout.ended_by
-    except CannotConfine as error:
+    except SandboxUnavailable as error:
         print_error("sandbox", f"it cannot be confined, and so it was not run: {error}")
         return NOT_CONFINED
     except CommandNotStarted as error:

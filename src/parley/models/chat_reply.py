@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.config.types import ReplyLimits
 from parley.conversation.records import CallItem, MessageFields, MessageItem
-from parley.errors import StreamDisconnected
+from parley.errors import ModelStreamBroken
 from parley.models.payloads import read_json, read_payload, read_piece, text_or_json
 from parley.models.reasoning_details import ReasoningDetails
 from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
@@ -376,7 +376,7 @@ class ChatDecoder:
         if self._failure is None and not has_ended:
             self._failure = _failure_after_events(self._last_read)
         if self._failure is not None:
-            raise StreamDisconnected(self._failure)
+            raise ModelStreamBroken(self._failure)
         chunks: list[Chunk] = []
         if self._thought:
             chunks.append(self._thought_through())

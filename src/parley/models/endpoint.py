@@ -24,9 +24,9 @@ from parley.errors import (
     ConnectionLost,
     HighDemand,
     ModelError,
+    ModelStreamBroken,
     ReplyTooLarge,
     RetryLimitExceeded,
-    StreamDisconnected,
     UnexpectedStatus,
     UsageLimitReached,
 )
@@ -34,7 +34,7 @@ from parley.models.credentials import Credentials, credentials
 from parley.models.http import REFUSAL_BYTES, Http, Reply
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, backoff_seconds
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Decoder", "Endpoint", "origin_of"]
 
@@ -69,7 +69,7 @@ class Decoder(Protocol):
         """The last chunks, once `done` or when the body has come to its orderly end.
 
         Raises:
-            StreamDisconnected: what came is not a whole response.
+            ModelStreamBroken: what came is not a whole response.
         """
         ...
 
@@ -123,10 +123,10 @@ class Endpoint:
                     afterthought = time.monotonic() + AFTERTHOUGHT_SECONDS
             try:
                 last = decoder.end()
-            except StreamDisconnected as broken:
+            except ModelStreamBroken as broken:
                 if chunks:
                     yield chunks
-                raise StreamDisconnected(who.hide_in(broken.detail)) from None
+                raise ModelStreamBroken(who.hide_in(broken.detail)) from None
             yield [*chunks, *last]
             await reply.finish()
 
@@ -186,14 +186,14 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
     """What comes next; nothing at the end. With `until`, what comes later or not at all is not needed.
 
     Raises:
-        StreamDisconnected: the body broke off, or nothing came before `silent_at`.
+        ModelStreamBroken: the body broke off, or nothing came before `silent_at`.
     """
     if until is None:
         return await reply.read(within_seconds=silent_at - time.monotonic())
     left = until - time.monotonic()
     try:
         return await reply.read(within_seconds=left) if left > 0 else b""
-    except StreamDisconnected:
+    except ModelStreamBroken:
         return b""
 
 
@@ -218,7 +218,7 @@ def _phrase(reply: Reply) -> str:
     try:
         return HTTPStatus(reply.status).phrase
     except ValueError:
-        return sayable(reply.reason) or "<unknown status code>"
+        return replace_surrogates(reply.reason) or "<unknown status code>"
 
 
 def _seconds(retry_after: str | None, *, now: float) -> float | None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from parley.errors import CannotConnect, ConnectionLost, StreamDisconnected, with_limit
+from parley.errors import CannotConnect, ConnectionLost, ModelStreamBroken, with_limit
 from parley.threads import start_thread
 from parley.version import __version__
 
@@ -72,7 +72,7 @@ class Http:
         Raises:
             CannotConnect: no connection could be made.
             ConnectionLost: the connection was closed before the reply.
-            StreamDisconnected: the provider was silent for `idle_seconds`.
+            ModelStreamBroken: the provider was silent for `idle_seconds`.
         """
         session = await self._open_session()
         import aiohttp
@@ -90,7 +90,7 @@ class Http:
         except aiohttp.ConnectionTimeoutError:
             raise CannotConnect(_shown(url), "nobody answered in time") from None
         except TimeoutError:
-            raise StreamDisconnected(SILENT) from None
+            raise ModelStreamBroken(SILENT) from None
         # The library's own errors hold the request, keys and all: none of them travels on.
         except (
             aiohttp.ClientConnectorError,
@@ -173,7 +173,7 @@ class Reply:
         """All that has come since the last call, or what comes next; nothing at the orderly end.
 
         Raises:
-            StreamDisconnected: the body broke off, or nothing came for as long as is allowed.
+            ModelStreamBroken: the body broke off, or nothing came for as long as is allowed.
         """
         import aiohttp
 
@@ -187,13 +187,13 @@ class Reply:
                 except TimeoutError:
                     left -= look_seconds
                     if left <= 0:
-                        raise StreamDisconnected(SILENT) from None
+                        raise ModelStreamBroken(SILENT) from None
                     if self._is_lost():
-                        raise StreamDisconnected(BROKEN) from None
+                        raise ModelStreamBroken(BROKEN) from None
         except aiohttp.ClientPayloadError:
-            raise StreamDisconnected(BROKEN) from None
+            raise ModelStreamBroken(BROKEN) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise StreamDisconnected(_in_words(error)) from None
+            raise ModelStreamBroken(_in_words(error)) from None
 
     def _is_lost(self) -> bool:
         """The connection is gone though the body has not ended: the library does not always say so."""
@@ -207,7 +207,7 @@ class Reply:
             async with asyncio.timeout(REFUSAL_SECONDS):
                 while len(body) < REFUSAL_BYTES and (data := await self.read()):
                     body += data
-        except (TimeoutError, StreamDisconnected):
+        except (TimeoutError, ModelStreamBroken):
             pass  # what came explains better than nothing
         return body[:REFUSAL_BYTES]
 
@@ -217,7 +217,7 @@ class Reply:
             async with asyncio.timeout(FINISH_SECONDS):
                 while await self.read():
                     pass
-        except (TimeoutError, StreamDisconnected):
+        except (TimeoutError, ModelStreamBroken):
             pass  # then it cannot; closing will end it
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from parley.config.family import family
 from parley.config.types import ReplyLimits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
-from parley.errors import StreamDisconnected
+from parley.errors import ModelStreamBroken
 from parley.models.content import file_data_url, flaw_of, left_out
 from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
@@ -400,7 +400,7 @@ class ResponsesDecoder:
 
     def end(self) -> list[Chunk]:
         if self._completed is None:
-            raise StreamDisconnected(self._failure)
+            raise ModelStreamBroken(self._failure)
         return [self._completed]
 
     def _read_piece(self, payload: bytes) -> _Event | None:

@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from parley.config.types import Provider
 from parley.conversation.records import CallItem, MessageItem
-from parley.errors import StreamDisconnected
+from parley.errors import ModelStreamBroken
 from parley.models.content import flaw_of
 from parley.models.demonstration import DEMONSTRATION
 from parley.models.script import Call, Script, Step, Usage, read_script
@@ -67,7 +67,7 @@ class ScriptedModel:
 
         Raises:
             BadScript: there is no script to play.
-            StreamDisconnected: the script wants it so.
+            ModelStreamBroken: the script wants it so.
         """
         script = self._script = self._script or (read_script(self._path) if self._path else DEMONSTRATION)
         reply = script.replies[self._replies_given[self._conversation] % len(script.replies)]
@@ -94,7 +94,7 @@ class ScriptedModel:
             elif step.delay_ms is not UNSET:
                 await self._pause(step.delay_ms)
             elif step.fail is not UNSET:
-                raise StreamDisconnected(step.fail)
+                raise ModelStreamBroken(step.fail)
             elif step.usage is not UNSET:
                 usage = _token_count(step.usage)
         if text:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from parley.peers.home import HomePeers
+from parley.peers.unix import UnixPeers
 
-__all__ = ["HomePeers"]
+__all__ = ["UnixPeers"]

@@ -121,7 +121,7 @@ class Commands(Protocol):
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
             CommandReplaced: its directory or program is not the approved one; nothing of it has run.
-            CannotConfine: it could not be kept within its bounds; nothing of it has run.
+            SandboxUnavailable: it could not be kept within its bounds; nothing of it has run.
         """
         ...
 
@@ -139,7 +139,7 @@ class Commands(Protocol):
         False: this system has no means for that. To be called in a thread that ends soon after.
 
         Raises:
-            CannotConfine: it has, and they failed.
+            SandboxUnavailable: it has, and they failed.
         """
         ...
 
@@ -205,7 +205,7 @@ class Starter(Protocol):
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
             CommandReplaced: its directory or program is not the approved one; nothing of it has run.
-            CannotConfine: the restriction could not be laid on, the launcher has mounted something else,
+            SandboxUnavailable: the restriction could not be laid on, the launcher has mounted something else,
                 or has ended without having started the command; nothing of it has run.
         """
         ...

@@ -207,7 +207,7 @@ class Store(Protocol):
         `until` it waits `TURN_SECONDS` for the write lock.
 
         Fails with:
-            Fenced: the lease is not held any more, or the log goes on behind the place where these begin.
+            LeaseLost: the lease is not held any more, or the log goes on behind the place where these begin.
             StoreFailed: the system refuses, or refused what was handed over before these.
         """
         ...
@@ -257,7 +257,7 @@ class Store(Protocol):
         """Remove the log, and give back its lease with it. The room it took may be free later.
 
         Raises:
-            Fenced: the lease is not held any more.
+            LeaseLost: the lease is not held any more.
         """
         ...
 

@@ -19,7 +19,7 @@ from parley.conversation.output import OutputDelta, encode_output_delta
 from parley.conversation.records import CommandOutput, QuestionAsked, TurnEnded, record_type
 from parley.conversation.spending import Spending
 from parley.conversation.state import Phase
-from parley.errors import Fenced, Unreadable
+from parley.errors import LeaseLost, Unreadable
 from parley.ports.clock import Clock
 from parley.ports.store import Lease, Store, Summary
 from parley.runtime.outlast import outlast
@@ -228,7 +228,7 @@ class Book:
 
         Raises:
             StoreFailed: they cannot be; nothing has happened.
-            Fenced: another process has taken over.
+            LeaseLost: another process has taken over.
         """
         if happened:
             await outlast(self.write(*happened, until=until))
@@ -241,7 +241,7 @@ class Book:
         `shown` is called when they are on disk, before any reader sees them.
         """
         if self._lease is None:
-            raise Fenced
+            raise LeaseLost
         at, before = self._clock.now(), self.log.last
         entries = self.log.append((*self._noted, *happened), at=at)  # this can fail, and then nothing has happened
         try:
@@ -270,7 +270,7 @@ class Book:
 
         Raises:
             StoreFailed: what is before it cannot be written down; it has not happened.
-            Fenced: another process has taken over.
+            LeaseLost: another process has taken over.
         """
         if self._lease is None or not self.log.is_durable:
             await self.append(happened)
@@ -299,7 +299,7 @@ class Book:
     def _take_back(self, write: _Write, error: BaseException) -> None:
         """Undo a failed write and those after it. Writes before it may still succeed."""
         log.error("%s: %s", self.id, error)
-        if isinstance(error, Fenced):
+        if isinstance(error, LeaseLost):
             self._in_flight.clear()
             self._noted_before.clear()
             self._noted.clear()
@@ -309,11 +309,11 @@ class Book:
             self._noted[:0] = [one for seq, one in self._noted_before if seq > write.before]
             self._noted_before = [one for one in self._noted_before if one[0] <= write.before]
             self._go_back(write.before)
-        if isinstance(error, Fenced):
+        if isinstance(error, LeaseLost):
             self._lease = None
             self.log.void()
         self._show()
-        if isinstance(error, Fenced):
+        if isinstance(error, LeaseLost):
             self.on_lost()
 
     def _go_back(self, position: Seq) -> None:

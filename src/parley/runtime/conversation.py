@@ -21,9 +21,9 @@ from parley.conversation.state import Phase, State
 from parley.errors import (
     ConfigError,
     HomeLost,
+    InvalidRequest,
     MessageIdTaken,
     ParleyError,
-    PeerError,
     ShuttingDown,
     StoreError,
     TurnIsRunning,
@@ -209,10 +209,10 @@ class Conversation:
             MessageIdTaken: the id stands for another message.
             ParentUnknown: no message has the id of the parent.
             TurnIsRunning: a branch can begin only while none runs.
-            CannotCarry: an item of the message cannot be given to the model.
+            UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
             ShuttingDown: the server ends.
-            Relayed: the process that runs a turn refuses it.
+            RemoteRefusal: the process that runs a turn refuses it.
             StoreError: it cannot be written down.
         In every case nothing was changed.
         """
@@ -262,7 +262,7 @@ class Conversation:
             return asyncio.ensure_future(self._answer_after_messages(approval_id, decision, by, reason, deadline))
         try:
             return self._turns.answer(approval_id, decision, by=by, reason=reason)
-        except (PeerError, StoreError, ConfigError) as error:
+        except (InvalidRequest, StoreError, ConfigError) as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused

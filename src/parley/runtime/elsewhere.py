@@ -17,22 +17,22 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.conversation.log import Entry, ItemKind
 from parley.conversation.state import Phase
-from parley.errors import NotOwned, OwnedElsewhere, ParleyError, Relayed, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, ParleyError, RemoteRefusal, StoreFailed
 from parley.ports.peers import Link, Peers
 from parley.runtime.book import Book
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode, error_of
 from parley.wire.peers import (
-    NOT_MINE,
+    NOT_OWNER,
     NOT_WRITTEN,
     REFUSED,
     Changed,
     Follow,
     Followed,
+    PeerDelta,
+    PeerEntry,
+    PeerOutput,
     PeerRead,
-    ShownDelta,
-    ShownEntry,
-    ShownOutput,
     Unfollow,
 )
 
@@ -44,8 +44,8 @@ FOLLOW_SECONDS: Final = 2.0
 """How long another process may take to let us follow. One that runs needs a moment; of one that was stopped we read
 what is on disk."""
 
-_DECODERS: Final[dict[str, msgspec.json.Decoder[ShownEntry | ShownDelta | ShownOutput]]] = {
-    cls.METHOD: msgspec.json.Decoder(cls) for cls in (ShownEntry, ShownDelta, ShownOutput)
+_DECODERS: Final[dict[str, msgspec.json.Decoder[PeerEntry | PeerDelta | PeerOutput]]] = {
+    cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput)
 }
 
 
@@ -123,7 +123,7 @@ class Elsewhere:
 
         Raises:
             NotOwned: that process does not run it, or is gone. It may have been done all the same.
-            Relayed: it was refused, in words for the client.
+            RemoteRefusal: it was refused, in words for the client.
             StoreFailed: it cannot be written down there.
         """
         if self._ended:
@@ -134,7 +134,7 @@ class Elsewhere:
         def take(message: Message) -> None:
             error = error_of(message)
             if answer.done():
-                if error is not None and error.code == NOT_MINE:
+                if error is not None and error.code == NOT_OWNER:
                     self.lost()  # we are told nothing any more, and whoever asked has gone
                 return
             if error is not None:
@@ -156,20 +156,20 @@ class Elsewhere:
 
     # --- what happens there ------------------------------------------------------------
 
-    def hear(self, told: ShownEntry | ShownDelta | ShownOutput) -> None:
+    def hear(self, told: PeerEntry | PeerDelta | PeerOutput) -> None:
         if not self._book.is_told_by(self):
             return  # we have taken it over meanwhile
         match told:
-            case ShownDelta(item=item, type=kind, offset=offset, text=text):
+            case PeerDelta(item=item, type=kind, offset=offset, text=text):
                 self._book.mirror(item, ItemKind(kind), offset, text)
-            case ShownOutput(item=item, call_id=call_id, stream=stream, offset=offset, data=data):
+            case PeerOutput(item=item, call_id=call_id, stream=stream, offset=offset, data=data):
                 self._book.mirror_output(item, call_id, stream, offset, data)
-            case ShownEntry(seq=seq) if seq == self._book.log.durable + 1:
+            case PeerEntry(seq=seq) if seq == self._book.log.durable + 1:
                 entry = Entry.kept(seq, told.at, told.type, is_event=told.is_event, body=bytes(told.body))
                 self._book.take([entry])
                 if self._book.folds.state.phase is Phase.IDLE and seq > self._last:
                     self.lost()
-            case ShownEntry(seq=seq):
+            case PeerEntry(seq=seq):
                 log.warning("%s: entry %d was told behind %d", self._book.id, seq, self._book.log.durable)
                 self.lost()  # the disk has what is missing
 
@@ -183,7 +183,7 @@ class Elsewhere:
 
 def _refusal(error: ErrorObject) -> ParleyError:
     if error.code == REFUSED:
-        return Relayed(error.message)
+        return RemoteRefusal(error.message)
     return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()
 
 

@@ -13,7 +13,7 @@ from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.log import Happened
 from parley.conversation.places import place_of
 from parley.conversation.records import InputRead, TurnStarted
-from parley.errors import CannotCarry, MessageIdTaken, ShuttingDown, TurnIsRunning
+from parley.errors import MessageIdTaken, ShuttingDown, TurnIsRunning, UnsupportedContent
 from parley.runtime.book import Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
@@ -60,7 +60,7 @@ class Messages:
         """`accepted` is called when the message is written down and before any reader sees it.
 
         Raises:
-            MessageIdTaken, ParentUnknown, TurnIsRunning, CannotCarry: it cannot be.
+            MessageIdTaken, ParentUnknown, TurnIsRunning, UnsupportedContent: it cannot be.
             ConfigError, ShuttingDown, StoreFailed: it cannot be now.
         In every case nothing was changed.
         """
@@ -128,7 +128,7 @@ class Messages:
         model = self._turns.model_for(settings)
         for place, item in enumerate(content):
             if why := model.cannot_carry(item):
-                raise CannotCarry(place, why)
+                raise UnsupportedContent(place, why)
 
     def _started(self, message: Submit) -> list[Happened]:
         return [TurnStarted(event_id=self._book.folds.state.next_event_id(message.event_id)), TaskStarted()]

@@ -24,7 +24,7 @@ from parley.runtime.choices import Choices
 from parley.runtime.questions import Answered, Questions
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
 from parley.wire.ids import ApprovalId, CallId
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Permits", "Resumed", "Trust"]
 
@@ -184,11 +184,11 @@ def _new_id() -> ApprovalId:
 def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, QuestionAsked]:
     """The event that shows it, and the record."""
     approval_id = _new_id()
-    reason = None if ask.reason is None else sayable(ask.reason)
+    reason = None if ask.reason is None else replace_surrogates(ask.reason)
     shown_reason = UNSET if reason is None else reason
     match action:
         case RunCommand(call_id=call_id, argv=argv, cwd=cwd):
-            command, cwd = tuple(map(sayable, argv)), sayable(cwd)
+            command, cwd = tuple(map(replace_surrogates, argv)), replace_surrogates(cwd)
             return (
                 ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=shown_reason),
                 QuestionAsked(

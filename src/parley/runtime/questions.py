@@ -18,7 +18,7 @@ from parley.config.types import Approvals
 from parley.conversation.log import Happened
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.errors import Fenced, HomeLost, OwnerSilent, QuestionIsSettled, StoreFailed, UnknownQuestion
+from parley.errors import HomeLost, LeaseLost, OwnerUnresponsive, QuestionIsSettled, StoreFailed, UnknownQuestion
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.book import Book
@@ -281,7 +281,7 @@ class Questions:
                 return await settled
             except HomeLost:
                 raise
-            except (StoreFailed, Fenced, OwnerSilent) as error:
+            except (StoreFailed, LeaseLost, OwnerUnresponsive) as error:
                 log.warning("an answer is not written down yet: %s", error)
                 await self._clock.sleep(BETWEEN_TRIES_SECONDS)
                 settled = again()

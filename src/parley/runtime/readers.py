@@ -17,7 +17,7 @@ from parley.errors import OUT_OF_MEMORY
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
 
-__all__ = ["Reader", "Voice"]
+__all__ = ["EventEncoder", "Reader"]
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ STEPS_A_ROUND: Final = 512
 """How many entries one reader sends before the others of its connection have their turn."""
 
 
-class Voice(Protocol):
+class EventEncoder(Protocol):
     """How a reader puts what it passes into frames for its client."""
 
     hidden: frozenset[str]
@@ -52,7 +52,7 @@ class Reader:
         log: Log,
         cursor: Cursor,
         out: Outbox,
-        voice: Voice,
+        voice: EventEncoder,
         *,
         passed: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None] = lambda: None,

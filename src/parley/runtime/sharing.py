@@ -17,11 +17,11 @@ from msgspec import Raw
 from parley.conversation.state import Phase
 from parley.errors import (
     HomeLost,
+    InvalidRequest,
     NotOwned,
     OwnedElsewhere,
-    OwnerSilent,
+    OwnerUnresponsive,
     ParleyError,
-    PeerError,
     ShuttingDown,
     StoreError,
     StoreFailed,
@@ -54,7 +54,7 @@ ToPeer = AnswerQuestion | InterruptTurn | RenameConversation | Submit
 
 
 def _unresponsive(owner: OwnedElsewhere) -> StoreError:
-    return OwnerSilent(pid=owner.pid) if owner.lock_holder is None else WriteLockHeld(owner.lock_holder)
+    return OwnerUnresponsive(pid=owner.pid) if owner.lock_holder is None else WriteLockHeld(owner.lock_holder)
 
 
 class TheirTurn(Turn):
@@ -161,7 +161,7 @@ class Sharing:
         deadline. Nobody does when the server ends.
 
         Raises:
-            OwnerSilent: the deadline has passed.
+            OwnerUnresponsive: the deadline has passed.
             WriteLockHeld: the deadline has passed, and the owner waits for the write lock.
         """
         if patience.is_past:
@@ -210,11 +210,11 @@ class Sharing:
         `patience` is how long other processes are waited for.
 
         Raises:
-            OwnerSilent: another process has the turn and does not answer. It may do it all the same.
+            OwnerUnresponsive: another process has the turn and does not answer. It may do it all the same.
             ShuttingDown: the server ends.
         """
         was_asked = False
-        silent: OwnerSilent | None = None
+        silent: OwnerUnresponsive | None = None
         """Of one who was asked and has not said no."""
         if self._closing.is_set():
             raise ShuttingDown
@@ -234,13 +234,13 @@ class Sharing:
                             await there.ask(wish.METHOD, wish, answered=answered)
                     return
                 except TimeoutError:
-                    raise OwnerSilent(pid=0 if there is None else there.pid) from None
+                    raise OwnerUnresponsive(pid=0 if there is None else there.pid) from None
                 except NotOwned:
                     was_asked = True
                     if there is not None and there.is_over:
-                        silent = OwnerSilent(pid=there.pid)
+                        silent = OwnerUnresponsive(pid=there.pid)
                     if patience.is_past:
-                        raise OwnerSilent(pid=0 if there is None else there.pid) from None
+                        raise OwnerUnresponsive(pid=0 if there is None else there.pid) from None
                     if there is self._elsewhere:
                         self.follow_no_more()  # whatever was passed on behind it is refused as well
                 except OwnedElsewhere as owner:
@@ -250,7 +250,7 @@ class Sharing:
                     if silent is not None and self._closing.is_set():
                         raise silent from None
                     raise
-                except PeerError:
+                except InvalidRequest:
                     if was_asked and is_done():
                         return
                     raise

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from parley.config.types import Settings
 from parley.ports.tools import Tools
 from parley.wire.events import ErrorEvent
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["ToolServers"]
 
@@ -56,4 +56,4 @@ class ToolServers:
             server = failure.partition(" failed to start: ")[0]
             if server not in self._told:
                 self._told.add(server)
-                await self._append(ErrorEvent(message=sayable(failure)))
+                await self._append(ErrorEvent(message=replace_surrogates(failure)))

@@ -19,7 +19,7 @@ from parley.conversation.log import Happened
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
-from parley.errors import ConfigError, Fenced, HomeLost, StoreFailed, limit_reached
+from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed, limit_reached
 from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import Book
@@ -34,7 +34,7 @@ from parley.runtime.tool_servers import ToolServers
 from parley.wire.events import LimitReached, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, EventId
 from parley.wire.items import text_of
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["OurTurn", "Turn", "Turns"]
 
@@ -259,14 +259,14 @@ class Turns:
         if not turn.work.cancelled():
             if (bug := turn.work.exception()) is None:
                 self._notify(turn, turn.work.result())
-            elif isinstance(bug, Fenced):
+            elif isinstance(bug, LeaseLost):
                 log.warning("%s: %s", self._book.id, bug)  # who took over has written the end, or will
             elif not isinstance(bug, StoreFailed | ConfigError | MemoryError):
                 log.error("turn of %s failed", self._book.id, exc_info=bug)
         while True:  # until it is written, or we end: then whoever comes next finds a turn without an end
             try:
                 await self._write_end_of(turn)
-            except (Fenced, HomeLost):
+            except (LeaseLost, HomeLost):
                 return
             except StoreFailed:
                 if self._means.closing.is_set():
@@ -283,7 +283,7 @@ class Turns:
 
     async def _write_end_of(self, turn: OurTurn, until: float | None = None) -> None:
         """If it has none by now: where it could not be written down, whoever wants to go on tries again."""
-        if self.running is turn and not isinstance(turn.bug, Fenced):
+        if self.running is turn and not isinstance(turn.bug, LeaseLost):
             self._questions.drop()
             await self._book.append(*self._end_of(turn), until=until)
 
@@ -291,7 +291,7 @@ class Turns:
         if (bug := turn.bug) is None:
             return end_of_cut(self._book, turn.cut_short or "stopped")
         if (limit := limit_reached(bug)) is not None:
-            return end_of_failed(self._book, sayable(limit))
+            return end_of_failed(self._book, replace_surrogates(limit))
         is_known = isinstance(bug, StoreFailed | ConfigError)
         message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
-        return end_of_failed(self._book, sayable(message))
+        return end_of_failed(self._book, replace_surrogates(message))

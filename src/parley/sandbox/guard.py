@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from parley.errors import CannotConfine, os_detail
+from parley.errors import SandboxUnavailable, os_detail
 from parley.ports.commands import Ended, Output, Start, Starter
 from parley.sandbox.kept import Patience
 from parley.sandbox.places import Places, above, is_below
@@ -124,7 +124,7 @@ class Guard:
         it could be found.
 
         Raises:
-            CannotConfine: something cannot be looked at.
+            SandboxUnavailable: something cannot be looked at.
         """
         with self._changed:
             preparation = self._preparing.get(id(entered)) or _Preparation()
@@ -160,20 +160,20 @@ class Guard:
             try:
                 kind = Kind.of(path, places) if ended is None else ended.kind
                 watch = Watch.begun(path, folders, kind, known, Patience(preparation.is_cancelled))
-            except (OSError, CannotConfine):
+            except (OSError, SandboxUnavailable):
                 _log(said)
                 raise
             watch.unsaid = said
             return watch
         except OSError as error:
-            raise CannotConfine(f"{quoted(path)} cannot be watched: {os_detail(error)}") from None
+            raise SandboxUnavailable(f"{quoted(path)} cannot be watched: {os_detail(error)}") from None
 
     def _cleared(self, spoiled: Watch, folders: tuple[str, ...]) -> list[Sentence]:
         """Put a place back to what it was before it was spoiled; says what was put back, for which the command that
         is told cannot help. One that somebody has replaced meanwhile is theirs.
 
         Raises:
-            CannotConfine: there is still too much.
+            SandboxUnavailable: there is still too much.
         """
         said: list[Sentence] = []
         if spoiled.is_there:
@@ -185,7 +185,7 @@ class Guard:
             if watch.is_cut:
                 _log(said)
                 why = "a command has left more there than can be looked at; delete that, or move it out of there"
-                raise CannotConfine(f"{quoted(spoiled.path)} cannot be watched: {why}")
+                raise SandboxUnavailable(f"{quoted(spoiled.path)} cannot be watched: {why}")
         with self._changed:
             self._spoiled.pop(spoiled.path, None)
         return [sentence._replace(is_fault=False) for sentence in said]
@@ -228,13 +228,13 @@ class Guard:
         """Wait until nobody else is at work around a place or in it, and keep them away.
 
         Raises:
-            CannotConfine: the preparation was cancelled.
+            SandboxUnavailable: the preparation was cancelled.
         """
         with self._changed:
             around = min((_around(key), *(_around(each) for each in self._watches if each[0] == key[0])), key=len)
             while any(is_below(around, other) or is_below(other, around) for other in self._busy):
                 if preparation is not None and preparation.is_cancelled.is_set():
-                    raise CannotConfine(f"{quoted(key[0])} cannot be watched: nobody waits for it any more")
+                    raise SandboxUnavailable(f"{quoted(key[0])} cannot be watched: nobody waits for it any more")
                 self._changed.wait()
             self._busy.append(around)
         try:

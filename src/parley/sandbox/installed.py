@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Ended, Output
 from parley.sandbox.places import Places, is_below
 from parley.wire.events import OutputStream
@@ -26,7 +26,7 @@ def refuse_installed(places: Places, cwd: str) -> None:
     """Check that the command's working directory does not lie in a root that had to be refused.
 
     Raises:
-        CannotConfine: it does.
+        SandboxUnavailable: it does.
     """
     if not places.refused:
         return
@@ -35,10 +35,12 @@ def refuse_installed(places: Places, cwd: str) -> None:
     except ValueError:
         return  # no directory has such a name; starting the command says so
     except OSError as error:
-        raise CannotConfine(f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}") from None
+        raise SandboxUnavailable(
+            f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}"
+        ) from None
     within = [root for root in (*places.roots, *places.refused) if is_below(real, root)]
     if within and max(within, key=len) in places.refused:
-        raise CannotConfine(_refusal(max(within, key=len)))
+        raise SandboxUnavailable(_refusal(max(within, key=len)))
 
 
 def _refusal(root: str) -> str:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Root, Rule
 from parley.sandbox.rights import WRITE, WRITE_TO_FILE
 from parley.wire.text import quoted
@@ -48,7 +48,7 @@ def confine(rules: Iterable[Rule], roots: Iterable[Root]) -> None:
     """From here on this thread, and what it starts, writes only where the rules allow. There is no way back.
 
     Raises:
-        CannotConfine: the kernel refused, or one of the roots is not what it was.
+        SandboxUnavailable: the kernel refused, or one of the roots is not what it was.
     """
     known = {root.path: (root.device, root.inode) for root in roots}
     try:
@@ -62,7 +62,7 @@ def confine(rules: Iterable[Rule], roots: Iterable[Root]) -> None:
         finally:
             os.close(ruleset)
     except OSError as error:
-        raise CannotConfine(f"Landlock: {error.strerror}") from error
+        raise SandboxUnavailable(f"Landlock: {error.strerror}") from error
 
 
 def _add(ruleset: int, rule: Rule, must_be: tuple[int, int] | None) -> None:
@@ -73,7 +73,9 @@ def _add(ruleset: int, rule: Rule, must_be: tuple[int, int] | None) -> None:
     try:
         found = os.fstat(place)
         if must_be is not None and (found.st_dev, found.st_ino) != must_be:
-            raise CannotConfine(f"{quoted(rule.path)} may not be written to any more: another has taken its place")
+            raise SandboxUnavailable(
+                f"{quoted(rule.path)} may not be written to any more: another has taken its place"
+            )
         if stat.S_ISLNK(found.st_mode):
             return
         rights = rule.rights & (WRITE if stat.S_ISDIR(found.st_mode) else WRITE_TO_FILE)

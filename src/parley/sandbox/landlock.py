@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.installed import Denials, refuse_installed
@@ -114,7 +114,7 @@ def restriction(
     """What the command gives up.
 
     Raises:
-        CannotConfine: that would take too many rules, or the machine is not known.
+        SandboxUnavailable: that would take too many rules, or the machine is not known.
     """
     handled = files_of(abi)
     scoped = scopes_of(abi)
@@ -126,7 +126,9 @@ def restriction(
         for rule in rules:
             granted[rule.path] = granted.get(rule.path, 0) | rule.rights
             if len(granted) > _MOST_RULES:
-                raise CannotConfine("the directories in which something is hidden hold too many files for Landlock")
+                raise SandboxUnavailable(
+                    "the directories in which something is hidden hold too many files for Landlock"
+                )
     return Restriction(
         handled_files=handled,
         handled_network=0 if bounds.network else network_of(abi),

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.descriptors import found, listed_inside
 from parley.sandbox.kept import MOVED_ASIDE, SETTLED_NANOSECONDS, Budget, Patience
 
@@ -83,7 +83,7 @@ class Links:
         directly, some is left out.
 
         Raises:
-            CannotConfine: there are too many, or too many files among them.
+            SandboxUnavailable: there are too many, or too many files among them.
         """
         waiting = deque([""])
         while waiting:
@@ -98,11 +98,11 @@ class Links:
                 if listed.is_whole:
                     break
                 if self._budget.is_over or not (self._is_after and listed.links):
-                    raise CannotConfine(TOO_MUCH)
+                    raise SandboxUnavailable(TOO_MUCH)
             self._stays += listed.cost - len(listed.links)
             waiting.extend(os.path.join(inside, name) for name in listed.folders)
             if len(waiting) > _MOST_AMONG_LINKS:
-                raise CannotConfine(TOO_MUCH)
+                raise SandboxUnavailable(TOO_MUCH)
 
     @property
     def were_among_too_much(self) -> bool:
@@ -112,7 +112,7 @@ class Links:
     def _counted(self, path: str) -> str:
         self._left -= 1
         if self._left < 0:
-            raise CannotConfine(TOO_MUCH)
+            raise SandboxUnavailable(TOO_MUCH)
         return path
 
     def _listed(self, path: str, inside: str, without: Collection[str]) -> _Listed:
@@ -120,7 +120,7 @@ class Links:
         known, status = self._known.get(path), found(path or ".", self._git)
         if known is not None and status is not None and known.identity == _identity(status):
             if not self._budget.allows(known.cost):
-                raise CannotConfine(TOO_MUCH)
+                raise SandboxUnavailable(TOO_MUCH)
             self.seen[path] = known
             return known
         with ExitStack() as held_open:

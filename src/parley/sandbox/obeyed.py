@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.descriptors import found, listed_in, listed_inside, opened_in
 from parley.sandbox.kept import Budget, Patience
 from parley.sandbox.links import TOO_MUCH, WITHOUT_END, Links, Listing, Seen, links_and_folders
@@ -73,7 +73,7 @@ def look(git: int, patience: Patience, seen: Seen) -> tuple[Layout, list[str], S
     Where a link stands on the way to something, it is the link that is watched.
 
     Raises:
-        CannotConfine: there is too much of it.
+        SandboxUnavailable: there is too much of it.
     """
     linked: dict[str, None] = {}
     parts, ways = _parts(git, linked, Budget(patience, entries=_MOST_AMONG_PARTS, content_bytes=0))
@@ -94,12 +94,12 @@ def links(layout: Layout, among: Links) -> Iterator[str]:
     """Those in all directories of git that there are.
 
     Raises:
-        CannotConfine: there are too many, or too many files among them.
+        SandboxUnavailable: there are too many, or too many files among them.
     """
     for part in layout.parts:
         yield from among.of(part.path, {*part.names, *_HOLDERS})
     if among.were_among_too_much:
-        raise CannotConfine(TOO_MUCH)
+        raise SandboxUnavailable(TOO_MUCH)
 
 
 def strays(layout: Layout, git: int, patience: Patience) -> Iterator[str]:
@@ -108,7 +108,7 @@ def strays(layout: Layout, git: int, patience: Patience) -> Iterator[str]:
     Whoever asks moves each away as it is found.
 
     Raises:
-        CannotConfine: there are too many files among them. All were found, but for those that take too long.
+        SandboxUnavailable: there are too many files among them. All were found, but for those that take too long.
     """
     known, stays = layout.paths, 0
     budget = Budget(patience, entries=WITHOUT_END, content_bytes=0)
@@ -128,10 +128,10 @@ def strays(layout: Layout, git: int, patience: Patience) -> Iterator[str]:
             if is_whole:
                 break
             if budget.is_over or not new:
-                raise CannotConfine(TOO_MUCH)
+                raise SandboxUnavailable(TOO_MUCH)
         stays += cost - len(new)
     if stays > _MOST_AMONG_PARTS:
-        raise CannotConfine(TOO_MUCH)
+        raise SandboxUnavailable(TOO_MUCH)
 
 
 def _is_way(status: os.stat_result | None) -> bool:
@@ -164,7 +164,7 @@ def _parts(git: int, linked: dict[str, None], budget: Budget) -> tuple[list[Part
             ways.append(way)
             entries, _, is_whole = links_and_folders(folder, budget)
             if not is_whole:
-                raise CannotConfine(TOO_MUCH)
+                raise SandboxUnavailable(TOO_MUCH)
             for name, is_link in sorted(entries):
                 path = os.path.join(way, name)
                 if is_link:
@@ -175,7 +175,7 @@ def _parts(git: int, linked: dict[str, None], budget: Budget) -> tuple[list[Part
                 else:
                     waiting.append((names, path))
         if len(parts) > _MOST_PARTS + 1:
-            raise CannotConfine(f"it has more than {_MOST_PARTS} working trees or submodules")
+            raise SandboxUnavailable(f"it has more than {_MOST_PARTS} working trees or submodules")
     return parts, ways
 
 

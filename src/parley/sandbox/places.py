@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from parley.config.protected import AGENTS, GIT
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Root
 from parley.wire.text import quoted
 
@@ -117,12 +117,12 @@ def find(bounds: Bounds, *, protects_installed: bool = True) -> Places:
     """What there is. Without `protects_installed`, a root in which Parley is installed is none.
 
     Raises:
-        CannotConfine: a root is not what it was, or something in it cannot be protected.
+        SandboxUnavailable: a root is not what it was, or something in it cannot be protected.
     """
     names = {path: real for path in bounds.hidden if (real := _real(path))}
     hidden = {real: mode for real in names.values() if (mode := _mode(real)) is not None}
     if "/" in hidden:
-        raise CannotConfine("`/` cannot be hidden")
+        raise SandboxUnavailable("`/` cannot be hidden")
     roots = _sorted(root.path for root in bounds.writable if _is_there(root) and root.path not in hidden)
     roots = tuple(root for root in roots if not _is_left_out(root, roots))
     installed = _installed(bounds.installed, roots)
@@ -144,7 +144,7 @@ def find(bounds: Bounds, *, protects_installed: bool = True) -> Places:
         elif _is_of_another(git, folder):
             pass  # nobody else can replace it, and git obeys no repository of another user
         elif stat.S_ISLNK(mode):
-            raise CannotConfine(f"{quoted(git)} is a symbolic link, and what it leads to cannot be protected")
+            raise SandboxUnavailable(f"{quoted(git)} is a symbolic link, and what it leads to cannot be protected")
         elif stat.S_ISDIR(mode):
             git_folders.add(git)
         else:
@@ -190,16 +190,18 @@ def refuse_hidden(places: Places, cwd: str) -> None:
     """See that a command can be in its working directory.
 
     Raises:
-        CannotConfine: that is out of its sight, or is moved about just now.
+        SandboxUnavailable: that is out of its sight, or is moved about just now.
     """
     try:
         real = os.path.realpath(cwd)
     except ValueError:
         return  # no directory has such a name, and whoever starts the command says so
     except OSError as error:
-        raise CannotConfine(f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}") from None
+        raise SandboxUnavailable(
+            f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}"
+        ) from None
     if places.hides(real):
-        raise CannotConfine(f"the working directory {quoted(cwd)} is hidden from commands")
+        raise SandboxUnavailable(f"the working directory {quoted(cwd)} is hidden from commands")
 
 
 # --- roots -------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ def _is_there(root: Root) -> bool:
     """Whether a root is there. Without one there is nothing to write to.
 
     Raises:
-        CannotConfine: something else has taken its place.
+        SandboxUnavailable: something else has taken its place.
     """
     try:
         found = os.lstat(root.path)
@@ -217,10 +219,10 @@ def _is_there(root: Root) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise CannotConfine(f"{quoted(root.path)} cannot be looked at: {error.strerror}") from None
+        raise SandboxUnavailable(f"{quoted(root.path)} cannot be looked at: {error.strerror}") from None
     is_same = stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (root.device, root.inode)
     if real != root.path or not is_same:
-        raise CannotConfine(f"{quoted(root.path)} may not be written to any more: another has taken its place")
+        raise SandboxUnavailable(f"{quoted(root.path)} may not be written to any more: another has taken its place")
     return True
 
 
@@ -229,14 +231,14 @@ def _is_left_out(root: str, roots: Iterable[str]) -> bool:
     command could replace by its own.
 
     Raises:
-        CannotConfine: it lies in another root.
+        SandboxUnavailable: it lies in another root.
     """
     git, folder = os.path.join(root, GIT), _status(root)
     is_safe_from_us = folder.st_mode & stat.S_ISVTX and folder.st_uid != os.geteuid()
     if is_safe_from_us or not _is_of_another(git, folder) or _is_vacant(git, _mode(git)):
         return False
     if any(root != other and is_below(root, other) for other in roots):
-        raise CannotConfine(f"{quoted(git)} belongs to another user, and cannot be protected")
+        raise SandboxUnavailable(f"{quoted(git)} belongs to another user, and cannot be protected")
     return True
 
 
@@ -254,19 +256,19 @@ def _installed(paths: Iterable[str], roots: tuple[str, ...]) -> tuple[str, ...]:
     """The outermost of these paths that lie in a root, without those that only lead there through a link.
 
     Raises:
-        CannotConfine: a root is or lies in one of them, or a command could make one that is missing.
+        SandboxUnavailable: a root is or lies in one of them, or a command could make one that is missing.
     """
     for root in roots:
         if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:
             why = f"Parley, or the Python that runs it, loads its modules from {quoted(place)}"
-            raise CannotConfine(f"{quoted(root)} may not be written to: {why}")
+            raise SandboxUnavailable(f"{quoted(root)} may not be written to: {why}")
     within = _sorted(path for path in paths if _is_below_any(path, roots))
     found = [path for path in within if _real(path) == path]
     outermost = tuple(path for path in found if not any(path != other and is_below(path, other) for other in found))
     for path in within:
         if _real(path) is None and not any(is_below(path, place) for place in outermost):
             why = f"the Python that runs Parley loads modules from {quoted(path)}, which is not there"
-            raise CannotConfine(f"{quoted(_innermost(path, roots) or path)} may not be written to: {why}")
+            raise SandboxUnavailable(f"{quoted(_innermost(path, roots) or path)} may not be written to: {why}")
     return outermost
 
 
@@ -289,16 +291,16 @@ def _led_to(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
     """Where links of a `.git` lead to, as far as that could be written to.
 
     Raises:
-        CannotConfine: a command could put something else there, or has taken it away just now.
+        SandboxUnavailable: a command could put something else there, or has taken it away just now.
     """
     for link in links:
         try:
             real = os.path.realpath(link)
         except OSError as error:
-            raise CannotConfine(f"{quoted(link)} cannot be looked at: {error.strerror}") from None
+            raise SandboxUnavailable(f"{quoted(link)} cannot be looked at: {error.strerror}") from None
         if any(is_below(real, root) for root in roots):
             if real in roots or not os.path.lexists(real):
-                raise CannotConfine(f"{quoted(link)} leads to {quoted(real)}, which cannot be protected")
+                raise SandboxUnavailable(f"{quoted(link)} leads to {quoted(real)}, which cannot be protected")
             yield real
 
 
@@ -327,7 +329,7 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
     """The directories that a `.git` file leads to, as far as they could be written to.
 
     Raises:
-        CannotConfine: a command could put something else there.
+        SandboxUnavailable: a command could put something else there.
     """
     text = _line(git)
     named = text.removeprefix(_NAMES)
@@ -353,7 +355,7 @@ def _followed(path: str, git: str, roots: tuple[str, ...]) -> str | None:
     )
     if is_ours_to_change and (real is None or goes_through_links):
         why = "which is not there" if real is None else "through a symbolic link"
-        raise CannotConfine(f"{quoted(git)} leads to {quoted(path)}, {why}, and cannot be protected")
+        raise SandboxUnavailable(f"{quoted(git)} leads to {quoted(path)}, {why}, and cannot be protected")
     return real
 
 
@@ -387,7 +389,7 @@ def _status(root: str) -> os.stat_result:
     try:
         return os.stat(root)
     except OSError as error:
-        raise CannotConfine(f"{quoted(root)} cannot be looked at: {error.strerror}") from None
+        raise SandboxUnavailable(f"{quoted(root)} cannot be looked at: {error.strerror}") from None
 
 
 def _mode(path: str) -> int | None:
@@ -396,7 +398,7 @@ def _mode(path: str) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise CannotConfine(f"{quoted(path)} cannot be looked at: {error.strerror}") from None
+        raise SandboxUnavailable(f"{quoted(path)} cannot be looked at: {error.strerror}") from None
 
 
 def _is_vacant(git: str, mode: int | None) -> bool:

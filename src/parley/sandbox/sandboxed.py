@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from parley.errors import CannotConfine, CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Sandboxed:
             return await self._starter.start(_plain(command), output=output)
         mechanism = await self._chosen(command.bounds)
         if isinstance(mechanism, str):
-            raise CannotConfine(f"no sandbox is available on this system: {mechanism}")
+            raise SandboxUnavailable(f"no sandbox is available on this system: {mechanism}")
         await self._load_all(command.bounds)
         return await mechanism.run(command, command.bounds, output=output)
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.bpf import Code
 from parley.sandbox.syscalls import LAST_KNOWN, MACHINES
 
@@ -248,10 +248,10 @@ def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, 
     does is confined.
 
     Raises:
-        CannotConfine: the system calls of this machine are not known.
+        SandboxUnavailable: the system calls of this machine are not known.
     """
     if machine not in MACHINES:
-        raise CannotConfine(f"the system calls of this machine, {machine}, are not known")
+        raise SandboxUnavailable(f"the system calls of this machine, {machine}, are not known")
     # Every command needs one, and making it takes a tenth of the time that starting a command does.
     return _made(machine, writable=writable, network=network, unix_sockets=unix_sockets, namespaces=namespaces)
 

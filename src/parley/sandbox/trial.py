@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from parley.errors import CannotConfine, CommandNotStarted, os_detail
+from parley.errors import CommandNotStarted, SandboxUnavailable, os_detail
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 
 __all__ = ["Confining", "why_not"]
@@ -106,7 +106,7 @@ async def _tried(mechanism: Confining, inside: str, outside: str, hidden: str) -
     said = bytearray()
     try:
         ended = await mechanism.run(command, bounds, output=lambda _, data: said.extend(data))
-    except CannotConfine as error:
+    except SandboxUnavailable as error:
         return _lasting(_last_line(said) or error.detail)
     if ended.timed_out:
         raise CommandNotStarted(f"a first command took more than {_PATIENCE_SECONDS:g} seconds")

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from parley.errors import CannotConfine, os_detail
+from parley.errors import SandboxUnavailable, os_detail
 from parley.sandbox.places import Places, depth, is_anothers, opened
 from parley.wire.text import quoted
 
@@ -25,7 +25,7 @@ _ATTEMPTS: Final = 1000
 """Each fails only if somebody removes the directory in that very moment."""
 
 
-class _CannotStand(CannotConfine):
+class _CannotStand(SandboxUnavailable):
     """Nothing can stand there; so nothing may be written beside it either."""
 
 
@@ -43,7 +43,7 @@ class Vacancy:
         """Make it, or share it; None where nobody can make anything. The directory that it is in may be known.
 
         Raises:
-            CannotConfine: it cannot be made by us, but maybe by the command.
+            SandboxUnavailable: it cannot be made by us, but maybe by the command.
         """
         held: int | None = None
         try:
@@ -60,7 +60,7 @@ class Vacancy:
                 if os.fstat(held).st_uid != os.geteuid():
                     return None
                 raise _CannotStand(f"{quoted(path)} cannot be made: {os_detail(error)}") from None
-            raise CannotConfine(f"{quoted(path)} cannot be protected: {os_detail(error)}") from None
+            raise SandboxUnavailable(f"{quoted(path)} cannot be protected: {os_detail(error)}") from None
         finally:
             if held is not None:
                 os.close(held)
@@ -85,7 +85,7 @@ def fill(places: Places, taken: list[Vacancy]) -> Places:
     written to. So it is where another user keeps the vacancy locked.
 
     Raises:
-        CannotConfine: one cannot be taken.
+        SandboxUnavailable: one cannot be taken.
     """
     shut = set[str]()
     for path in places.vacant:
@@ -139,10 +139,10 @@ def _is(name: str, folder: int, descriptor: int) -> bool:
     return os.path.samestat(found, os.fstat(descriptor))
 
 
-def _locked(path: str, folder: int) -> CannotConfine:
+def _locked(path: str, folder: int) -> SandboxUnavailable:
     what = f"{quoted(path)} cannot be protected: others keep it locked"
     try:
         found = os.lstat(os.path.basename(path), dir_fd=folder)
     except FileNotFoundError:
-        return CannotConfine(what)
-    return _CannotStand(what) if is_anothers(found, os.fstat(folder)) else CannotConfine(what)
+        return SandboxUnavailable(what)
+    return _CannotStand(what) if is_anothers(found, os.fstat(folder)) else SandboxUnavailable(what)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from parley.errors import CannotConfine, os_detail
+from parley.errors import SandboxUnavailable, os_detail
 from parley.sandbox.descriptors import entered, found, opened_in, opened_inside
 from parley.sandbox.kept import (
     MISSING,
@@ -159,7 +159,7 @@ class Watch:
         """Hold a place to what it is now. What is still as it was `known` need not be read again.
 
         Raises:
-            CannotConfine: that cannot be remembered.
+            SandboxUnavailable: that cannot be remembered.
         """
         layout, names, seen = Layout(), [os.path.basename(path)], known.seen
         if kind.is_vacant:
@@ -169,14 +169,14 @@ class Watch:
             try:
                 if kind.is_git:
                     layout, names, seen = look(folder, patience, known.seen)
-            except CannotConfine as error:
-                raise CannotConfine(f"{quoted(path)} cannot be watched: {error.detail}") from None
+            except SandboxUnavailable as error:
+                raise SandboxUnavailable(f"{quoted(path)} cannot be watched: {error.detail}") from None
             budget = _budget(patience)
             items = {name: _taken(name, folder, known.items.get(name, MISSING), budget) for name in names}
         for name, item in items.items():
             if not is_whole(item):
                 place = os.path.join(path, name) if kind.is_git else path
-                raise CannotConfine(f"{quoted(place)} cannot be watched: it cannot be read, or holds too much")
+                raise SandboxUnavailable(f"{quoted(place)} cannot be watched: it cannot be read, or holds too much")
         return cls(path, folders, kind, Past(items, seen, _MOST_BYTES - budget.content_bytes), layout)
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ class Watch:
                 continue
             try:
                 yield from self._put_back(name, before, aside, data, patience)
-            except (OSError, CannotPutBack, CannotConfine) as error:
+            except (OSError, CannotPutBack, SandboxUnavailable) as error:
                 lost[name] = os_detail(error) if isinstance(error, OSError) else ""
 
     def _no_data(self, data: list[str], patience: Patience) -> Iterator[tuple[str, Item]]:
@@ -287,7 +287,7 @@ class Watch:
                 for path in paths:
                     if path not in self.past.items:
                         yield path, MISSING
-            except CannotConfine as error:
+            except SandboxUnavailable as error:
                 lost["all of it"] = error.detail
                 is_cut = True
         self.is_cut = is_cut
@@ -337,7 +337,7 @@ class Watch:
             try:
                 if (vacancy := Vacancy.taken(self.path, self._parent)) is not None:
                     vacancy.leave()
-            except CannotConfine:
+            except SandboxUnavailable:
                 pass  # somebody else keeps it, which is nothing that the command did
         return [name] if now.entries else []
 

@@ -19,8 +19,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from parley.errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.outbox import Outbox
-from parley.server.faults import RequestRefused
-from parley.server.requests import Requests
+from parley.server.error_mapping import RequestRefused
+from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, Overlong
 from parley.wire.jsonrpc import (
     INTERNAL_ERROR,
@@ -127,7 +127,7 @@ class Dispatch:
         out: Outbox,
         requests: Mapping[str, Handler],
         *,
-        own: Requests,
+        own: OutgoingRequests,
         tasks: asyncio.TaskGroup,
         notices: Mapping[str, Notice] = MappingProxyType({}),
     ) -> None:

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from parley.config.types import McpSettings
-from parley.errors import ConfigError, OwnerSilent, ParleyError, ShuttingDown, StoreError, UnknownTool
+from parley.errors import ConfigError, OwnerUnresponsive, ParleyError, ShuttingDown, StoreError, UnknownTool
+from parley.server.context import ServerContext
 from parley.server.dispatch import Call, Handler
-from parley.server.faults import RequestRefused, failure
-from parley.server.host import Host
+from parley.server.error_mapping import RequestRefused, failure
 from parley.server.hosts import Features, features_of
 from parley.server.session import Session
 from parley.server.toolcall import ToolCall
@@ -71,7 +71,7 @@ _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 Params = TypeVar("Params", bound=Struct)
 
 
-def methods(session: Session, host: Host) -> Mapping[str, Handler]:
+def methods(session: Session, host: ServerContext) -> Mapping[str, Handler]:
     """Every request method, for one client."""
 
     async def initialize(call: Call) -> None:
@@ -116,7 +116,9 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
             # Whoever asks while the server ends is told so, and not what does not work any more; but not where
             # another process may do it all the same.
             ends = (
-                isinstance(error, StoreError) and not isinstance(error, OwnerSilent) and host.conversations.closing
+                isinstance(error, StoreError)
+                and not isinstance(error, OwnerUnresponsive)
+                and host.conversations.closing
             )
             result = failure(
                 tool.name, tool.faults, ShuttingDown() if ends else error, full=session.features.additions
@@ -135,7 +137,7 @@ def methods(session: Session, host: Host) -> Mapping[str, Handler]:
     }
 
 
-def _mcp_settings(host: Host) -> McpSettings:
+def _mcp_settings(host: ServerContext) -> McpSettings:
     try:
         return host.loader.mcp_settings()
     except ConfigError as error:

@@ -6,13 +6,15 @@ from msgspec.structs import replace
 
 from parley.config.types import Wanted
 from parley.runtime.conversation import Conversation
-from parley.server.host import Host
+from parley.server.context import ServerContext
 from parley.wire.tools import CodexArguments, ConversationCreateArguments
 
 __all__ = ["open_conversation"]
 
 
-async def open_conversation(host: Host, args: CodexArguments | ConversationCreateArguments) -> Conversation:
+async def open_conversation(
+    host: ServerContext, args: CodexArguments | ConversationCreateArguments
+) -> Conversation:
     """A new conversation.
 
     Raises:

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.conversation.log import Cursor, Delta, Entry
 from parley.conversation.output import OutputDelta
-from parley.errors import Fenced, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown, StoreFailed
+from parley.errors import LeaseLost, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown, StoreFailed
 from parley.ports.outbox import Outbox
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
@@ -20,15 +20,15 @@ from parley.runtime.deadline import Deadline
 from parley.runtime.here import Here
 from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
+from parley.server.context import ServerContext
 from parley.server.dispatch import Call, Dispatch, Handler, Notice
-from parley.server.faults import RequestRefused
-from parley.server.host import Host
-from parley.server.requests import Requests
+from parley.server.error_mapping import RequestRefused
+from parley.server.outgoing_requests import OutgoingRequests
 from parley.server.serve import Transport
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import INVALID_PARAMS, encode, notification
 from parley.wire.peers import (
-    NOT_MINE,
+    NOT_OWNER,
     NOT_WRITTEN,
     REFUSED,
     AnswerQuestion,
@@ -36,17 +36,17 @@ from parley.wire.peers import (
     Follow,
     Followed,
     InterruptTurn,
+    PeerDelta,
+    PeerEntry,
+    PeerOutput,
     PeerRead,
     RenameConversation,
-    ShownDelta,
-    ShownEntry,
-    ShownOutput,
     Submit,
     Submitted,
     Unfollow,
 )
 
-__all__ = ["PeerVoice", "serve_peer"]
+__all__ = ["PeerEncoder", "serve_peer"]
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +56,13 @@ PEER_SECONDS: Final = CALL_SECONDS - 1.0
 """How long a request of another process waits for the write lock: that process is answered before it tells its
 client that this one is silent."""
 
-_NOT_OURS: Final = (OwnedElsewhere, NotOwned, Fenced, ShuttingDown)
+_NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
-async def serve_peer(transport: Transport, host: Host) -> None:
+async def serve_peer(transport: Transport, host: ServerContext) -> None:
     """Serve another process until it is gone. What runs goes on."""
     peering = _Peering(transport.outbox, host)
-    requests = Requests(transport.outbox, host.request_ids)
+    requests = OutgoingRequests(transport.outbox, host.request_ids)
     try:
         async with asyncio.TaskGroup() as tasks:
             dispatch = Dispatch(
@@ -78,7 +78,7 @@ async def serve_peer(transport: Transport, host: Host) -> None:
 class _Peering:
     """One of the other processes."""
 
-    def __init__(self, out: Outbox, host: Host) -> None:
+    def __init__(self, out: Outbox, host: ServerContext) -> None:
         self._out, self._host = out, host
         self._followed: dict[ConversationId, tuple[Conversation, Reader]] = {}
         self.requests: Mapping[str, Handler] = {
@@ -105,10 +105,10 @@ class _Peering:
                 raise NotOwned  # soon
             conversation = self._ours(wish.conversation_id)
         except NotOwned as error:
-            raise RequestRefused(NOT_MINE, str(error)) from None
+            raise RequestRefused(NOT_OWNER, str(error)) from None
         self._stop(wish.conversation_id)
         call.answer(encode(Followed(last=conversation.log.durable)))
-        voice = PeerVoice(wish.conversation_id)
+        voice = PeerEncoder(wish.conversation_id)
         reader = Reader(conversation.log, Cursor.of_records(wish.after), self._out, voice)
         self._followed[wish.conversation_id] = conversation, reader
         conversation.book.attach(reader)
@@ -172,7 +172,7 @@ class _Peering:
         except ParleyError as error:
             if self._host.conversations.closing or isinstance(error, _NOT_OURS):
                 self._stop(conversation_id)
-                raise RequestRefused(NOT_MINE, str(error)) from None
+                raise RequestRefused(NOT_OWNER, str(error)) from None
             if isinstance(error, StoreFailed):
                 raise RequestRefused(NOT_WRITTEN, error.detail) from None
             raise RequestRefused(REFUSED, str(error)) from None
@@ -192,7 +192,7 @@ def _params(kind: type[Params], params: Raw | msgspec.UnsetType) -> Params:
         raise RequestRefused(INVALID_PARAMS, f"invalid params: {error}") from None
 
 
-class PeerVoice:
+class PeerEncoder:
     """All that happens, records included, for another process."""
 
     hidden: frozenset[str] = frozenset()
@@ -202,7 +202,7 @@ class PeerVoice:
         self._id = conversation_id
 
     def entry(self, entry: Entry) -> bytes:
-        told = ShownEntry(
+        told = PeerEntry(
             conversation_id=self._id,
             seq=entry.seq,
             at=entry.at,
@@ -210,20 +210,20 @@ class PeerVoice:
             is_event=entry.is_event,
             body=Raw(entry.body),
         )
-        return notification(ShownEntry.METHOD, encode(told))
+        return notification(PeerEntry.METHOD, encode(told))
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
         if isinstance(delta, Delta):
-            text = ShownDelta(
+            text = PeerDelta(
                 conversation_id=self._id,
                 item=delta.item.id,
                 type=delta.item.type,
                 offset=delta.offset,
                 text=delta.text,
             )
-            return notification(ShownDelta.METHOD, encode(text))
+            return notification(PeerDelta.METHOD, encode(text))
         item = delta.item
-        said = ShownOutput(
+        said = PeerOutput(
             conversation_id=self._id,
             item=item.id,
             call_id=item.call_id,
@@ -231,4 +231,4 @@ class PeerVoice:
             offset=delta.offset,
             data=delta.data,
         )
-        return notification(ShownOutput.METHOD, encode(said))
+        return notification(PeerOutput.METHOD, encode(said))

@@ -14,7 +14,7 @@ import msgspec
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, QuestionSettled, record_type
 from parley.runtime.questions import DISMISSED, NOBODY
-from parley.server.wording import what_is_asked
+from parley.server.approval_text import what_is_asked
 from parley.wire.ids import ApprovalId, ConversationId
 
 __all__ = ["ResultNotes", "returned_question"]

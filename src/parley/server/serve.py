@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from parley.ports.outbox import Outbox
+from parley.server.context import ServerContext
 from parley.server.dispatch import Dispatch
-from parley.server.host import Host
 from parley.server.methods import methods
 from parley.server.session import Session
 from parley.wire.framing import Overlong
@@ -47,7 +47,7 @@ class Transport(Protocol):
         ...
 
 
-async def serve(transport: Transport, host: Host) -> None:
+async def serve(transport: Transport, host: ServerContext) -> None:
     """Serve until the client is gone or reading was stopped; then end what runs, answer, and leave."""
     out = transport.outbox
     session = Session(out, host.request_ids)

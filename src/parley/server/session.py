@@ -10,11 +10,11 @@ from parley.conversation.log import Cursor, Entry
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.readers import Reader
-from parley.server.asking import Asking
 from parley.server.dispatch import Call
+from parley.server.elicitor import Elicitor
+from parley.server.encoders import StreamEncoder
 from parley.server.hosts import PLAIN, Features
-from parley.server.requests import Requests
-from parley.server.voices import StreamVoice
+from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.mcp import PLAIN_VERSION, LogLevel
 from parley.wire.notifications import StreamDisconnected
@@ -34,7 +34,7 @@ class _Stream:
         conversation: Conversation,
         call: Call,
         *,
-        voice: StreamVoice,
+        voice: StreamEncoder,
         out: Outbox,
         after: Seq,
     ) -> None:
@@ -133,8 +133,8 @@ class Session:
         """Conversations whose turn a call stopped waiting for, and the position before that turn."""
         self.log_level: LogLevel = "info"
         """The least severe log messages that the client wants."""
-        self.requests = Requests(out, request_ids)
-        self.asking = Asking(self.requests)
+        self.requests = OutgoingRequests(out, request_ids)
+        self.asking = Elicitor(self.requests)
         self._followed: dict[Reader, Conversation] = {}
         self._streams: dict[ConversationId, _Stream] = {}
         self._is_gone = False
@@ -174,7 +174,7 @@ class Session:
             return
         self._disconnect(conversation.id, StreamDisconnected.TAKEN_OVER)
         self.asking.came_by(conversation.id, call.id)
-        voice = StreamVoice(conversation.id, full=self.features.additions, event_meta=event_meta, as_log=as_log)
+        voice = StreamEncoder(conversation.id, full=self.features.additions, event_meta=event_meta, as_log=as_log)
         out = _LogOutbox(self) if as_log else self.events_out
         stream = _Stream(self, conversation, call, voice=voice, out=out, after=after)
         self._streams[conversation.id] = stream

@@ -9,8 +9,8 @@ from msgspec import UNSET, Raw, UnsetType
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
 from parley.runtime.deadline import Deadline
+from parley.server.context import ServerContext
 from parley.server.dispatch import Call
-from parley.server.host import Host
 from parley.server.session import Session
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import RequestId, encode
@@ -20,7 +20,7 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    def __init__(self, call: Call, params: CallToolParams, session: Session, host: Host) -> None:
+    def __init__(self, call: Call, params: CallToolParams, session: Session, host: ServerContext) -> None:
         self.call, self.session, self.host = call, session, host
         self._arguments = params.arguments
         self.deadline = Deadline(CALL_SECONDS)

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 from msgspec import UNSET, Raw, Struct
 
 from parley.errors import BadArguments
-from parley.server.faults import FAILED_VALUES, NO_ARGUMENTS, Faults
+from parley.server.error_mapping import FAILED_VALUES, NO_ARGUMENTS, Faults
 from parley.server.hosts import Features
 from parley.server.toolcall import ToolCall
-from parley.wire.arguments import fit_call
+from parley.wire.arguments import decode_call_arguments
 from parley.wire.jsonrpc import is_null
 from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition
 from parley.wire.schema import schema_of
@@ -65,7 +65,7 @@ class Tool(Generic[Arguments]):
             if self.faults is Faults.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
             arguments = Raw(b"{}")
-        return fit_call(self.args_for(full=call.session.features.additions), arguments)
+        return decode_call_arguments(self.args_for(full=call.session.features.additions), arguments)
 
 
 class ToolTable:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["UNKNOWN", "holder_in", "holder_of"]
 
@@ -91,7 +91,7 @@ def _described(pid: int) -> str | None:
 
 
 def _plain(name: str) -> str:
-    return sayable("".join(letter if letter.isprintable() else "?" for letter in name))
+    return replace_surrogates("".join(letter if letter.isprintable() else "?" for letter in name))
 
 
 def _booted_at() -> int:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
-from parley.errors import Fenced, HomeLost, OwnedElsewhere, StoreFailed, UnknownConversation
+from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Draft, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores.activity import active_at
 from parley.stores.asking import question_in
@@ -98,7 +98,7 @@ class MemoryStore:
         done: Future[None] = asyncio.get_running_loop().create_future()
         try:
             self._append(lease, entries, summary)
-        except (Fenced, StoreFailed) as error:
+        except (LeaseLost, StoreFailed) as error:
             done.set_exception(error)
         else:
             done.set_result(None)
@@ -108,9 +108,9 @@ class MemoryStore:
         self._refuse_when_closed()
         kept = self._held(lease)
         if kept is None:
-            raise Fenced
+            raise LeaseLost
         if entries and entries[0].seq <= len(kept.entries):
-            raise Fenced
+            raise LeaseLost
         if entries and entries[0].seq > len(kept.entries) + 1:
             raise StoreFailed("what comes before it was not written")
         kept.entries += entries
@@ -183,7 +183,7 @@ class MemoryStore:
     async def delete(self, lease: Lease) -> None:
         self._refuse_when_closed()
         if self._held(lease) is None:
-            raise Fenced
+            raise LeaseLost
         del self._kept[lease.conversation_id]
 
     async def close(self) -> None:

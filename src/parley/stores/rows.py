@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
-from parley.errors import Fenced, StoreFailed, UnknownConversation, Unreadable
+from parley.errors import LeaseLost, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import PAGE, STATES, Found, Head, Listed, Owner, Query, Summary
 from parley.stores.activity import active_at
 from parley.stores.asking import question_in
@@ -99,7 +99,7 @@ def set_archived(db: Connection, conversation_id: ConversationId, *, archived: b
 def delete(db: Connection, row: int, epoch: int) -> None:
     """It is gone at once; its entries are removed afterwards (`remove_some`)."""
     if not db.execute("DELETE FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).rowcount:
-        raise Fenced
+        raise LeaseLost
     last = "SELECT seq FROM entries WHERE row = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
     db.execute(f"INSERT INTO removed VALUES (?, coalesce(({last}), 0))", (row, row))
 

@@ -18,7 +18,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from parley.conversation.log import Entry
-from parley.errors import Fenced, HomeLost, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
+from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import TURN_SECONDS, Found, Head, Lease, Listed, Owner, Query, Summary
 from parley.stores import rows, space, together
 from parley.stores.batch import Batch
@@ -195,7 +195,7 @@ class SqliteStore:
         held, loop = self._held.get(lease.conversation_id), asyncio.get_running_loop()
         if self._closed or held is None or held.epoch != lease.epoch:
             refused: Future[None] = loop.create_future()
-            refused.set_exception(StoreFailed("the store is closed") if self._closed else Fenced())
+            refused.set_exception(StoreFailed("the store is closed") if self._closed else LeaseLost())
             return refused
         batch = Batch(entries)
         held.is_named = True
@@ -241,7 +241,7 @@ class SqliteStore:
     async def delete(self, lease: Lease) -> None:
         opened, held = self._writer.opened, self._held.get(lease.conversation_id)
         if opened is None or held is None or held.epoch != lease.epoch:
-            raise Fenced
+            raise LeaseLost
 
         def gone(deleted: Future[None]) -> None:
             if deleted.exception() is None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from parley.errors import Fenced, ParleyError, StoreFailed, UnknownConversation
+from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.batch import Batch, pieces, places, values, write_all
 from parley.stores.rows import NEWEST, SUMMARY, columns_of
@@ -92,7 +92,7 @@ class _Head(NamedTuple):
 
 def _why_not(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError | None:
     if head is None or head.epoch != epoch or (first is not None and first <= head.last):
-        return Fenced()
+        return LeaseLost()
     if first is not None and first != head.last + 1:
         return StoreFailed("what comes before it was not written")
     return None

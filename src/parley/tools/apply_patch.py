@@ -36,11 +36,11 @@ from parley.tools.results import (
 )
 from parley.tools.retrying import MOST_APPROVALS, REPLACED_EACH_TIME, may_retry, say_changed
 from parley.tools.to_the_end import to_the_end
-from parley.wire.arguments import fit
+from parley.wire.arguments import decode_arguments
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
 from parley.wire.ids import CallId, ItemId
 from parley.wire.patch_format import PATCH_FORMAT
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 if TYPE_CHECKING:
     from parley.tools.patch.confined import Run
@@ -73,7 +73,7 @@ class Patches:
 
     async def run(self, call: CallItem) -> str:
         try:
-            patch = _patch(sayable(call.arguments).encode())
+            patch = _patch(replace_surrogates(call.arguments).encode())
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         return await self.apply(call.call_id, patch, workdir=self._desk.settings.cwd)
@@ -87,7 +87,7 @@ class Patches:
             verified = await self._verified(patch, workdir)
             done = await self._decide_and_write(call_id, verified, partial(self._verified, patch, workdir))
         except PatchRefused as refusal:
-            return _cut(sayable(str(refusal)))
+            return _cut(replace_surrogates(str(refusal)))
         return done.told if isinstance(done, _Attempt) else rejected("patch", done)
 
     async def _verified(self, patch: str, workdir: str) -> _Verified:
@@ -220,11 +220,13 @@ class Patches:
         except PatchRefused as failure:
             seconds = time.monotonic() - started_at
             is_changed = isinstance(failure, PatchChanged)
-            return _Outcome(stderr=sayable(f"{failure}\n"), seconds=seconds, refused=True, changed=is_changed)
+            return _Outcome(
+                stderr=replace_surrogates(f"{failure}\n"), seconds=seconds, refused=True, changed=is_changed
+            )
         except CommandNotStarted as failure:
-            return _Outcome(stderr=sayable(failure.detail), not_begun=True)
+            return _Outcome(stderr=replace_surrogates(failure.detail), not_begun=True)
         seconds = time.monotonic() - started_at
-        said = verified.plan.summary() + sayable("".join(f"{sentence}\n" for sentence in left))
+        said = verified.plan.summary() + replace_surrogates("".join(f"{sentence}\n" for sentence in left))
         return _Outcome(stdout=said, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
@@ -345,7 +347,7 @@ class _Arguments(Struct, frozen=True, kw_only=True):
 
 
 def _patch(arguments: bytes) -> str:
-    given = fit(_Arguments, arguments)
+    given = decode_arguments(_Arguments, arguments)
     patch = given.patch if given.input is None else given.input
     if patch is None:
         raise BadArguments("missing field `input`", field="input")

@@ -12,7 +12,7 @@ from parley.ports.tools import Denied, Refused
 from parley.tools.cutting import both_for_model, for_model
 from parley.wire.events import Duration
 from parley.wire.jsonrpc import encode
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = [
     "BAD_ARGUMENTS",
@@ -40,11 +40,11 @@ def rejected(what: Literal["exec command", "patch"], verdict: Refused | Denied) 
     """Something that must not be done."""
     match verdict:
         case Refused(why=why):
-            return sayable(f"{what} rejected: {why}")
+            return replace_surrogates(f"{what} rejected: {why}")
         case Denied(reason=None):
             return f"{what} rejected by user"
         case Denied(reason=reason):
-            return sayable(f"{what} rejected by user: {reason}")
+            return replace_surrogates(f"{what} rejected by user: {reason}")
 
 
 def failed_in_sandbox(why: str, bounds: Bounds | None) -> str:

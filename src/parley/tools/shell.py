@@ -36,10 +36,10 @@ from parley.tools.results import (
     rejected,
 )
 from parley.tools.retrying import MOST_APPROVALS, REPLACED_EACH_TIME, may_retry, say_changed
-from parley.wire.arguments import fit
+from parley.wire.arguments import decode_arguments
 from parley.wire.events import ExecCommandBegin, ExecCommandEnd
 from parley.wire.ids import CallId
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "AppliesPatches", "Shell"]
 
@@ -95,7 +95,7 @@ class Shell:
         try:
             cwd = _directory(settings.cwd, wanted.workdir)
         except OSError as error:
-            return sayable(f"execution error: {wanted.workdir} cannot be looked at: {os_detail(error)}")
+            return replace_surrogates(f"execution error: {wanted.workdir} cannot be looked at: {os_detail(error)}")
         if (patch := patch_in(wanted.command)) is not None:
             return await self._patches.apply(call.call_id, patch, workdir=cwd)
         env = self._env(network=True)
@@ -180,7 +180,7 @@ class Shell:
             ExecCommandBegin(
                 call_id=call_id,
                 command=action.argv,
-                cwd=sayable(action.cwd),
+                cwd=replace_surrogates(action.cwd),
                 parsed_cmd=parsed_commands.parse(action.argv),
             )
         )
@@ -237,11 +237,11 @@ class _Wanted(NamedTuple):
 
 
 def _wanted(call: CallItem) -> _Wanted:
-    arguments = sayable(call.arguments).encode()
+    arguments = replace_surrogates(call.arguments).encode()
     if call.name == LOCAL_SHELL:
-        action = fit(_Action, arguments)
+        action = decode_arguments(_Action, arguments)
         return _Wanted(action.command, action.working_directory, _milliseconds(action.timeout_ms))
-    given = fit(_Arguments, arguments)
+    given = decode_arguments(_Arguments, arguments)
     return _Wanted(
         given.command,
         given.workdir,
@@ -304,7 +304,7 @@ def _outcome(
 ) -> _Outcome:
     bounds = verdict.bounds
     if isinstance(ended, CommandNotStarted):
-        detail = sayable(ended.detail)
+        detail = replace_surrogates(ended.detail)
         changed = ended.changed if isinstance(ended, CommandReplaced) else None
         return _Outcome(told=f"execution error: {detail}", stderr=detail, changed=changed)
     if ended.timed_out:
@@ -376,7 +376,7 @@ _ASKING_PROPERTIES: Final[dict[str, Any]] = {
 
 
 def _description_with_sandbox(settings: Settings) -> str:
-    return sayable(
+    return replace_surrogates(
         f"{_DESCRIPTION}\n\n"
         f"Commands run in a sandbox. They can read files anywhere. {_what_it_forbids(settings)}\n\n"
         "If a command needs more than that, or has failed for want of it, call again with "

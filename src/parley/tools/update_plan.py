@@ -12,10 +12,10 @@ from parley.errors import BadArguments
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
 from parley.tools.results import BAD_ARGUMENTS
-from parley.wire.arguments import fit
+from parley.wire.arguments import decode_arguments
 from parley.wire.events import PlanStep, PlanUpdate
 from parley.wire.jsonrpc import decode_lenient
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["UpdatePlan"]
 
@@ -35,7 +35,7 @@ class UpdatePlan:
 
     async def run(self, call: CallItem) -> str:
         try:
-            plan = _plan(sayable(call.arguments).encode())
+            plan = _plan(replace_surrogates(call.arguments).encode())
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         await self._desk.transcript.append(PlanUpdate(explanation=plan.explanation, plan=plan.plan))
@@ -51,7 +51,7 @@ _any_decoder: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def _plan(arguments: bytes) -> _Plan:
-    plan = fit(_Plan, arguments)
+    plan = decode_arguments(_Plan, arguments)
     given = decode_lenient(_any_decoder, arguments)
     _refuse_other_keys(given, _Plan)
     for step in given["plan"]:

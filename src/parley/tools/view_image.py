@@ -17,10 +17,10 @@ from parley.guarded_files import read_named
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
 from parley.tools.results import BAD_ARGUMENTS
-from parley.wire.arguments import fit
+from parley.wire.arguments import decode_arguments
 from parley.wire.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIZE, data_url
 from parley.wire.items import ImageItem
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["ViewImage"]
 
@@ -38,7 +38,7 @@ class ViewImage:
 
     async def run(self, call: CallItem) -> str:
         try:
-            path = fit(_Arguments, sayable(call.arguments).encode()).path
+            path = decode_arguments(_Arguments, replace_surrogates(call.arguments).encode()).path
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         settings = self._desk.settings

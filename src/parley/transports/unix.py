@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from parley.transports.stdio import STOP_READING_BYTES, Stdio
+from parley.transports.descriptors import STOP_READING_BYTES, DescriptorTransport
 
 __all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in"]
 
@@ -48,7 +48,7 @@ _CREDENTIALS: Final = struct.Struct("@iII")
 """`struct ucred` of Linux: process, user, group."""
 
 
-class Connection(Stdio):
+class Connection(DescriptorTransport):
     """One end of a socket. Both its descriptors are gone when it is closed."""
 
     def __init__(self, channel: socket.socket, *, stop_reading_at: int = STOP_READING_BYTES) -> None:

@@ -18,7 +18,7 @@ from parley.wire.argument_names import respelled
 from parley.wire.jsonrpc import decode_lenient
 from parley.wire.schema import schema_of
 
-__all__ = ["fit", "fit_call"]
+__all__ = ["decode_arguments", "decode_call_arguments"]
 
 Fitted = TypeVar("Fitted", bound=Struct)
 
@@ -40,7 +40,7 @@ _EXPECTED: Final = {
 }
 
 
-def fit(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
+def decode_arguments(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
     """Return `arguments` as a value of `kind`; unknown ones are ignored.
 
     Raises:
@@ -49,7 +49,7 @@ def fit(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
     return _converted(kind, _decoded(arguments))
 
 
-def fit_call(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
+def decode_call_arguments(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
     """Return the arguments of a client's call as a value of `kind`, with their names in any accepted spelling.
 
     Unknown ones are ignored, but refused where they seem to be misspelt or meant to restrict the agent.

@@ -2,7 +2,7 @@
 
 These structs are the contract: tests compare with them and the client decodes into them.
 The server's hot path writes the same shapes as bytes around an event that is encoded already
-(`server/voices.py`), and a test holds the two together.
+(`server/encoders.py`), and a test holds the two together.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from parley.wire.ids import ApprovalId, CallId, ConversationId, EventId, ItemId,
 from parley.wire.items import InputItem
 
 __all__ = [
-    "NOT_MINE",
+    "NOT_OWNER",
     "NOT_WRITTEN",
     "REFUSED",
     "AnswerQuestion",
@@ -24,17 +24,17 @@ __all__ = [
     "Follow",
     "Followed",
     "InterruptTurn",
+    "PeerDelta",
+    "PeerEntry",
+    "PeerOutput",
     "PeerRead",
     "RenameConversation",
-    "ShownDelta",
-    "ShownEntry",
-    "ShownOutput",
     "Submit",
     "Submitted",
     "Unfollow",
 ]
 
-NOT_MINE: Final = -32001
+NOT_OWNER: Final = -32001
 """The code of the error of a process that does not run a turn of the conversation, or does not any more."""
 REFUSED: Final = -32002
 """The code of an error whose message is for the client that asked."""
@@ -140,7 +140,7 @@ class Changed(Struct, frozen=True, kw_only=True):
 # --- what a process is told that follows; notifications ----------------------------------
 
 
-class ShownEntry(Struct, frozen=True, kw_only=True):
+class PeerEntry(Struct, frozen=True, kw_only=True):
     METHOD: ClassVar = "parley/entry"
 
     conversation_id: ConversationId
@@ -151,7 +151,7 @@ class ShownEntry(Struct, frozen=True, kw_only=True):
     body: Raw
 
 
-class ShownDelta(Struct, frozen=True, kw_only=True):
+class PeerDelta(Struct, frozen=True, kw_only=True):
     METHOD: ClassVar = "parley/delta"
 
     conversation_id: ConversationId
@@ -162,7 +162,7 @@ class ShownDelta(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class ShownOutput(Struct, frozen=True, kw_only=True):
+class PeerOutput(Struct, frozen=True, kw_only=True):
     METHOD: ClassVar = "parley/output"
 
     conversation_id: ConversationId

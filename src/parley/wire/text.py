@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["quoted", "sayable", "unseen", "visible"]
+__all__ = ["quoted", "replace_surrogates", "unseen", "visible"]
 
 _PRINTABLE_AND_UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
@@ -20,7 +20,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
 
 
-def sayable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with `?` for halves of surrogate pairs, which no UTF-8 has: bytes that were none come as such."""
     return text.encode("utf-8", "replace").decode()
 

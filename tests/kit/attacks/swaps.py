@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from kit.bounds import bounds
 from kit.running import PATH, PATIENCE_SECONDS, PYTHON
 from parley.config.types import Mechanism
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, Ended, Output, Start
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
@@ -154,7 +154,7 @@ async def outcomes(ways: Ways, pattern: Pattern, *, looks: bool) -> AsyncGenerat
                 outcome: Outcome = "started"
                 try:
                     await starter.start(start, output=lambda stream, data: None)
-                except CannotConfine:
+                except SandboxUnavailable:
                     outcome = "refused"
                 if ways.escaped.exists():
                     ways.escaped.unlink()

@@ -32,8 +32,8 @@ from parley.errors import (
     CannotConnect,
     ConnectionLost,
     HighDemand,
+    ModelStreamBroken,
     RetryLimitExceeded,
-    StreamDisconnected,
     UnexpectedStatus,
     UsageLimitReached,
 )
@@ -214,7 +214,7 @@ async def test_an_answer_that_is_not_http_is_a_lost_connection(caller: Caller) -
 async def test_a_body_that_breaks_off_is_a_disconnected_stream(caller: Caller, api: WireApi, then: str) -> None:
     cut = streamed(PARTIAL[api], whole=False, then="close" if then == "close" else "reset")
     async with Peer(cut) as peer:
-        with pytest.raises(StreamDisconnected) as broken:
+        with pytest.raises(ModelStreamBroken) as broken:
             await caller.ask(peer, api, request_max_retries=3)
 
     assert str(broken.value).startswith("stream disconnected before completion: ")
@@ -227,7 +227,7 @@ async def test_what_came_before_the_cut_was_yielded(caller: Caller) -> None:
         batches = caller.model(peer, stream_idle_timeout_ms=200).stream(REQUEST)
         async with asyncio.timeout(PATIENCE_SECONDS), aclosing(batches):
             first = await anext(batches)
-            with pytest.raises(StreamDisconnected):
+            with pytest.raises(ModelStreamBroken):
                 await anext(batches)
 
     assert first == [TextDelta("par")]
@@ -236,7 +236,7 @@ async def test_what_came_before_the_cut_was_yielded(caller: Caller) -> None:
 @pytest.mark.parametrize("api", BOTH)
 async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(streamed(PARTIAL[api], whole=False, then="hang")) as peer:
-        with pytest.raises(StreamDisconnected) as silent:
+        with pytest.raises(ModelStreamBroken) as silent:
             await caller.ask(peer, api, stream_idle_timeout_ms=400)
 
         await left(peer)
@@ -246,7 +246,7 @@ async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: Wir
 @pytest.mark.parametrize("api", BOTH)
 async def test_silence_instead_of_an_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(Answer(b"", "hang")) as peer:
-        with pytest.raises(StreamDisconnected) as silent:
+        with pytest.raises(ModelStreamBroken) as silent:
             await caller.ask(peer, api, stream_idle_timeout_ms=400, request_max_retries=3)
 
         await left(peer)
@@ -257,7 +257,7 @@ async def test_silence_instead_of_an_answer_is_an_idle_timeout(caller: Caller, a
 async def test_a_responses_stream_must_be_completed(caller: Caller) -> None:
     in_progress = responses_event("response.in_progress", response={"id": "r"})
     async with Peer(streamed(responses_text("par"), in_progress)) as peer:
-        with pytest.raises(StreamDisconnected) as broken:
+        with pytest.raises(ModelStreamBroken) as broken:
             await caller.ask(peer, "responses")
 
     assert broken.value.detail == "stream closed before response.completed"
@@ -266,7 +266,7 @@ async def test_a_responses_stream_must_be_completed(caller: Caller) -> None:
 async def test_a_failed_response_says_why(caller: Caller) -> None:
     failed = responses_event("response.failed", response={"id": "r", "error": {"message": "model broke"}})
     async with Peer(streamed(responses_text("par"), failed)) as peer:
-        with pytest.raises(StreamDisconnected) as broken:
+        with pytest.raises(ModelStreamBroken) as broken:
             await caller.ask(peer, "responses")
 
     assert str(broken.value) == "stream disconnected before completion: model broke"

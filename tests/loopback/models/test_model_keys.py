@@ -21,7 +21,7 @@ from kit.model_peer import (
     streamed,
 )
 from parley.config.types import WireApi
-from parley.errors import CannotConnect, MissingVariable, StreamDisconnected, UnexpectedStatus
+from parley.errors import CannotConnect, MissingVariable, ModelStreamBroken, UnexpectedStatus
 from parley.models.credentials import credentials
 
 KEY = "sk-of-the-user-0123456789"
@@ -156,7 +156,7 @@ async def test_a_status_or_a_failure_that_echoes_a_key_is_shown_without_it(calle
     caller.environ["MOCK_KEY"] = KEY
     failed = responses_event("response.failed", response={"error": {"message": f"who is {KEY}?"}})
     async with Peer(streamed(failed), plain(f"499 {KEY}", b"")) as peer:
-        with pytest.raises(StreamDisconnected) as broken:
+        with pytest.raises(ModelStreamBroken) as broken:
             await caller.ask(peer, "responses", env_key="MOCK_KEY")
         with pytest.raises(UnexpectedStatus) as refused:
             await caller.ask(peer, "responses", env_key="MOCK_KEY")

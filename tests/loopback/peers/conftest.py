@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.peers import Peer, StartPeer
-from parley.peers import HomePeers
+from parley.peers import UnixPeers
 from parley.transports.unix import Connection
 
 
@@ -44,9 +44,9 @@ async def start(home: Path, _nothing_is_left: None) -> AsyncIterator[StartPeer]:
 
 
 @pytest.fixture
-async def peers(home: Path, _nothing_is_left: None) -> AsyncIterator[HomePeers]:
+async def peers(home: Path, _nothing_is_left: None) -> AsyncIterator[UnixPeers]:
     """This process, as one of the home. Whoever connects to it is read and not answered."""
-    peers = HomePeers(str(home), _ignore)
+    peers = UnixPeers(str(home), _ignore)
     yield peers
     await peers.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from kit.peers import PATIENCE_SECONDS, Ear, StartPeer, saying
 from parley.errors import StoreFailed
-from parley.peers import HomePeers
+from parley.peers import UnixPeers
 from parley.ports.peers import Peers
 from parley.transports.unix import BACKLOG, Connection
 
@@ -23,14 +23,14 @@ NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
-async def test_nothing_is_made_before_it_is_asked_for(peers: HomePeers, home: Path) -> None:
+async def test_nothing_is_made_before_it_is_asked_for(peers: UnixPeers, home: Path) -> None:
     peers.tell_all("changed", b"{}")
     nobody = await peers.connect("1-0123456789abcdef.sock", hear=lambda method, params: None, gone=lambda: None)
 
     assert (nobody, peers.address, os.listdir(home)) == (None, "", [])
 
 
-async def test_who_listens_has_one_socket_that_is_gone_at_the_end(peers: HomePeers, home: Path) -> None:
+async def test_who_listens_has_one_socket_that_is_gone_at_the_end(peers: UnixPeers, home: Path) -> None:
     await peers.listen()
     await peers.listen()
 
@@ -42,7 +42,7 @@ async def test_who_listens_has_one_socket_that_is_gone_at_the_end(peers: HomePee
 
 async def test_a_home_without_room_for_a_socket_is_a_failure_that_has_a_name(home: Path) -> None:
     (home / "run").write_bytes(b"")
-    peers: Peers = HomePeers(str(home), _ignore)
+    peers: Peers = UnixPeers(str(home), _ignore)
 
     with pytest.raises(StoreFailed):
         await peers.listen()
@@ -50,7 +50,7 @@ async def test_a_home_without_room_for_a_socket_is_a_failure_that_has_a_name(hom
     await peers.close()
 
 
-async def test_all_the_others_are_told_in_order(peers: HomePeers, start: StartPeer) -> None:
+async def test_all_the_others_are_told_in_order(peers: UnixPeers, start: StartPeer) -> None:
     await peers.listen()
     others = [await start(), await start()]
 
@@ -64,7 +64,7 @@ async def test_all_the_others_are_told_in_order(peers: HomePeers, start: StartPe
 
 
 async def test_telling_more_takes_no_second_connection(home: Path) -> None:
-    listening, telling = Register(home), HomePeers(str(home), _ignore)
+    listening, telling = Register(home), UnixPeers(str(home), _ignore)
     await listening.peers.listen()
 
     for number in range(3):
@@ -75,7 +75,7 @@ async def test_telling_more_takes_no_second_connection(home: Path) -> None:
 
 
 async def test_a_connection_that_was_made_to_tell_is_let_go_when_there_is_no_news(home: Path) -> None:
-    listening, telling = Register(home), HomePeers(str(home), _ignore, keep_seconds=0)
+    listening, telling = Register(home), UnixPeers(str(home), _ignore, keep_seconds=0)
     await listening.peers.listen()
 
     telling.tell_all("changed", b"{}")
@@ -85,7 +85,7 @@ async def test_a_connection_that_was_made_to_tell_is_let_go_when_there_is_no_new
     await asyncio.gather(listening.peers.close(), telling.close())
 
 
-async def test_what_was_told_just_before_the_end_arrives(peers: HomePeers, start: StartPeer) -> None:
+async def test_what_was_told_just_before_the_end_arrives(peers: UnixPeers, start: StartPeer) -> None:
     other = await start()
 
     peers.tell_all("changed", b'{"n":1}')
@@ -96,7 +96,7 @@ async def test_what_was_told_just_before_the_end_arrives(peers: HomePeers, start
 
 
 async def test_the_name_of_one_that_was_killed_goes_and_the_rest_is_told(
-    peers: HomePeers, start: StartPeer, home: Path
+    peers: UnixPeers, start: StartPeer, home: Path
 ) -> None:
     killed, other = await start(), await start()
     peers.tell_all("changed", b'{"n":1}')
@@ -112,7 +112,7 @@ async def test_the_name_of_one_that_was_killed_goes_and_the_rest_is_told(
     assert ear.nothing_more()
 
 
-async def test_one_that_does_not_run_holds_nobody_up(peers: HomePeers, start: StartPeer) -> None:
+async def test_one_that_does_not_run_holds_nobody_up(peers: UnixPeers, start: StartPeer) -> None:
     stopped, other = await start(), await start()
     stopped.stopped()
 
@@ -132,7 +132,7 @@ async def test_little_is_kept_for_one_that_does_not_read(home: Path) -> None:
         await reads.wait()
         await connection.read(hear)
 
-    listening, telling = HomePeers(str(home), serve), HomePeers(str(home), _ignore)
+    listening, telling = UnixPeers(str(home), serve), UnixPeers(str(home), _ignore)
     await listening.listen()
     for _ in range(50):
         telling.tell_all("changed", b'{"much":"%b"}' % (b"x" * 2**16))
@@ -145,7 +145,7 @@ async def test_little_is_kept_for_one_that_does_not_read(home: Path) -> None:
 
 
 async def test_who_comes_when_many_wait_is_let_in_when_there_is_room(home: Path) -> None:
-    busy, peers = (HomePeers(str(home), _ignore) for _ in range(2))
+    busy, peers = (UnixPeers(str(home), _ignore) for _ in range(2))
     await busy.listen()
     crowd = [_knock(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
 
@@ -159,7 +159,7 @@ async def test_who_comes_when_many_wait_is_let_in_when_there_is_room(home: Path)
 
 
 @pytest.mark.long
-async def test_one_that_lets_nobody_in_is_not_waited_for_without_end(peers: HomePeers, home: Path) -> None:
+async def test_one_that_lets_nobody_in_is_not_waited_for_without_end(peers: UnixPeers, home: Path) -> None:
     address = "1-0123456789abcdef.sock"
     os.mkdir(home / "run")
     hanging = socket.socket(socket.AF_UNIX)
@@ -175,7 +175,7 @@ async def test_one_that_lets_nobody_in_is_not_waited_for_without_end(peers: Home
 
 
 async def test_a_flood_of_connections_costs_those_who_make_it(
-    peers: HomePeers, start: StartPeer, home: Path
+    peers: UnixPeers, start: StartPeer, home: Path
 ) -> None:
     ear, peer = Ear(), await start(most_files=40)
     link = await ear.on(peers, peer.address)
@@ -191,7 +191,7 @@ async def test_a_flood_of_connections_costs_those_who_make_it(
     assert await ear.next() == ("answered", 1)
 
 
-async def test_garbage_costs_the_connection_that_it_came_on(peers: HomePeers, start: StartPeer, home: Path) -> None:
+async def test_garbage_costs_the_connection_that_it_came_on(peers: UnixPeers, start: StartPeer, home: Path) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
     garbage = _knock(home / "run" / peer.address)
@@ -214,7 +214,7 @@ async def test_the_end_waits_for_nobody_and_leaves_nothing(home: Path, start: St
         served.set()
         await asyncio.Event().wait()
 
-    peers = HomePeers(str(home), for_ever)
+    peers = UnixPeers(str(home), for_ever)
     await peers.listen()
     ear, peer = Ear(), await start()
     await ear.on(peers, peer.address)
@@ -232,7 +232,7 @@ async def test_a_handler_that_raises_ends_its_connection(home: Path) -> None:
     async def fail(connection: Connection) -> None:
         raise RuntimeError("on purpose")
 
-    broken, ear = HomePeers(str(home), fail), Ear()
+    broken, ear = UnixPeers(str(home), fail), Ear()
     await broken.listen()
     await ear.on(broken, broken.address)
 
@@ -247,7 +247,7 @@ async def test_a_process_of_another_user_is_not_let_in(home: Path) -> None:
     async def serve(connection: Connection) -> None:
         came.append(connection)
 
-    peers = HomePeers(str(home), serve)
+    peers = UnixPeers(str(home), serve)
     await peers.listen()
     os.chmod(home / "run", 0o711)
     os.chmod(home / "run" / peers.address, 0o666)
@@ -261,7 +261,7 @@ async def test_a_process_of_another_user_is_not_let_in(home: Path) -> None:
 
 
 @AS_ROOT
-async def test_a_socket_of_another_user_is_not_used(peers: HomePeers, home: Path) -> None:
+async def test_a_socket_of_another_user_is_not_used(peers: UnixPeers, home: Path) -> None:
     address = "1-0123456789abcdef.sock"
     os.mkdir(home / "run")
     os.chmod(home / "run", 0o777)
@@ -279,7 +279,7 @@ class Register:
     """One of the home that writes down who said what: the how-manieth connection, and each frame of it."""
 
     def __init__(self, home: Path) -> None:
-        self.peers = HomePeers(str(home), self._serve)
+        self.peers = UnixPeers(str(home), self._serve)
         self._came = 0
         self._lines: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kit.peers import Ear, StartPeer, leaving, saying
-from parley.peers import HomePeers
+from parley.peers import UnixPeers
 from parley.transports.unix import MOST_UNREAD_BYTES
 from parley.wire.jsonrpc import METHOD_NOT_FOUND, Message
 
@@ -14,7 +14,7 @@ TWO = '{"jsonrpc":"2.0","method":"two","params":{"n":2}}'
 
 
 async def test_answers_and_news_come_in_the_order_in_which_they_were_said(
-    peers: HomePeers, start: StartPeer
+    peers: UnixPeers, start: StartPeer
 ) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
@@ -31,7 +31,7 @@ async def test_answers_and_news_come_in_the_order_in_which_they_were_said(
     ]
 
 
-async def test_an_answer_that_closes_the_link_is_the_last_that_is_heard(peers: HomePeers, start: StartPeer) -> None:
+async def test_an_answer_that_closes_the_link_is_the_last_that_is_heard(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 
@@ -46,7 +46,7 @@ async def test_an_answer_that_closes_the_link_is_the_last_that_is_heard(peers: H
     assert ear.nothing_more()
 
 
-async def test_an_error_is_an_answer(peers: HomePeers, start: StartPeer) -> None:
+async def test_an_error_is_an_answer(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 
@@ -55,7 +55,7 @@ async def test_an_error_is_an_answer(peers: HomePeers, start: StartPeer) -> None
     assert await ear.next() == ("failed",)
 
 
-async def test_a_kill_is_heard_once_and_no_answer_comes(peers: HomePeers, start: StartPeer) -> None:
+async def test_a_kill_is_heard_once_and_no_answer_comes(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
     link.request("ask", saying(), answered=ear.answered)
@@ -71,7 +71,7 @@ async def test_a_kill_is_heard_once_and_no_answer_comes(peers: HomePeers, start:
     assert ear.nothing_more()
 
 
-async def test_one_that_ends_in_order_is_heard_to_the_last_word(peers: HomePeers, start: StartPeer) -> None:
+async def test_one_that_ends_in_order_is_heard_to_the_last_word(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 
@@ -80,7 +80,7 @@ async def test_one_that_ends_in_order_is_heard_to_the_last_word(peers: HomePeers
     assert [await ear.next() for _ in range(3)] == [("long", "x" * 2**20), ("one", {"n": 1}), "gone"]
 
 
-async def test_one_that_talks_nonsense_is_gone_and_the_others_are_not(peers: HomePeers, start: StartPeer) -> None:
+async def test_one_that_talks_nonsense_is_gone_and_the_others_are_not(peers: UnixPeers, start: StartPeer) -> None:
     ear, other, peer = Ear(), Ear(), await start()
     link = await ear.on(peers, peer.address)
     sound = await other.on(peers, peer.address)
@@ -93,7 +93,7 @@ async def test_one_that_talks_nonsense_is_gone_and_the_others_are_not(peers: Hom
     assert ear.nothing_more()
 
 
-async def test_a_listener_that_raises_misses_only_what_it_raised_at(peers: HomePeers, start: StartPeer) -> None:
+async def test_a_listener_that_raises_misses_only_what_it_raised_at(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 
@@ -105,7 +105,7 @@ async def test_a_listener_that_raises_misses_only_what_it_raised_at(peers: HomeP
     assert await ear.next() == ("one", {"n": 1})
 
 
-async def test_who_reads_nothing_for_too_long_is_gone(peers: HomePeers, start: StartPeer) -> None:
+async def test_who_reads_nothing_for_too_long_is_gone(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
     peer.stopped()
@@ -118,7 +118,7 @@ async def test_who_reads_nothing_for_too_long_is_gone(peers: HomePeers, start: S
     assert ear.nothing_more()
 
 
-async def test_one_that_asks_us_is_told_that_we_answer_nothing(peers: HomePeers, start: StartPeer) -> None:
+async def test_one_that_asks_us_is_told_that_we_answer_nothing(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 

@@ -16,7 +16,7 @@ from kit.bounds import bounds
 from kit.confined import confined
 from kit.needs import BUBBLEWRAP, LANDLOCK
 from kit.running import Ran
-from parley.errors import CannotConfine, CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Bounds, Ended, Output, Start, Starter
 from parley.sandbox import Report, Sandboxed, Tried
 from parley.tools.commands.executor import Executor
@@ -34,7 +34,7 @@ class Hindered:
         self.started.append(start)
         if (why := self._hinders(start)) is not None:
             output("stderr", f"{why}\n".encode())
-            raise CannotConfine("the launcher ended with 1")
+            raise SandboxUnavailable("the launcher ended with 1")
         return await self._executor.start(start, output=output)
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ async def test_where_nothing_works_a_command_is_refused_in_one_sentence_that_nam
     sandboxed = Sandboxed(lambda: starter)
     try:
         why = await sandboxed.why_unconfined(bounds())
-        with pytest.raises(CannotConfine) as refused:
+        with pytest.raises(SandboxUnavailable) as refused:
             await confined(sandboxed, bounds(), "true")
         unconfined = await confined(sandboxed, None, "echo", "hello")
     finally:
@@ -234,32 +234,32 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
     ("became", "said", "told"),
     [
         (
-            CannotConfine("the launcher ended with exit code 1 and has not started the command"),
+            SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
             b"bwrap: Can't mount proc on /newroot/proc: Cannot allocate memory\n",
             "Can't mount proc on /newroot/proc: Cannot allocate memory",
         ),
         (
-            CannotConfine("the launcher ended with exit code 1 and has not started the command"),
+            SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
             b"bwrap: Creating new namespace failed: Resource temporarily unavailable\n",
             "Creating new namespace failed: Resource temporarily unavailable",
         ),
         (
-            CannotConfine("the launcher was killed by signal 9 and has not started the command"),
+            SandboxUnavailable("the launcher was killed by signal 9 and has not started the command"),
             b"",
             "the launcher was killed by signal 9 and has not started the command",
         ),
         (
-            CannotConfine("looking at its mounts failed: Connection timed out (os error 110)"),
+            SandboxUnavailable("looking at its mounts failed: Connection timed out (os error 110)"),
             b"",
             "looking at its mounts failed: Connection timed out (os error 110)",
         ),
         (
-            CannotConfine("/tmp/inside may not be written to any more: another has taken its place"),
+            SandboxUnavailable("/tmp/inside may not be written to any more: another has taken its place"),
             b"",
             "/tmp/inside may not be written to any more: another has taken its place",
         ),
         (
-            CannotConfine("the launcher ended with exit code 1 and has not started the command"),
+            SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
             b"bwrap: Can't find source path /tmp/inside: No such file or directory\n",
             "Can't find source path /tmp/inside: No such file or directory",
         ),
@@ -274,7 +274,7 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
     ],
 )
 async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
-    became: Ended | CannotConfine, said: bytes, told: str
+    became: Ended | SandboxUnavailable, said: bytes, told: str
 ) -> None:
     class ShortAtFirst:
         """Lacks something while the first command is confined."""
@@ -288,7 +288,7 @@ async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
                 return await self._executor.start(start, output=output)
             self._is_short = False
             output("stderr", said)
-            if isinstance(became, CannotConfine):
+            if isinstance(became, SandboxUnavailable):
                 raise became
             return became
 
@@ -326,7 +326,7 @@ async def test_a_bubblewrap_that_is_too_old_is_not_used() -> None:
 
         async def start(self, start: Start, *, output: Output) -> Ended:
             if start.reports:
-                raise CannotConfine("Unknown option --json-status-fd")
+                raise SandboxUnavailable("Unknown option --json-status-fd")
             output("stdout", b"bubblewrap 0.3.1\n")
             return Ended(exit_code=0, seconds=0.0)
 
@@ -369,7 +369,7 @@ async def test_other_systems_refuse(platform: str, within: Bounds, why: str) -> 
     sandboxed = Sandboxed(Executor, platform=platform)
 
     assert await sandboxed.why_unconfined(within) == why
-    with pytest.raises(CannotConfine):
+    with pytest.raises(SandboxUnavailable):
         await confined(sandboxed, within, "true")
     assert sandboxed.confine_thread(within) is False
     await sandboxed.close()
@@ -396,7 +396,7 @@ def in_thread(work: Callable[[], object]) -> object:
     def run() -> None:
         try:
             came.append(work())
-        except (OSError, CannotConfine) as error:
+        except (OSError, SandboxUnavailable) as error:
             came.append(type(error).__name__)
 
     thread = threading.Thread(target=run)
@@ -452,4 +452,4 @@ def test_a_thread_is_not_confined_to_a_root_that_was_replaced(tmp_path: Path) ->
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").mkdir()
 
-    assert in_thread(lambda: Sandboxed(Executor).confine_thread(within)) == "CannotConfine"
+    assert in_thread(lambda: Sandboxed(Executor).confine_thread(within)) == "SandboxUnavailable"

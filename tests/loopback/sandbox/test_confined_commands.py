@@ -18,7 +18,7 @@ from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
 from kit.shell import nothing_left_of, until_running
 from kit.trees import tree
 from parley.config.types import Mechanism
-from parley.errors import CannotConfine, CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.sandbox import Sandboxed
 
 pytestmark = pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -193,7 +193,7 @@ async def test_a_root_that_was_replaced_is_refused(
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").symlink_to("away")
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         await confined(sandboxed, within, "touch", "root/x", cwd=tmp_path)
 
     assert refused.value.detail == f"{tmp_path}/root may not be written to any more: another has taken its place"
@@ -203,7 +203,7 @@ async def test_a_root_that_was_replaced_is_refused(
 async def test_a_working_directory_that_is_hidden_is_refused(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         await confined(sandboxed, bounds(hidden=(tmp_path,), mechanism=mechanism), "ls", cwd=tmp_path)
 
     assert refused.value.detail == f"the working directory {tmp_path} is hidden from commands"

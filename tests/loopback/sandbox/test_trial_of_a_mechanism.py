@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kit.bounds import bounds, root
 from kit.confined import confined
 from kit.needs import LANDLOCK, SANDBOX
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Start
 from parley.sandbox import Sandboxed
 from parley.sandbox.trial import why_not
@@ -87,7 +87,7 @@ class Careless:
 async def test_a_restriction_that_takes_no_effect_lets_nothing_run(tmp_path: Path) -> None:
     sandboxed = Sandboxed(Careless)
     try:
-        with pytest.raises(CannotConfine) as refused:
+        with pytest.raises(SandboxUnavailable) as refused:
             await confined(sandboxed, bounds(mechanism="landlock"), "touch", f"{tmp_path}/new")
     finally:
         await sandboxed.close()

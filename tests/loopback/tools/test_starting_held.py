@@ -12,7 +12,7 @@ import pytest
 from kit.bounds import bounds
 from kit.needs import BUBBLEWRAP
 from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, kept, open_descriptors, ran
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, Mount, Start
 from parley.sandbox.bubblewrap import Bubblewrap
 from parley.tools.commands.executor import Executor
@@ -65,7 +65,7 @@ async def test_a_launcher_whose_mounts_are_not_made_waits_until_its_time_is_over
 
 
 async def test_a_launcher_that_ends_while_it_is_held_has_confined_nothing(executor: Executor) -> None:
-    with pytest.raises(CannotConfine) as caught:
+    with pytest.raises(SandboxUnavailable) as caught:
         await held(executor, "sh", "-c", f"{FREE}exit 3")
 
     assert caught.value.detail == "the launcher ended with exit code 3 and has not started the command"
@@ -142,7 +142,7 @@ async def test_a_command_does_not_run_whose_mounts_are_something_else(
         for place, source, writable in mounts
     )
 
-    with pytest.raises(CannotConfine) as caught:
+    with pytest.raises(SandboxUnavailable) as caught:
         await mounted(executor, words, wanted, "touch", str(tmp_path / "work/ran"))
 
     amiss = tmp_path / mounts[-1][0]
@@ -168,7 +168,7 @@ async def test_no_descriptor_is_left_of_a_launcher_that_was_held(executor: Execu
     before = open_descriptors()
     for _ in range(5):
         await mounted(executor, (), (), "true")
-        with pytest.raises(CannotConfine):
+        with pytest.raises(SandboxUnavailable):
             await mounted(executor, (), (bound(tmp_path, writable=True),), "true")
 
     assert open_descriptors() == before

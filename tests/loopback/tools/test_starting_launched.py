@@ -12,7 +12,7 @@ import pytest
 from kit.given_away import given_away
 from kit.needs import BUBBLEWRAP
 from kit.running import PATH, PYTHON, Ran, marked, open_descriptors, ran
-from parley.errors import CannotConfine, CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import MARK
 from parley.tools.commands.executor import Executor
 
@@ -96,7 +96,7 @@ async def test_a_launched_command_ends_as_its_launcher_says(executor: Executor, 
 async def test_a_launcher_that_ends_without_having_started_its_command_has_confined_nothing(
     executor: Executor, script: str, how: str
 ) -> None:
-    with pytest.raises(CannotConfine) as caught:
+    with pytest.raises(SandboxUnavailable) as caught:
         await ran(executor, "sh", "-c", script, reports=True)
 
     assert caught.value.detail == f"the launcher {how} and has not started the command"
@@ -130,7 +130,7 @@ with socket.socket(socket.AF_UNIX) as out:
     async with given_away(
         tmp_path / "socket", lambda address: ran(executor, *PYTHON, script, address, reports=True)
     ) as task:
-        with pytest.raises(CannotConfine):
+        with pytest.raises(SandboxUnavailable):
             await task
 
 
@@ -150,7 +150,7 @@ async def test_no_descriptor_is_left_of_any_launcher(executor: Executor) -> None
     before = open_descriptors()
     for _ in range(30):
         await ran(executor, "sh", "-c", BEGUN + told(0), reports=True)
-        with pytest.raises(CannotConfine):
+        with pytest.raises(SandboxUnavailable):
             await ran(executor, "false", reports=True)
 
     assert open_descriptors() == before
@@ -215,7 +215,7 @@ async def test_bubblewrap_that_is_killed_by_its_command_has_started_it(executor:
 async def test_bubblewrap_that_fails_has_confined_nothing(
     executor: Executor, argv: tuple[str, ...], args: tuple[str, ...]
 ) -> None:
-    with pytest.raises(CannotConfine) as caught:
+    with pytest.raises(SandboxUnavailable) as caught:
         await confined(executor, *argv, args=args)
 
     assert caught.value.detail == "the launcher ended with exit code 1 and has not started the command"

@@ -19,7 +19,7 @@ import pytest
 
 from kit.needs import LANDLOCK
 from kit.running import PATH, PYTHON, Ran, cancelled_after, marked, open_descriptors, out_of_time, ran
-from parley.errors import CannotConfine, CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Restriction, Rule
 from parley.tools.commands.executor import Executor
 
@@ -255,7 +255,7 @@ async def test_what_the_system_does_not_take_lets_nothing_run(
 ) -> None:
     await ran(executor, "true")
     before = open_descriptors()
-    with pytest.raises(CannotConfine) as caught:
+    with pytest.raises(SandboxUnavailable) as caught:
         await ran(executor, "touch", f"{tmp_path}/new", restriction=restriction)
 
     assert (caught.value.detail, os.listdir(tmp_path)) == (why, [])
@@ -264,10 +264,10 @@ async def test_what_the_system_does_not_take_lets_nothing_run(
 
 @pytest.mark.parametrize("field", ["handled_network", "scoped"])
 async def test_what_no_kernel_knows_yet_lets_nothing_run(executor: Executor, tmp_path: Path, field: str) -> None:
-    with pytest.raises(CannotConfine, match=rf"^{RULES}(Invalid argument|Argument list too long)") as caught:
+    with pytest.raises(SandboxUnavailable, match=rf"^{RULES}(Invalid argument|Argument list too long)") as caught:
         await ran(executor, "touch", f"{tmp_path}/new", restriction=changed(**{field: 1 << 60}))
 
-    assert (type(caught.value), os.listdir(tmp_path)) == (CannotConfine, [])
+    assert (type(caught.value), os.listdir(tmp_path)) == (SandboxUnavailable, [])
 
 
 async def test_a_filter_that_kills_lets_nothing_run(executor: Executor, tmp_path: Path) -> None:

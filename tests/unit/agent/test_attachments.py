@@ -15,7 +15,7 @@ from parley.agent.prompt import request_for
 from parley.config.types import Sandbox
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import MessageItem
-from parley.errors import CannotCarry
+from parley.errors import UnsupportedContent
 from parley.wire.images import MAX_IMAGE_BYTES
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
@@ -29,7 +29,7 @@ async def read(cwd: Path, *content: InputItem) -> tuple[InputItem, ...]:
 
 
 async def refusal(cwd: Path, *content: InputItem) -> tuple[int, str, str]:
-    with pytest.raises(CannotCarry) as refused:
+    with pytest.raises(UnsupportedContent) as refused:
         await read(cwd, *content)
     return refused.value.place, refused.value.detail, str(refused.value)
 
@@ -78,7 +78,7 @@ async def test_an_image_where_secrets_lie_is_left_out(tmp_path: Path) -> None:
     for name in ("keys/shot.png", "link.png", f"{tmp_path}/keys/../keys/shot.png"):
         content = (TextItem(text="look"), LocalImageItem(path=name))
         assert await read_content(content, chosen) == (TextItem(text="look"),)
-    with pytest.raises(CannotCarry) as refused:
+    with pytest.raises(UnsupportedContent) as refused:
         await read_content((LocalImageItem(path="link.png"),), chosen)
     assert refused.value.detail == "link.png: may not be read"
 

@@ -11,7 +11,7 @@ import pytest
 from parley.agent.safe import commands_in, is_safe
 from parley.agent.safe.lexer import MAX_CHARACTERS, MAX_COMMANDS
 from parley.ports.tools import RunCommand
-from parley.server.visible import one_line, quoted_command
+from parley.server.sanitize import one_line, quoted_command
 from parley.tools.parsed_commands import LONGEST_SCRIPT, parse
 from parley.tools.patch.recognise import patch_in
 from parley.wire.ids import CallId

@@ -37,8 +37,8 @@ from parley.errors import (
     CannotConnect,
     HighDemand,
     ModelError,
+    ModelStreamBroken,
     RetryLimitExceeded,
-    StreamDisconnected,
     UnexpectedStatus,
 )
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, TextDelta
@@ -409,7 +409,7 @@ async def test_where_there_is_no_summary_the_users_own_words_stay(reply: Reply) 
         UnexpectedStatus(401, "Unauthorized", "no"),
         UnexpectedStatus(403, "Forbidden", "no"),
         UnexpectedStatus(404, "Not Found", "no"),
-        StreamDisconnected("gone"),
+        ModelStreamBroken("gone"),
         RetryLimitExceeded(503, "Service Unavailable"),
         HighDemand(),
         CannotConnect("http://localhost:1", "refused"),
@@ -429,7 +429,7 @@ async def test_a_failure_that_says_nothing_of_the_summary_costs_no_history(failu
 async def test_only_the_attempt_that_succeeded_is_the_summary_and_its_cost_is_told() -> None:
     spent = token_count(input_tokens=900, output_tokens=20)
     whole: list[Chunk] = [TextDelta("In short."), ResponseDone(spent)]
-    notebook, model = long_talk(), Summaries(StreamDisconnected("gone"), whole, max_retries=1)
+    notebook, model = long_talk(), Summaries(ModelStreamBroken("gone"), whole, max_retries=1)
     await room_made(notebook, model)
 
     notice, *rest, told = notebook.happened

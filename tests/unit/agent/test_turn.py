@@ -24,7 +24,7 @@ from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.conversation.history import HistoryItem, UserItem
 from parley.conversation.records import CallItem, TurnEnded
-from parley.errors import CannotConnect, ModelError, StreamDisconnected, UnexpectedStatus
+from parley.errors import CannotConnect, ModelError, ModelStreamBroken, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -154,7 +154,7 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
 
 async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
     notebook, clock = asked_to_go(), Pauses()
-    broken: list[Step] = [[TextDelta("par")], StreamDisconnected("gone")]
+    broken: list[Step] = [[TextDelta("par")], ModelStreamBroken("gone")]
     model = Replies(*([broken] * 5), says("whole"), max_retries=5)
     await turn_of(notebook, model, clock)
 
@@ -202,7 +202,7 @@ async def test_an_attempt_to_connect_that_took_long_is_the_last_one() -> None:
 
 async def test_every_request_of_a_turn_has_its_own_retries() -> None:
     notebook, clock = asked_to_go(), Pauses()
-    lost: list[ModelError] = [StreamDisconnected("gone")]
+    lost: list[ModelError] = [ModelStreamBroken("gone")]
     model = Replies(
         lost, [[CallDone(call("c1")), DONE]], lost, [[CallDone(call("c2")), DONE]], lost, says("Bye"), max_retries=1
     )
@@ -227,7 +227,7 @@ async def test_a_broken_reply_leaves_no_item_behind() -> None:
     notebook = asked_to_go()
     broken: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("par"), CallDone(call("c1")), MessageDone(message("part"))],
-        StreamDisconnected("gone"),
+        ModelStreamBroken("gone"),
     ]
     await turn_of(notebook, Replies(broken, says("whole"), max_retries=1), Pauses())
 
@@ -379,7 +379,7 @@ async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_stands_b
 
 async def test_a_reply_that_breaks_off_behind_its_end_is_repeated_and_said_once() -> None:
     notebook = asked_to_go()
-    broken: list[Step] = [[TextDelta("Bye"), *DONE_TOO], StreamDisconnected("gone")]
+    broken: list[Step] = [[TextDelta("Bye"), *DONE_TOO], ModelStreamBroken("gone")]
     await turn_of(notebook, Replies(broken, says("Bye"), max_retries=1), Pauses())
 
     assert notebook.happened.count(agent_message("Bye")) == 1

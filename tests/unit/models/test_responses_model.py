@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 from kit.model_peer import CONVERSATION, RESPONSES_END, responses_event, settings
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
-from parley.errors import StreamDisconnected
+from parley.errors import ModelStreamBroken
 from parley.models.responses import ResponsesDecoder, encode_responses
 from parley.ports.model import (
     CallDone,
@@ -235,7 +235,7 @@ def test_a_reply_that_is_not_completed_is_no_response(data: bytes, detail: str) 
     text = responses_event("response.output_text.delta", delta="par")
 
     assert decoder.feed(text + data) == [TextDelta("par")]
-    with pytest.raises(StreamDisconnected) as broken:
+    with pytest.raises(ModelStreamBroken) as broken:
         decoder.end()
     assert broken.value.detail == detail
 

@@ -9,7 +9,7 @@ import pytest
 
 from kit.model_peer import CONVERSATION, RecordingClock, everything, settings
 from parley.conversation.records import CallItem, MessageItem
-from parley.errors import BadScript, StreamDisconnected
+from parley.errors import BadScript, ModelStreamBroken
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.ports.model import (
@@ -118,7 +118,7 @@ async def test_a_reply_can_fail_and_the_next_request_gets_the_next_one(opener: O
         opener, written(tmp_path, {"replies": [[{"text": "par"}, {"fail": "gone"}], [{"text": "whole"}]]})
     )
 
-    with pytest.raises(StreamDisconnected) as broken:
+    with pytest.raises(ModelStreamBroken) as broken:
         await everything(model)
 
     assert broken.value.detail == "gone"
@@ -187,7 +187,7 @@ async def test_the_script_in_the_docs_can_be_played(opener: OpenModel, tmp_path:
 
     assert any(isinstance(chunk, CallDone) for chunk in first)
     assert isinstance(second[-1], ResponseDone)
-    with pytest.raises(StreamDisconnected):
+    with pytest.raises(ModelStreamBroken):
         await everything(model)
 
 

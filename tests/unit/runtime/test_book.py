@@ -16,7 +16,7 @@ from kit.stores import DISK_FULL, SlowStore
 from parley.conversation.log import Cursor, Delta, Entry, ItemKind
 from parley.conversation.output import OutputDelta
 from parley.conversation.state import Phase
-from parley.errors import Fenced, OwnedElsewhere, StoreFailed, UnknownConversation
+from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE
 from parley.runtime.book import Book
 from parley.runtime.readers import Reader
@@ -266,9 +266,9 @@ async def test_one_who_was_overtaken_loses_the_right_to_write_and_is_told_once()
 
     assert lost == [(False, 4, {})]
     for writing in (first, second):
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             await writing
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         book.write(agent_message("later"))
     assert await store.read(CONVERSATION, after=Seq(4)) == []
 
@@ -283,7 +283,7 @@ async def test_only_one_may_write_until_it_gives_that_back() -> None:
     with pytest.raises(OwnedElsewhere):
         await other.open(address="")
     assert not other.is_ours
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         other.write(turn_ended())
 
     await book.close()
@@ -474,7 +474,7 @@ async def test_what_was_noted_goes_with_the_right_to_write(how: str) -> None:
         store.evict(CONVERSATION)
         other = book_of(store)
         await other.open(address="")
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             await book.append(agent_message("Hello"))
         await other.close()
     else:

@@ -18,20 +18,20 @@ from kit.room import StandingClock
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.log import Entry, ItemKind
-from parley.errors import NotOwned, OwnedElsewhere, Relayed, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, RemoteRefusal, StoreFailed
 from parley.runtime.book import Book
 from parley.runtime.elsewhere import Elsewhere, Neighbours
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
 from parley.wire.peers import (
-    NOT_MINE,
+    NOT_OWNER,
     NOT_WRITTEN,
     REFUSED,
     Follow,
     Followed,
+    PeerDelta,
+    PeerEntry,
     RenameConversation,
-    ShownDelta,
-    ShownEntry,
     Unfollow,
 )
 
@@ -76,7 +76,7 @@ class Owner:
 
     def tells(self, *entries: Entry) -> None:
         for one in entries:
-            told = ShownEntry(
+            told = PeerEntry(
                 conversation_id=CONVERSATION,
                 seq=one.seq,
                 at=one.at,
@@ -87,7 +87,7 @@ class Owner:
             self.hear(told.METHOD, Raw(encode(told)))
 
     def says(self, offset: int, text: str) -> None:
-        told = ShownDelta(
+        told = PeerDelta(
             conversation_id=CONVERSATION, item=ItemId("i1"), type=ItemKind.MESSAGE, offset=offset, text=text
         )
         self.hear(told.METHOD, Raw(encode(told)))
@@ -280,7 +280,7 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
         lambda: two.owner.answers(Followed(last=Seq(1))),
         lambda: two.owner.refuses(REFUSED, "not now"),
         lambda: two.owner.refuses(NOT_WRITTEN, "no room"),
-        lambda: two.owner.refuses(NOT_MINE, "not mine"),
+        lambda: two.owner.refuses(NOT_OWNER, "not mine"),
         two.owner.gone,
     ]
     for answer in answers:
@@ -292,7 +292,7 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
     with pytest.raises(NotOwned):
         await elsewhere.ask(wish.METHOD, wish)
 
-    assert [type(outcome) for outcome in outcomes] == [type(None), Relayed, StoreFailed, NotOwned, NotOwned]
+    assert [type(outcome) for outcome in outcomes] == [type(None), RemoteRefusal, StoreFailed, NotOwned, NotOwned]
     assert [str(outcome) for outcome in outcomes[1:3]] == ["not now", str(StoreFailed("no room"))]
     assert (elsewhere.is_over, two.ended) == (True, 1)
 
@@ -307,7 +307,7 @@ async def test_what_cannot_be_followed_has_not_begun(how: str) -> None:
         if how == "it dies":
             two.owner.gone()
         else:
-            two.owner.refuses(NOT_MINE, "not mine")
+            two.owner.refuses(NOT_OWNER, "not mine")
     with pytest.raises(NotOwned):
         await following
     await two.happens(agent_message("One"))

@@ -12,7 +12,7 @@ from kit.lives import Life
 from kit.stores import SlowStore
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.state import Phase
-from parley.errors import Fenced, QuestionIsSettled, UnknownQuestion
+from parley.errors import LeaseLost, QuestionIsSettled, UnknownQuestion
 from parley.ports.store import Query
 from parley.runtime.conversation import Conversation
 from parley.wire.events import Settlement, TokenCount
@@ -186,7 +186,7 @@ async def test_one_who_was_taken_for_dead_writes_nothing_and_gives_up(
         assert left.turn is not None
         work = left.turn.work
         first.go_on.set()
-        with pytest.raises((asyncio.CancelledError, Fenced)):
+        with pytest.raises((asyncio.CancelledError, LeaseLost)):
             await work
 
         assert (await store.head(left.id)).last == found.log.last

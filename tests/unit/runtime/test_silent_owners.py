@@ -14,7 +14,7 @@ from kit.lives import Life
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.state import Phase
-from parley.errors import OwnerSilent, ShuttingDown
+from parley.errors import OwnerUnresponsive, ShuttingDown
 from parley.ports.store import CALL_SECONDS as MOST_SECONDS
 from parley.server.serve import ENDING_SECONDS
 from parley.wire.jsonrpc import Message
@@ -67,7 +67,7 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
         while not silent.asked.empty():
             asked.append(silent.asked.get_nowait())
 
-    assert [type(outcome) for outcome in outcomes] == [OwnerSilent, OwnerSilent]
+    assert [type(outcome) for outcome in outcomes] == [OwnerUnresponsive, OwnerUnresponsive]
     assert asked == [Follow.METHOD]
 
 

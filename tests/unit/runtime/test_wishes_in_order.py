@@ -15,14 +15,14 @@ from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
-from parley.errors import OwnerSilent, QuestionIsSettled
+from parley.errors import OwnerUnresponsive, QuestionIsSettled
 from parley.ports.store import CALL_SECONDS, Head, Lease
 from parley.runtime.conversation import Conversation
 from parley.runtime.deadline import Deadline
 from parley.runtime.sharing import LAST_ANSWERS_SECONDS
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import NOT_MINE, NOT_WRITTEN, AnswerQuestion, Submitted
+from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, AnswerQuestion, Submitted
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 
@@ -136,9 +136,9 @@ async def test_one_that_is_not_theirs_any_more_is_not_overtaken(home: str) -> No
     async with FollowedTurn(home) as two:
         wishes = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS[:2]))
         await two.owner.asked(2)
-        two.owner.refuses(NOT_MINE, "not mine")
+        two.owner.refuses(NOT_OWNER, "not mine")
         await two.owner.asked(4)
-        two.owner.refuses(NOT_MINE, "not mine")
+        two.owner.refuses(NOT_OWNER, "not mine")
         two.owner.answers()
         two.owner.answers()
         await wishes
@@ -242,7 +242,7 @@ async def test_an_ending_server_does_not_wait_for_one_that_does_not_answer(
         monkeypatch.setattr(loop, "time", lambda: now() + LAST_ANSWERS_SECONDS)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await stopping
-            with pytest.raises(OwnerSilent):
+            with pytest.raises(OwnerUnresponsive):
                 await sending
 
 
@@ -255,7 +255,7 @@ async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_
         await two.owner.asked(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await two.second.conversations.stop()
-            with pytest.raises(OwnerSilent):
+            with pytest.raises(OwnerUnresponsive):
                 await sending
 
 
@@ -274,7 +274,7 @@ async def test_nor_is_what_waits_behind_others_to_be_done_here(home: str) -> Non
         before.cancel()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await stopping
-            with pytest.raises(OwnerSilent):
+            with pytest.raises(OwnerUnresponsive):
                 await sending
 
 
@@ -297,7 +297,7 @@ async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_long
         await two.owner.asked(1)
         sending.cancel()
         await asyncio.wait({sending})
-        two.owner.refuses(NOT_MINE, "not mine")
+        two.owner.refuses(NOT_OWNER, "not mine")
 
         assert not two.here.sharing.is_elsewhere
 

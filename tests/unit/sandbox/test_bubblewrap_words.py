@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from kit.bounds import bounds
-from parley.errors import CannotConfine, CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import MARK, Command, Ended, Mount, Output, Start
 from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts
 from parley.sandbox.places import Places
@@ -253,7 +253,7 @@ class NeverStarts:
 
     async def start(self, start: Start, *, output: Output) -> Ended:
         self.starts.append(start)
-        raise CannotConfine("it was never meant to run")
+        raise SandboxUnavailable("it was never meant to run")
 
     async def close(self) -> None:
         return
@@ -271,7 +271,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
     )
     given = command("sh", "-c", "true", env={"PATH": "/bin", "LD_PRELOAD": "/w/evil.so"})
 
-    with pytest.raises(CannotConfine):
+    with pytest.raises(SandboxUnavailable):
         await mechanism.run(given, bounds(), output=lambda stream, data: None)
 
     [start] = starter.starts

@@ -15,14 +15,14 @@ from kit.bounds import bounds
 from kit.guarded import command, enter, furnish, grow_old, put_back, without_refused
 from kit.running import open_descriptors
 from kit.trees import tree
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import find
 
 
 def why_refused(project: Path, guard: Guard | None = None) -> str:
     """Why no command may run there."""
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         enter(Guard() if guard is None else guard, find(bounds(project)), [])
     return refused.value.detail
 

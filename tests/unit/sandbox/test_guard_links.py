@@ -11,7 +11,7 @@ import pytest
 from kit.bounds import bounds
 from kit.guarded import command, enter, grow_old, put_back, without_refused
 from kit.trees import tree
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.guard import Guard
 from parley.sandbox.places import find
 
@@ -165,7 +165,7 @@ def test_a_link_that_another_command_takes_away_meanwhile_is_refused(
         return readlink(path)
 
     monkeypatch.setattr(os, "readlink", too_late)
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         find(bounds(project))
 
     assert refused.value.detail == f"{config} cannot be looked at: No such file or directory"
@@ -176,7 +176,7 @@ def test_a_link_above_a_root_is_not_followed(project: Path, tmp_path: Path) -> N
     project.parent.rename(tmp_path / "away")
     project.parent.symlink_to("away")
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         enter(Guard(), places, [])
 
     assert refused.value.detail == f"{project}/.git cannot be watched: Not a directory (os error 20)"

@@ -12,7 +12,7 @@ from kit.bounds import bounds
 from kit.guarded import command, enter, put_back, without_refused
 from kit.running import open_descriptors
 from kit.trees import tree
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import find
 
@@ -261,7 +261,7 @@ def test_what_cannot_be_looked_at_is_refused(project: Path) -> None:
     (project / ".git").rename(project / "away")
     watches: list[Watch] = []
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         enter(Guard(), places, watches)
 
     assert refused.value.detail == f"{project}/.git cannot be watched: No such file or directory (os error 2)"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.bounds import bounds
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Restriction, Rule
 from parley.sandbox.landlock import Entry, entries, read_rules, restriction, write_rules
 from parley.sandbox.places import Places
@@ -140,7 +140,7 @@ def test_too_many_rules_are_refused() -> None:
     def crowded(folder: str) -> Iterable[Entry]:
         return (Entry(f"{folder}{number}", False) for number in range(20_001))
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         restriction(Places(), bounds(), abi=7, machine="x86_64", listing=crowded)
 
     assert refused.value.detail == ("the directories in which something is hidden hold too many files for Landlock")

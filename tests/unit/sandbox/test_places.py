@@ -9,7 +9,7 @@ import pytest
 from kit.attacks.nobody import NOBODY
 from kit.bounds import bounds, root
 from kit.trees import not_a_link
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds
 from parley.sandbox.places import Places, find, refuse_hidden
 
@@ -22,7 +22,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def refusal(bounds: Bounds) -> str:
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         find(bounds)
     return refused.value.detail
 
@@ -217,7 +217,7 @@ def test_a_working_directory_that_is_moved_about_is_refused(project: Path, monke
     found = find(bounds(project))
     monkeypatch.setattr(os, "readlink", not_a_link)
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         refuse_hidden(found, f"{project}/link")
     assert refused.value.detail == f"the working directory {project}/link cannot be looked at: Invalid argument"
 
@@ -370,6 +370,6 @@ def test_a_working_directory_that_is_hidden_is_refused(project: Path, tmp_path: 
 
     refuse_hidden(places, str(tmp_path))
     for cwd in (project, project / "below", tmp_path / "link"):
-        with pytest.raises(CannotConfine) as refused:
+        with pytest.raises(SandboxUnavailable) as refused:
             refuse_hidden(places, str(cwd))
         assert refused.value.detail == f"the working directory {cwd} is hidden from commands"

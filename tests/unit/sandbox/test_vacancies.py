@@ -10,7 +10,7 @@ import pytest
 from kit.attacks.nobody import NOBODY
 from kit.bounds import bounds
 from kit.running import open_descriptors
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.sandbox.places import Places, find
 from parley.sandbox.vacancies import Vacancy, fill, leave_all
 
@@ -79,7 +79,7 @@ def test_one_that_others_keep_locked_is_refused(tmp_path: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     try:
-        with pytest.raises(CannotConfine) as refused:
+        with pytest.raises(SandboxUnavailable) as refused:
             Vacancy.taken(str(place))
     finally:
         os.close(descriptor)
@@ -114,7 +114,7 @@ def test_a_link_above_it_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "project").symlink_to("elsewhere")
 
-    with pytest.raises(CannotConfine):
+    with pytest.raises(SandboxUnavailable):
         Vacancy.taken(f"{tmp_path}/project/.git")
 
     assert os.listdir(tmp_path / "elsewhere") == []
@@ -124,14 +124,14 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     place = tmp_path / ".git"
     place.symlink_to(tmp_path)
 
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         Vacancy.taken(str(place))
 
     assert refused.value.detail == f"{place} cannot be protected: Not a directory (os error 20)"
 
 
 def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotConfine) as refused:
+    with pytest.raises(SandboxUnavailable) as refused:
         Vacancy.taken(f"{tmp_path}/missing/.git")
 
     assert refused.value.detail == (

@@ -10,7 +10,7 @@ import pytest
 from kit.requests import request
 from kit.room import Door
 from parley.server.dispatch import Call, Dispatch
-from parley.server.requests import Requests
+from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.jsonrpc import Message, encode
 from parley.wire.mcp import FULL_VERSION
 
@@ -31,7 +31,7 @@ async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_not
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     door = Door(FULL_VERSION)
-    own = Requests(door, count())
+    own = OutgoingRequests(door, count())
     async with asyncio.TaskGroup() as tasks:
         dispatch = Dispatch(door, {"ping": ping, "work": works_until_it_is_cancelled}, own=own, tasks=tasks)
         own.send("ping", b"{}", answered=fails)

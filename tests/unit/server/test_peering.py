@@ -18,7 +18,7 @@ from parley.server.peering import serve_peer
 from parley.wire.framing import Overlong
 from parley.wire.ids import Seq
 from parley.wire.jsonrpc import encode
-from parley.wire.peers import NOT_MINE, NOT_WRITTEN, Follow, InterruptTurn, RenameConversation
+from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, Follow, InterruptTurn, RenameConversation
 
 
 class Peer:
@@ -82,7 +82,7 @@ async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_f
         phase = conversation.state.phase
         peer.leave()
 
-    assert told == [None, None, NOT_MINE, NOT_MINE, None, None]
+    assert told == [None, None, NOT_OWNER, NOT_OWNER, None, None]
     assert phase is Phase.ASKING
 
 

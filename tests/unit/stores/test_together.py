@@ -13,7 +13,7 @@ import pytest
 
 from kit.kept import everything_in, said, summary
 from kit.running import resident_bytes
-from parley.errors import Fenced, ParleyError, StoreFailed, UnknownConversation
+from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease
 from parley.stores.batch import AT_ONCE
 from parley.stores.sqlite import SqliteStore
@@ -126,7 +126,15 @@ async def test_what_is_refused_is_refused_alone(store: SqliteStore) -> None:
     done = await asyncio.gather(*with_entries, return_exceptions=True)
     kept = [await everything_in(store, lease.conversation_id) for lease in (well, fenced, gap, again)]
 
-    assert [type(one) for one in done] == [type(None), Fenced, StoreFailed, type(None), Fenced, type(None), Fenced]
+    assert [type(one) for one in done] == [
+        type(None),
+        LeaseLost,
+        StoreFailed,
+        type(None),
+        LeaseLost,
+        type(None),
+        LeaseLost,
+    ]
     assert [[entry.seq for entry in log] for log in kept] == [[1], [], [], [1, 2, 3]]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kit.kept import answers, said, summary
 from kit.running import PATIENCE_SECONDS
-from parley.errors import Fenced, StoreFailed
+from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Lease
 from parley.stores.sqlite import SqliteStore
 from parley.stores.writer import CHECKPOINT_BYTES, Writer
@@ -41,7 +41,7 @@ def noted(db: Connection) -> list[int]:
 
 def note_and_refuse(db: Connection) -> None:
     db.execute("INSERT INTO removed VALUES (2, 0)")
-    raise Fenced
+    raise LeaseLost
 
 
 def note_and_break(db: Connection) -> None:
@@ -57,7 +57,7 @@ async def test_what_fails_after_a_change_takes_the_change_back_and_spoils_no_oth
     works = (first, note_and_refuse, note_and_break, nonsense, last)
     done = await asyncio.gather(*map(writer.submit, works), return_exceptions=True)
 
-    assert [type(one) for one in done] == [type(None), Fenced, ZeroDivisionError, StoreFailed, type(None)]
+    assert [type(one) for one in done] == [type(None), LeaseLost, ZeroDivisionError, StoreFailed, type(None)]
     assert await writer.submit(noted) == [1, 9]
 
 

@@ -22,7 +22,7 @@ from kit.records import call, command_output
 from kit.trees import patch, plant, tree
 from parley.config.types import Sandbox
 from parley.conversation.records import CommandOutput
-from parley.errors import CannotConfine
+from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 from parley.ports.tools import Action, ApplyPatch, Denied, Desk, Granted, Refused, Verdict
 from parley.tools.apply_patch import Patches
@@ -73,7 +73,7 @@ class Sandboxes:
         self,
         *,
         threads: bool = True,
-        ends: Ended | CannotConfine | None = None,
+        ends: Ended | SandboxUnavailable | None = None,
         says: Sequence[tuple[OutputStream, bytes]] = (),
     ) -> None:
         self.did: list[object] = []
@@ -84,7 +84,7 @@ class Sandboxes:
         for stream, data in self._says:
             output(stream, data)
         assert self._ends is not None
-        if isinstance(self._ends, CannotConfine):
+        if isinstance(self._ends, SandboxUnavailable):
             raise self._ends
         return self._ends
 
@@ -93,7 +93,7 @@ class Sandboxes:
 
     def confine_thread(self, bounds: Bounds) -> bool:
         self.did.append(Confined(threading.current_thread().name, bounds))
-        if self._threads and isinstance(self._ends, CannotConfine):
+        if self._threads and isinstance(self._ends, SandboxUnavailable):
             raise self._ends
         return self._threads
 
@@ -540,7 +540,7 @@ async def test_a_patch_that_fails_within_its_bounds_was_denied_by_the_sandbox(wo
 
 @pytest.mark.parametrize("threads", [True, False])
 async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path, threads: bool) -> None:
-    sandboxes = Sandboxes(threads=threads, ends=CannotConfine("/project is not what it was"))
+    sandboxes = Sandboxes(threads=threads, ends=SandboxUnavailable("/project is not what it was"))
     bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), commands=sandboxes)
 
     told = await bench.apply(*UPDATE)

@@ -18,7 +18,7 @@ from kit.records import call
 from kit.trees import not_a_link
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
-from parley.errors import CannotConfine, CommandNotStarted, CommandReplaced
+from parley.errors import CommandNotStarted, CommandReplaced, SandboxUnavailable
 from parley.ports.commands import Approved, Bounds, Command, Ended, Output
 from parley.ports.tools import Action, Denied, Desk, Granted, Refused, RunCommand, Verdict
 from parley.tools.commands.environment import with_tame_git
@@ -634,7 +634,7 @@ async def test_what_the_model_is_told_of_a_denied_command_is_cut_like_any_output
             Ended(signal=9, seconds=0.3),
             f"failed in sandbox {SANDBOX} with execution error: command was killed by a signal",
         ),
-        (CannotConfine("/project is not what it was"), "execution error: /project is not what it was"),
+        (SandboxUnavailable("/project is not what it was"), "execution error: /project is not what it was"),
     ],
 )
 async def test_a_command_that_did_not_run_to_its_end_is_not_run_again(

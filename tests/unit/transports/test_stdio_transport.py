@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from parley.errors import OUT_OF_MEMORY
-from parley.transports.stdio import HIGH_WATER_BYTES, PIPE_BYTES, DescriptorOutbox, Stdio
+from parley.transports.descriptors import HIGH_WATER_BYTES, PIPE_BYTES, DescriptorOutbox, DescriptorTransport
 from parley.wire.framing import Overlong
 
 PATIENCE_SECONDS = 10
@@ -124,7 +124,7 @@ async def test_nobody_reading_closes_the_outbox_and_sending_goes_on_in_silence(p
 
 async def test_making_it_ours_changes_nothing_for_whoever_shares_the_descriptor(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
-    Stdio(stdin=reading, stdout=writing)
+    DescriptorTransport(stdin=reading, stdout=writing)
 
     assert os.get_blocking(reading)
     assert os.get_blocking(writing)
@@ -133,7 +133,7 @@ async def test_making_it_ours_changes_nothing_for_whoever_shares_the_descriptor(
 async def test_a_last_line_without_its_end_is_a_frame_too(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     sink = os.open(os.devnull, os.O_WRONLY)
-    transport = Stdio(stdin=reading, stdout=sink)
+    transport = DescriptorTransport(stdin=reading, stdout=sink)
     frames: list[bytes | Overlong] = []
     os.write(writing, b"one\n\ntwo")
     os.close(writing)
@@ -157,7 +157,7 @@ async def test_a_frame_for_which_there_is_no_memory_is_handed_over_later_as_its_
 ) -> None:
     reading, writing = pipe
     sink = os.open(os.devnull, os.O_WRONLY)
-    transport = Stdio(stdin=reading, stdout=sink)
+    transport = DescriptorTransport(stdin=reading, stdout=sink)
     os.close(sink)
     taken: list[bytes | Overlong] = []
     shortages = 2

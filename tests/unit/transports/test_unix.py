@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.transports.stdio import STOP_READING_BYTES
+from parley.transports.descriptors import STOP_READING_BYTES
 from parley.transports.unix import BACKLOG, Connection, Listener, connect, names_in
 from parley.wire.framing import Overlong
 

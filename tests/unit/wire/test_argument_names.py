@@ -10,7 +10,7 @@ import pytest
 from parley.errors import BadArguments
 from parley.server.tools import TOOLS
 from parley.wire.argument_names import respelled
-from parley.wire.arguments import fit_call
+from parley.wire.arguments import decode_call_arguments
 from parley.wire.jsonrpc import encode
 from parley.wire.tools import CodexArguments, ConversationArguments, SendMessageArguments
 
@@ -64,6 +64,8 @@ def test_two_spellings_with_different_values_are_refused(other: Any) -> None:
 def test_very_many_unknown_arguments_are_refused_at_once() -> None:
     begin = time.process_time()
     with pytest.raises(BadArguments, match="more than 100 unknown arguments"):
-        fit_call(ConversationArguments, encode({f"conversatiom{number:03}": 1 for number in range(200_000)}))
+        decode_call_arguments(
+            ConversationArguments, encode({f"conversatiom{number:03}": 1 for number in range(200_000)})
+        )
 
     assert time.process_time() - begin < 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from parley.server.faults import Faults
+from parley.server.error_mapping import Faults
 from parley.server.tools.approval_answer import answer_question
 from parley.server.tools.approvals_list import list_questions
 from parley.server.tools.archive import archive

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from parley.errors import ToolNotOffered
+from parley.server.sanitize import escape_for_display
 from parley.server.toolcall import ToolCall
-from parley.server.visible import harmless
 from parley.wire.ids import ApprovalId
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ApprovalAnswerArguments, PlainOk
@@ -17,6 +17,6 @@ async def answer_question(call: ToolCall, args: ApprovalAnswerArguments) -> Call
         raise ToolNotOffered("approvalAnswer", setting="approvals.model_may_answer")
     approval_id = ApprovalId(str(args.approval_id))
     conversation = await call.host.conversations.question(approval_id)
-    reason = harmless(args.reason or "")
+    reason = escape_for_display(args.reason or "")
     await conversation.answer(approval_id, args.decision, by="tool", reason=reason, deadline=call.deadline)
     return typed_result(PlainOk())

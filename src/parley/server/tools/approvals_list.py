@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from parley.server.approval_text import listed
 from parley.server.toolcall import ToolCall
-from parley.server.wording import listed
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ApprovalsListArguments, ApprovalsListResult
 

@@ -8,7 +8,7 @@ from parley.config.types import Settings
 from parley.server.historyfile import history_file
 from parley.server.opening import open_conversation
 from parley.server.toolcall import ToolCall
-from parley.server.turncall import TurnCall
+from parley.server.turn_waiter import TurnWaiter
 from parley.wire.events import SessionConfigured
 from parley.wire.ids import ConversationId
 from parley.wire.items import TextItem, compact
@@ -21,7 +21,7 @@ async def codex(call: ToolCall, args: CodexArguments) -> None:
     words = compact((TextItem(text=args.prompt),))
     args = replace(args, prompt="")  # it may be large, and the turn may take long
     conversation = await open_conversation(call.host, args)
-    turn = TurnCall(call, conversation)
+    turn = TurnWaiter(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
     conversation.tool_servers.begin(conversation.settings)
     call.call.on_cancel(turn.cancel_before_it_begins)

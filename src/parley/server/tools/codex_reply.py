@@ -6,7 +6,7 @@ from uuid import UUID
 
 from parley.errors import BadSessionId
 from parley.server.toolcall import ToolCall
-from parley.server.turncall import TurnCall
+from parley.server.turn_waiter import TurnWaiter
 from parley.wire.items import TextItem, compact
 from parley.wire.tools import CodexReplyArguments
 
@@ -20,4 +20,4 @@ async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
         raise BadSessionId(args.thread_id) from None
     words = compact((TextItem(text=args.prompt),))
     del args  # it may be large, and the turn may take long
-    await TurnCall(call, await call.conversation(conversation_id)).run_next(words)
+    await TurnWaiter(call, await call.conversation(conversation_id)).run_next(words)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from parley.conversation.state import Phase
+from parley.server.approval_text import listed
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
-from parley.server.wording import listed
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationArguments, ConversationStatusResult, Owner
 

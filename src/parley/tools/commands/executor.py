@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from parley.errors import CannotConfine, CommandNotStarted, CommandReplaced, os_detail
+from parley.errors import CommandNotStarted, CommandReplaced, SandboxUnavailable, os_detail
 from parley.ports.commands import MARK, Ended, Mount, Output, Restriction, Start
 from parley.tools.commands import messages
 from parley.tools.commands.messages import (
@@ -45,7 +45,7 @@ from parley.tools.commands.sweep import is_stopped, sweep
 from parley.tools.open_files import for_programs
 from parley.tools.to_the_end import to_the_end
 from parley.wire.events import OutputStream
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Executor"]
 
@@ -221,23 +221,25 @@ def _ended(status: int | None, *, timed_out: bool, seconds: float) -> Ended:
     return Ended(signal=-code, seconds=seconds)
 
 
-def _unconfined(number: int) -> CannotConfine:
+def _unconfined(number: int) -> SandboxUnavailable:
     step, error = divmod(number, ERROR_NUMBERS)
-    return CannotConfine(f"{STEPS[step]} failed: {os_detail(OSError(error, os.strerror(error)))}")
+    return SandboxUnavailable(f"{STEPS[step]} failed: {os_detail(OSError(error, os.strerror(error)))}")
 
 
-def _moved(mount: Mount) -> CannotConfine:
-    return CannotConfine(f"{sayable(mount.place)} is not what it was any more: another has taken its place")
+def _moved(mount: Mount) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"{replace_surrogates(mount.place)} is not what it was any more: another has taken its place"
+    )
 
 
-def _unseen(number: int) -> CannotConfine:
-    return CannotConfine(f"looking at its mounts failed: {os_detail(OSError(number, os.strerror(number)))}")
+def _unseen(number: int) -> SandboxUnavailable:
+    return SandboxUnavailable(f"looking at its mounts failed: {os_detail(OSError(number, os.strerror(number)))}")
 
 
-def _unstarted(status: int) -> CannotConfine:
+def _unstarted(status: int) -> SandboxUnavailable:
     code = os.waitstatus_to_exitcode(status)
     how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-    return CannotConfine(f"the launcher {how} and has not started the command")
+    return SandboxUnavailable(f"the launcher {how} and has not started the command")
 
 
 def _shut(connection: socket.socket) -> None:

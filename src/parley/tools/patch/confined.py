@@ -20,7 +20,7 @@ from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.tools.patch.commit import commit, one_at_a_time
 from parley.tools.patch.plan import Change, digest, verify
 from parley.wire.events import OutputStream
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Order", "Run", "commit_confined", "main"]
 
@@ -88,9 +88,9 @@ def main() -> int:
             raise PatchRefused("Failed to write files: changed meanwhile")
         left = commit(plan.changes)
     except PatchRefused as refusal:
-        sys.stderr.buffer.write(sayable(str(refusal)).encode())
+        sys.stderr.buffer.write(replace_surrogates(str(refusal)).encode())
         return _REFUSED
-    sys.stdout.buffer.write("".join(sayable(f"{sentence}\n") for sentence in left).encode())
+    sys.stdout.buffer.write("".join(replace_surrogates(f"{sentence}\n") for sentence in left).encode())
     return 0
 
 

@@ -18,7 +18,7 @@ from parley.config.files import read_file
 from parley.config.protected import AGENTS, GIT
 from parley.errors import PatchRefused, os_detail
 from parley.guarded_files import is_below
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Ground"]
 
@@ -68,7 +68,7 @@ class Ground:
 
     def shown(self, written: str) -> str:
         """A path of the patch as it is named to the model: absolute, otherwise as it was written."""
-        return sayable(os.path.join(self._workdir, written))
+        return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
         """The absolute path of a file, from the real directory on.
@@ -111,7 +111,7 @@ class Ground:
         for place, called in self._protected.items():
             works_there = is_inside and is_below(self.cwd, place)
             if is_below(path, place) and not works_there:
-                name = sayable(called)
+                name = replace_surrogates(called)
                 raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
 
 
@@ -119,7 +119,7 @@ def _real(path: str) -> str:
     try:
         return os.path.realpath(path)
     except OSError as error:
-        raise PatchRefused(f"error: {sayable(path)} cannot be looked at: {os_detail(error)}") from None
+        raise PatchRefused(f"error: {replace_surrogates(path)} cannot be looked at: {os_detail(error)}") from None
 
 
 def _real_directory(workdir: str) -> str:
@@ -130,7 +130,9 @@ def _real_directory(workdir: str) -> str:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return os.path.realpath(workdir, strict=True)
     except OSError as error:
-        raise PatchRefused(f"error: invalid working directory {sayable(workdir)}: {os_detail(error)}") from None
+        raise PatchRefused(
+            f"error: invalid working directory {replace_surrogates(workdir)}: {os_detail(error)}"
+        ) from None
 
 
 def _git_folders(folder: str) -> Iterator[str]:
@@ -163,10 +165,12 @@ def _refuse_detours(path: str, written: str) -> None:
         try:
             mode = os.lstat(folder).st_mode
         except OSError as error:
-            raise PatchRefused(f"error: invalid path '{written}': {sayable(folder)}: {os_detail(error)}") from None
+            raise PatchRefused(
+                f"error: invalid path '{written}': {replace_surrogates(folder)}: {os_detail(error)}"
+            ) from None
         if not stat.S_ISDIR(mode):
             what = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
-            raise PatchRefused(f"error: invalid path '{written}': {sayable(folder)} is {what}")
+            raise PatchRefused(f"error: invalid path '{written}': {replace_surrogates(folder)} is {what}")
         del reached[-1:]
 
 

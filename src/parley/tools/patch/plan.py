@@ -25,7 +25,7 @@ from parley.tools.patch.matching import apply_chunks
 from parley.tools.patch.paths import Ground
 from parley.tools.patch.patience import Deadline, Wanted
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
-from parley.wire.text import sayable
+from parley.wire.text import replace_surrogates
 
 __all__ = ["Change", "Plan", "digest", "verify"]
 
@@ -111,10 +111,10 @@ class Plan(Struct, frozen=True, kw_only=True):
             if change.before is None:
                 return OtherChange(add=AddedFile(content=change.after.decode(errors="replace")))
             diff = unified_diff(change.before, change.after, context=_EVENT_CONTEXT, effort=effort)
-            move_path = None if change.move_to is None else sayable(change.move_to)
+            move_path = None if change.move_to is None else replace_surrogates(change.move_to)
             return OtherChange(update=UpdatedFile(unified_diff=diff, move_path=move_path))
 
-        return {sayable(change.path): shown(change) for change in self.changes}
+        return {replace_surrogates(change.path): shown(change) for change in self.changes}
 
 
 def digest(changes: Sequence[Change]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 
 from parley.wire.text import quoted, unseen, visible
 
-__all__ = ["harmless", "one_line", "quoted_command", "quoted_words"]
+__all__ = ["escape_for_display", "one_line", "quoted_command", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
 """Ample for a sentence or ten; a reason is no place for a document."""
@@ -55,7 +55,7 @@ def quoted_words(text: str) -> str:
     return f'"{words.translate({**unseen(words), **_IN_QUOTES})}{cut}"'
 
 
-def harmless(text: str) -> str | None:
+def escape_for_display(text: str) -> str | None:
     """What somebody gave as a reason, for the model; None where there is nothing in it."""
     text = _cut(text.strip())
     return text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"}) or None

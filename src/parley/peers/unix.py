@@ -18,7 +18,7 @@ from parley.errors import StoreFailed, os_detail
 from parley.peers.link import SocketLink
 from parley.transports.unix import Connection, Listener, connect, names_in
 
-__all__ = ["HomePeers"]
+__all__ = ["UnixPeers"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ time to stop in order."""
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
-class HomePeers:
+class UnixPeers:
     """The port `Peers`, by sockets in a directory. `serve` has each connection of another process to the end."""
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:

@@ -8,10 +8,10 @@ from itertools import count
 from parley.config.load import Loader
 from parley.runtime.conversations import Conversations
 
-__all__ = ["Host"]
+__all__ = ["ServerContext"]
 
 
-class Host:
+class ServerContext:
     def __init__(
         self, *, conversations: Conversations, loader: Loader, on_initialized: Callable[[], None] = lambda: None
     ) -> None:

@@ -11,12 +11,12 @@ from parley.ports.outbox import Outbox
 from parley.wire.jsonrpc import Message, RequestId, encode, notification, request
 from parley.wire.mcp import Cancelled
 
-__all__ = ["Requests"]
+__all__ = ["OutgoingRequests"]
 
 log = logging.getLogger(__name__)
 
 
-class Requests:
+class OutgoingRequests:
     """Each is answered at most once."""
 
     def __init__(self, out: Outbox, ids: Iterator[int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.server.visible import harmless, one_line, quoted_command
+from parley.server.sanitize import escape_for_display, one_line, quoted_command
 from parley.wire.text import quoted
 
 UNSEEN = {
@@ -69,7 +69,7 @@ def test_a_backtick_is_spelled_out_in_words_and_paths_and_not_in_reasons() -> No
 
     assert quoted_command(("touch", BACKTICK)) == f"touch {spelled}"
     assert quoted(BACKTICK) == spelled
-    assert (one_line(BACKTICK), harmless(BACKTICK)) == (BACKTICK, BACKTICK)
+    assert (one_line(BACKTICK), escape_for_display(BACKTICK)) == (BACKTICK, BACKTICK)
 
 
 def test_a_path_that_can_be_seen_is_shown_as_it_is() -> None:
@@ -115,4 +115,4 @@ def test_nothing_that_is_shown_is_a_control_character(argv: list[str]) -> None:
     ],
 )
 def test_a_reason_is_told_without_what_could_act(said: str, told: str | None) -> None:
-    assert harmless(said) == told
+    assert escape_for_display(said) == told

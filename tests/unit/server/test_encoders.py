@@ -14,7 +14,7 @@ from kit.json import as_json
 from kit.logs import log_of
 from kit.records import model_asked, turn_started
 from parley.conversation.log import ItemKind, Log, encode_piece
-from parley.server.voices import CodexVoice, StreamVoice, hidden_events
+from parley.server.encoders import CodexEncoder, StreamEncoder, hidden_events
 from parley.testing import check_message
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
@@ -58,7 +58,7 @@ def _read(frame: bytes) -> Any:
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_a_live_event_of_a_stream_is_the_struct(event_meta: bool, named: bool) -> None:
     log = _log()
-    voice = StreamVoice(UUID, full=True, event_meta=event_meta)
+    voice = StreamEncoder(UUID, full=True, event_meta=event_meta)
     voice.name_conversation(named)
     for entry in log.events():
         meta = EventMeta(conversation_id=UUID, seq=entry.seq) if event_meta else EventMeta(conversation_id=UUID)
@@ -73,7 +73,7 @@ def test_a_live_event_of_a_stream_is_the_struct(event_meta: bool, named: bool) -
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_a_live_delta_of_a_stream_is_the_struct(event_meta: bool, named: bool) -> None:
     log = _log()
-    voice = StreamVoice(UUID, full=True, event_meta=event_meta)
+    voice = StreamEncoder(UUID, full=True, event_meta=event_meta)
     voice.name_conversation(named)
     for kind, text, offset in ((ItemKind.MESSAGE, "more", len(ODD)), (ItemKind.REASONING, ODD, 2)):
         delta = log.extend(kind, text)
@@ -92,7 +92,7 @@ def test_a_live_delta_of_a_stream_is_the_struct(event_meta: bool, named: bool) -
 def test_naming_the_conversation_holds_from_the_next_event_on_and_can_end(event_meta: bool) -> None:
     log = _log()
     entry = next(log.events())
-    voice, never, always = (StreamVoice(UUID, full=True, event_meta=event_meta) for _ in range(3))
+    voice, never, always = (StreamEncoder(UUID, full=True, event_meta=event_meta) for _ in range(3))
     always.name_conversation(True)
     said = []
     for named in (False, True, True, False):
@@ -107,7 +107,7 @@ def test_naming_the_conversation_holds_from_the_next_event_on_and_can_end(event_
     "log", [Log(), _log(), log_of(task_started())], ids=["nothing", "open texts", "events alone"]
 )
 def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
-    voice = StreamVoice(UUID, full=True, event_meta=event_meta)
+    voice = StreamEncoder(UUID, full=True, event_meta=event_meta)
     events = [
         SnapshotEvent(meta=EventMeta(seq=entry.seq), msg=Raw(entry.encoded))
         if event_meta
@@ -131,7 +131,7 @@ def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
 
 def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
     log = _log()
-    voice = StreamVoice(UUID, full=True, event_meta=True)
+    voice = StreamEncoder(UUID, full=True, event_meta=True)
     frame = voice.snapshot(log.events(after=Seq(2)), [], log.last)
 
     assert _read(frame)["params"] == {
@@ -146,7 +146,9 @@ def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_a_stream_as_log_messages_is_the_stream_in_the_struct(event_meta: bool, named: bool) -> None:
     log = _log()
-    plain, logged = (StreamVoice(UUID, full=True, event_meta=event_meta, as_log=as_log) for as_log in (False, True))
+    plain, logged = (
+        StreamEncoder(UUID, full=True, event_meta=event_meta, as_log=as_log) for as_log in (False, True)
+    )
     delta = log.extend(ItemKind.MESSAGE, ODD)
     for voice in (plain, logged):
         voice.name_conversation(named)
@@ -171,7 +173,7 @@ def _read_all(frames: list[bytes]) -> list[Any]:
 
 
 def test_the_end_of_a_stream_is_the_struct() -> None:
-    voice = StreamVoice(UUID, full=True, event_meta=True)
+    voice = StreamEncoder(UUID, full=True, event_meta=True)
     ended = StreamDisconnected(meta=EventMeta(conversation_id=UUID), reason=ODD)
 
     assert _read(voice.disconnected(ODD)) == _notification(StreamDisconnected.METHOD, ended)
@@ -181,7 +183,7 @@ def test_the_end_of_a_stream_is_the_struct() -> None:
 @pytest.mark.parametrize("event_id", ["0", "", ODD, "%d"])
 def test_an_event_of_a_call_is_the_struct_twice(request_id: RequestId, event_id: str) -> None:
     log = _log()
-    voice = CodexVoice(request_id, full=True, event_id=EventId(event_id))
+    voice = CodexEncoder(request_id, full=True, event_id=EventId(event_id))
     delta = log.extend(ItemKind.MESSAGE, ODD)
     for kind, encoded, frames in (
         *((entry.type, entry.encoded, voice.entry(entry)) for entry in log.events()),
@@ -196,12 +198,12 @@ def test_an_event_of_a_call_is_the_struct_twice(request_id: RequestId, event_id:
 
 def test_a_new_turn_changes_the_event_id_of_events_seen_before() -> None:
     (entry,) = log_of(task_started()).events()
-    voice = CodexVoice(ODD, full=True, event_id=EventId("0"))
+    voice = CodexEncoder(ODD, full=True, event_id=EventId("0"))
     before = voice.entry(entry)
     voice.change_event_id(EventId(ODD))
 
-    assert before == CodexVoice(ODD, full=True, event_id=EventId("0")).entry(entry)
-    assert voice.entry(entry) == CodexVoice(ODD, full=True, event_id=EventId(ODD)).entry(entry)
+    assert before == CodexEncoder(ODD, full=True, event_id=EventId("0")).entry(entry)
+    assert voice.entry(entry) == CodexEncoder(ODD, full=True, event_id=EventId(ODD)).entry(entry)
 
 
 def test_only_the_full_version_is_sent_what_the_user_said() -> None:
@@ -209,5 +211,5 @@ def test_only_the_full_version_is_sent_what_the_user_said() -> None:
 
     assert said.type in hidden_events(full=False)
     assert hidden_events(full=True) == frozenset()
-    assert StreamVoice(UUID, full=False, event_meta=True).hidden == hidden_events(full=False)
-    assert CodexVoice(1, full=False, event_id=EventId("1")).hidden == hidden_events(full=False)
+    assert StreamEncoder(UUID, full=False, event_meta=True).hidden == hidden_events(full=False)
+    assert CodexEncoder(1, full=False, event_id=EventId("1")).hidden == hidden_events(full=False)

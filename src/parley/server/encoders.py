@@ -18,7 +18,7 @@ from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import LogMessage
 from parley.wire.notifications import CONVERSATION_LOGGER, CodexEvent, InitialState, StreamDisconnected
 
-__all__ = ["CodexVoice", "StreamVoice", "hidden_events"]
+__all__ = ["CodexEncoder", "StreamEncoder", "hidden_events"]
 
 _NOTIFICATION: Final = b'{"jsonrpc":"2.0","method":"%b","params":{', b"}}"
 """What stands before and after the params of a notification."""
@@ -35,7 +35,7 @@ def hidden_events(*, full: bool) -> frozenset[str]:
     return frozenset() if full else FOR_FULL_VERSION_ONLY
 
 
-class StreamVoice:
+class StreamEncoder:
     """Events of a streamed conversation: `{"msg"}`, with `_meta` where the client wants or needs it."""
 
     tells_records = False
@@ -135,7 +135,7 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
     return b'{"msg":%b}' % encode_piece(delta)
 
 
-class CodexVoice:
+class CodexEncoder:
     """Events of a `codex` call: each as `codex/event` and again under its own name."""
 
     tells_records = False

@@ -20,16 +20,16 @@ from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import ParleyError, QuestionIsSettled
 from parley.runtime.conversation import Conversation
 from parley.runtime.questions import DISMISSED, Questions
+from parley.server.approval_text import elicitation
 from parley.server.hosts import PLAIN, Features
-from parley.server.requests import Requests
-from parley.server.visible import harmless
-from parley.server.wording import elicitation
+from parley.server.outgoing_requests import OutgoingRequests
+from parley.server.sanitize import escape_for_display
 from parley.wire.elicitation import ElicitationParams, is_dismissal, read_answer
 from parley.wire.events import Settlement
 from parley.wire.ids import ApprovalId, ConversationId
 from parley.wire.jsonrpc import Message, RequestId, encode
 
-__all__ = ["Asking"]
+__all__ = ["Elicitor"]
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +43,10 @@ class _Named(Struct):
 _named: Final = msgspec.json.Decoder(_Named)
 
 
-class Asking:
+class Elicitor:
     """One client."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: OutgoingRequests) -> None:
         self.can_be_asked = False
         """Whether the client said so."""
         self._requests = requests
@@ -97,7 +97,7 @@ class Asking:
         decision, reason = read_answer(answer)
         if self._features.dismissal_denies and is_dismissal(answer):
             decision, reason = "denied", DISMISSED
-        settled = questions.insist(approval_id, decision, by="client", reason=harmless(reason or ""))
+        settled = questions.insist(approval_id, decision, by="client", reason=escape_for_display(reason or ""))
         settled.add_done_callback(partial(self._see_to, questions, approval_id))
 
     def _see_to(self, questions: Questions, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:

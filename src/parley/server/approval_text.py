@@ -11,8 +11,8 @@ from msgspec.structs import asdict
 from parley.agent.policy import RETRY
 from parley.conversation.questions import Question
 from parley.conversation.records import Changed, QuestionAsked
+from parley.server.sanitize import one_line, quoted_command, quoted_words
 from parley.server.times import iso
-from parley.server.visible import one_line, quoted_command, quoted_words
 from parley.wire import tools
 from parley.wire.elicitation import FULL_SCHEMA, PLAIN_SCHEMA, ElicitationParams, QuestionFields
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, FileChange, LimitReached

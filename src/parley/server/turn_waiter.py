@@ -23,10 +23,10 @@ from parley.runtime.endings import ENDINGS
 from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.runtime.turns import Turn
+from parley.server.encoders import CodexEncoder
 from parley.server.progress import ProgressReporter
 from parley.server.result_notes import ResultNotes, returned_question
 from parley.server.toolcall import ToolCall
-from parley.server.voices import CodexVoice
 from parley.wire.events import EventBase, event_type
 from parley.wire.ids import START, EventId, Seq
 from parley.wire.items import InputItem
@@ -34,7 +34,7 @@ from parley.wire.jsonrpc import encode
 from parley.wire.mcp import CallToolResult, TextContent
 from parley.wire.tools import CodexResult
 
-__all__ = ["TurnCall"]
+__all__ = ["TurnWaiter"]
 
 BEFORE_THE_TURN: Final = EventId("0")
 
@@ -43,12 +43,12 @@ _ENDED: Final = record_type(TurnEnded)
 _ASKED: Final = record_type(QuestionAsked)
 
 
-class TurnCall:
+class TurnWaiter:
     def __init__(self, call: ToolCall, conversation: Conversation) -> None:
         self._call, self._conversation = call, conversation
         self._features = call.session.features
         self._out = call.session.events_out
-        self._voice = CodexVoice(call.call.id, full=self._features.additions, event_id=BEFORE_THE_TURN)
+        self._voice = CodexEncoder(call.call.id, full=self._features.additions, event_id=BEFORE_THE_TURN)
         self._notes = ResultNotes(conversation.id)
         self._before = START
         """The position before the turn."""

@@ -21,7 +21,7 @@ from typing import Final
 from parley.errors import OUT_OF_MEMORY
 from parley.wire.framing import LineFramer, Overlong, outline_of
 
-__all__ = ["DescriptorOutbox", "Stdio"]
+__all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
@@ -170,7 +170,7 @@ class DescriptorOutbox:
             self._waiting.popleft()()
 
 
-class Stdio:
+class DescriptorTransport:
     """One client on two descriptors."""
 
     def __init__(

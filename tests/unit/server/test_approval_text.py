@@ -13,7 +13,7 @@ from kit.questions import approval_id, command_question, limit_question, patch_q
 from parley.agent.policy import RETRY
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked
-from parley.server.wording import elicitation, listed
+from parley.server.approval_text import elicitation, listed
 from parley.testing import check_message
 from parley.wire.elicitation import FULL_SCHEMA, ElicitationParams
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
