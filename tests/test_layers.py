@@ -12,7 +12,7 @@ import parley
 
 ROOT = Path(parley.__file__).parent
 
-FOR_EVERYBODY = frozenset({"errors", "guarded_files", "spelling", "threads", "version"})
+FOR_EVERYBODY = frozenset({"errors", "guarded_files", "os_errors", "spelling", "threads", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "version": frozenset(),
     "errors": frozenset(),
     "guarded_files": frozenset(),
+    "os_errors": frozenset(),
     "spelling": frozenset(),
     "threads": frozenset(),
     "config": frozenset(),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kit.trees import Tree, patch, plant, tree
-from parley.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.plan import Plan, verify
 
@@ -239,7 +239,7 @@ def test_a_kill_at_any_name_leaves_every_file_whole(tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys
-from parley.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.plan import verify
 
@@ -513,7 +513,7 @@ def test_patches_in_different_places_do_not_wait_for_each_other(work: Path, tmp_
 
 AS_SOMEBODY = """
 import json, os, sys
-from parley.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.plan import verify
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from kit.tool_server import Message
 from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, Loopback, Spoil, call_text, closing, until
 from parley.config.types import ToolServer
-from parley.errors import ToolServerFailed
+from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import Lease, ServerPool
 from parley.tools.servers.bodies import REOPEN_SECONDS
 

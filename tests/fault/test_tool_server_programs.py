@@ -11,7 +11,7 @@ import pytest
 
 from kit.running import open_descriptors
 from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, marker, running, until
-from parley.errors import NotStarted
+from parley.tools.errors import NotStarted
 from parley.tools.servers.program import Program
 
 SLEEPING = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"

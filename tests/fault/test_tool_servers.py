@@ -31,7 +31,7 @@ from kit.tool_servers import (
     until,
 )
 from parley.config.types import ToolServer
-from parley.errors import ToolServerFailed
+from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import ServerPool, ServerTools, Timing
 from parley.tools.servers.connection import GOODBYE_SECONDS
 from parley.tools.servers.program import LEAVE_SECONDS, TERM_SECONDS

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from kit.shell import sh
 from parley.client import Answer, Conversation, Question, Running, Stream
-from parley.errors import Disconnected, RequestFailed, ToolFailed
+from parley.client.errors import Disconnected, RequestFailed, ToolFailed
 from parley.testing import Delay, ParleyProcess, Pieces, RecordedRequest, Says, ScriptedModel
 from parley.testing.replies import Reply
 

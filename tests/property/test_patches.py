@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.trees import Tree, patch, tree
-from parley.errors import PatchRefused
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.grammar import UpdateFile, parse
 from parley.tools.patch.matching import Text, apply_chunks

@@ -9,7 +9,7 @@ import pytest
 
 from kit.messages import answered, failed
 from kit.speaking import Speaker, speaking
-from parley.errors import ToolFailed
+from parley.client.errors import ToolFailed
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 from parley.wire.notifications import StreamDisconnected

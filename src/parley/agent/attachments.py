@@ -15,8 +15,9 @@ from typing import Final
 
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, UserItem
-from parley.errors import UnsupportedContent, os_detail
+from parley.errors import UnsupportedContent
 from parley.guarded_files import read_named
+from parley.os_errors import os_detail
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, is_text
 

@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.agent.compaction import Meter, make_room
+from parley.agent.errors import ReplyCutOff
 from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, end_at, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.agent.prompt import request_for
@@ -33,7 +34,7 @@ from parley.conversation.records import (
     ResponseUsed,
     TurnEnded,
 )
-from parley.errors import ModelError, ReplyCutOff, UnexpectedStatus
+from parley.errors import ModelError, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,

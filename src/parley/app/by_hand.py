@@ -9,7 +9,8 @@ from typing import Final
 from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.app.commands import sandboxed_commands
 from parley.config.types import Settings
-from parley.errors import BadHome, MissingVariable, SandboxUnavailable, StoreFailed
+from parley.errors import BadHome, SandboxUnavailable, StoreFailed
+from parley.models.errors import MissingVariable
 from parley.ports.commands import Bounds, Command, Ended, Output
 from parley.sandbox import Report, Sandboxed
 from parley.tools.commands import scope

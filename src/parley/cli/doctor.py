@@ -20,9 +20,10 @@ from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
 from parley.cli.printing import print_error
+from parley.config.errors import ProviderNotFound
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
-from parley.errors import CommandNotStarted, ConfigError, ParleyError, ProviderNotFound
+from parley.errors import CommandNotStarted, ConfigError, ParleyError
 from parley.version import __version__
 from parley.wire.text import visible
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from parley.client.child import Child
 from parley.client.client import Client, connect
 from parley.client.conversation import Conversation, Page, ReadEvent, Sent
-from parley.client.options import CodexOptions, CreateOptions, Overrides
-from parley.client.questions import Answer, OpenQuestion, Question
-from parley.client.running import Running
-from parley.client.stream import Event, Seen, Stream
-from parley.errors import (
+from parley.client.errors import (
     CallCancelled,
     ClientError,
     Disconnected,
@@ -18,6 +14,10 @@ from parley.errors import (
     ToolFailed,
     TurnFailed,
 )
+from parley.client.options import CodexOptions, CreateOptions, Overrides
+from parley.client.questions import Answer, OpenQuestion, Question
+from parley.client.running import Running
+from parley.client.stream import Event, Seen, Stream
 from parley.wire import events, items
 from parley.wire.elicitation import ElicitationAnswer
 

@@ -16,11 +16,11 @@ from msgspec import UNSET, Raw
 from parley.client.child import Child
 from parley.client.connection import Connection, typed_value
 from parley.client.conversation import Conversation
+from parley.client.errors import Disconnected
 from parley.client.options import CodexOptions, CreateOptions, ListOptions
 from parley.client.questions import OnQuestion, OpenQuestion, ask
 from parley.client.running import OnEvent, Running, tool_result
 from parley.client.streams import Streams
-from parley.errors import Disconnected
 from parley.version import __version__
 from parley.wire.elicitation import ElicitationParams
 from parley.wire.events import Decision, decode_event

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.client.child import Child
-from parley.errors import CallCancelled, ClientError, Disconnected, RequestFailed, ToolFailed
+from parley.client.errors import CallCancelled, ClientError, Disconnected, RequestFailed, ToolFailed
 from parley.wire.jsonrpc import (
     Message,
     RequestId,

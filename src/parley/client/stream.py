@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from msgspec import Raw, Struct, UnsetType
 
 from parley.client.connection import Connection, typed_value
-from parley.errors import Disconnected, StreamEnded, ToolFailed, TurnFailed
+from parley.client.errors import Disconnected, StreamEnded, ToolFailed, TurnFailed
 from parley.wire.events import AgentMessage, ErrorEvent, EventMsg, TaskComplete, UnknownEvent, decode_event
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.notifications import EventMeta, InitialState

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from parley.client.errors import Disconnected
 from parley.client.stream import Event, Seen, Stream
-from parley.errors import Disconnected
 from parley.wire.events import EventMsg, decode_event
 from parley.wire.ids import ConversationId, EventId
 from parley.wire.jsonrpc import decode_lenient

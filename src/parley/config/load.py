@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.files import read_file
 from parley.config.locate import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS, SETTINGS, Wrong, described, is_address, shortened
@@ -38,8 +39,9 @@ from parley.config.types import (
     WorkspaceWrite,
 )
 from parley.config.unknown_keys import UnknownKey, refuse_misspelt, unknown_keys
-from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound, os_detail
+from parley.errors import BadSetting
 from parley.guarded_files import read_named
+from parley.os_errors import os_detail
 
 __all__ = ["Loader", "refuse_misfits"]
 

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry
 from parley.conversation.records import Renamed, TurnEnded, record_type
-from parley.errors import TurnIsRunning, UnknownMessage
+from parley.errors import TurnIsRunning
 from parley.wire.events import TaskComplete, UserMessage, event_type
 from parley.wire.ids import MessageId, Seq
 

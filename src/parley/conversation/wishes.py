@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import UNSET
 
+from parley.conversation.errors import ParentUnknown
 from parley.conversation.log import Happened
 from parley.conversation.records import InputRead, SettingsChosen, TurnStarted
-from parley.errors import ParentUnknown
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, MessageId
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from parley.config.files import read_file
 from parley.config.types import Provider, Settings
-from parley.errors import MissingVariable
+from parley.models.errors import MissingVariable
 
 __all__ = ["Credentials", "credentials"]
 

@@ -18,19 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from parley.config.types import Provider, Settings
-from parley.errors import (
-    BadSetting,
-    CannotConnect,
-    ConnectionLost,
-    HighDemand,
-    ModelError,
-    ModelStreamBroken,
-    ReplyTooLarge,
-    RetryLimitExceeded,
-    UnexpectedStatus,
-    UsageLimitReached,
-)
+from parley.errors import BadSetting, CannotConnect, ModelError, ModelStreamBroken, ReplyTooLarge, UnexpectedStatus
 from parley.models.credentials import Credentials, credentials
+from parley.models.errors import ConnectionLost, HighDemand, RetryLimitExceeded, UsageLimitReached
 from parley.models.http import REFUSAL_BYTES, Http, Reply
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, backoff_seconds

@@ -17,7 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from parley.errors import CannotConnect, ConnectionLost, ModelStreamBroken, with_limit
+from parley.errors import CannotConnect, ModelStreamBroken
+from parley.models.errors import ConnectionLost
+from parley.os_errors import with_limit
 from parley.threads import start_thread
 from parley.version import __version__
 

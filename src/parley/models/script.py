@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from parley.config.files import read_file
-from parley.errors import BadScript
+from parley.models.errors import BadScript
 
 __all__ = ["Call", "Script", "Step", "Usage", "read_script"]
 

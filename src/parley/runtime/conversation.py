@@ -22,7 +22,6 @@ from parley.errors import (
     ConfigError,
     HomeLost,
     InvalidRequest,
-    MessageIdTaken,
     ParleyError,
     ShuttingDown,
     StoreError,
@@ -32,6 +31,7 @@ from parley.errors import (
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.runtime.book import Book
 from parley.runtime.deadline import Deadline
+from parley.runtime.errors import MessageIdTaken
 from parley.runtime.here import Here
 from parley.runtime.means import Means
 from parley.runtime.messages import Accepted, Messages

@@ -24,7 +24,6 @@ from parley.errors import (
     ShuttingDown,
     StoreError,
     UnknownConversation,
-    UnknownQuestion,
     Unreadable,
 )
 from parley.ports.clock import Clock
@@ -39,6 +38,7 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.damaged import Damaged
 from parley.runtime.deadline import Deadline
 from parley.runtime.elsewhere import FOLLOW_SECONDS, Neighbours
+from parley.runtime.errors import UnknownQuestion
 from parley.runtime.means import Means
 from parley.runtime.permits import Trust
 from parley.runtime.whole import write_whole

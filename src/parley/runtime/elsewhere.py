@@ -17,9 +17,10 @@ from msgspec import UNSET, Raw, Struct
 
 from parley.conversation.log import Entry, ItemKind
 from parley.conversation.state import Phase
-from parley.errors import NotOwned, OwnedElsewhere, ParleyError, RemoteRefusal, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, ParleyError, StoreFailed
 from parley.ports.peers import Link, Peers
 from parley.runtime.book import Book
+from parley.runtime.errors import RemoteRefusal
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode, error_of
 from parley.wire.peers import (

@@ -13,10 +13,11 @@ from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.log import Happened
 from parley.conversation.places import place_of
 from parley.conversation.records import InputRead, TurnStarted
-from parley.errors import MessageIdTaken, ShuttingDown, TurnIsRunning, UnsupportedContent
+from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
 from parley.runtime.book import Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
+from parley.runtime.errors import MessageIdTaken
 from parley.runtime.outlast import outlast
 from parley.runtime.turns import Turn, Turns
 from parley.wire.events import TaskStarted, UserMessage

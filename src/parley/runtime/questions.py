@@ -18,11 +18,12 @@ from parley.config.types import Approvals
 from parley.conversation.log import Happened
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.errors import HomeLost, LeaseLost, OwnerUnresponsive, QuestionIsSettled, StoreFailed, UnknownQuestion
+from parley.errors import HomeLost, LeaseLost, OwnerUnresponsive, QuestionIsSettled, StoreFailed
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.book import Book
 from parley.runtime.deadline import Deadline
+from parley.runtime.errors import UnknownQuestion
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS, outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from parley.conversation.log import Cursor, Delta, Entry, Log, encode_piece
 from parley.conversation.output import OutputDelta
-from parley.errors import OUT_OF_MEMORY
+from parley.os_errors import OUT_OF_MEMORY
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
 

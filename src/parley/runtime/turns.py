@@ -19,7 +19,8 @@ from parley.conversation.log import Happened
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
-from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed, limit_reached
+from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed
+from parley.os_errors import limit_reached
 from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import Book

@@ -13,7 +13,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from parley.errors import CommandNotStarted, os_detail
+from parley.errors import CommandNotStarted
+from parley.os_errors import os_detail
 from parley.ports.commands import MARK, Bounds, Command, Ended, Mount, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.installed import Denials

@@ -9,7 +9,7 @@ from typing import Final, Literal, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from parley.errors import os_detail
+from parley.os_errors import os_detail
 from parley.ports.commands import Start, Starter
 from parley.sandbox.trial import Confining, why_not
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from parley.errors import SandboxUnavailable, os_detail
+from parley.errors import SandboxUnavailable
+from parley.os_errors import os_detail
 from parley.sandbox.places import Places, depth, is_anothers, opened
 from parley.wire.text import quoted
 

@@ -12,15 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import (
-    BadArguments,
-    BadCursor,
-    BadSetting,
-    ConfigError,
-    ParleyError,
-    PositionBeyondEnd,
-    UnknownConversation,
-)
+from parley.errors import BadArguments, BadSetting, ConfigError, ParleyError, UnknownConversation
+from parley.server.errors import BadCursor, PositionBeyondEnd
 from parley.wire.mcp import CallToolResult, text_result, typed_result
 from parley.wire.tools import CreateFailed, Failed
 

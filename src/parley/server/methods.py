@@ -11,10 +11,11 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from parley.config.types import McpSettings
-from parley.errors import ConfigError, OwnerUnresponsive, ParleyError, ShuttingDown, StoreError, UnknownTool
+from parley.errors import ConfigError, OwnerUnresponsive, ParleyError, ShuttingDown, StoreError
 from parley.server.context import ServerContext
 from parley.server.dispatch import Call, Handler
 from parley.server.error_mapping import RequestRefused, failure
+from parley.server.errors import UnknownTool
 from parley.server.hosts import Features, features_of
 from parley.server.session import Session
 from parley.server.toolcall import ToolCall

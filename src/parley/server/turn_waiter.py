@@ -17,7 +17,8 @@ from msgspec import UNSET, UnsetType
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.places import last_text
 from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
-from parley.errors import OUT_OF_MEMORY, StoreFailed
+from parley.errors import StoreFailed
+from parley.os_errors import OUT_OF_MEMORY
 from parley.runtime.conversation import Conversation
 from parley.runtime.endings import ENDINGS
 from parley.runtime.messages import Accepted

@@ -6,7 +6,8 @@ import os
 import sys
 from typing import Final
 
-from parley.errors import BadHome, os_detail
+from parley.errors import BadHome
+from parley.os_errors import os_detail
 
 __all__ = ["file_system", "prepare_home", "sync_directory"]
 

@@ -6,7 +6,8 @@ import os
 import sqlite3
 from typing import Final
 
-from parley.errors import OUT_OF_MEMORY, BadHome, StoreFailed, os_detail
+from parley.errors import BadHome, StoreFailed
+from parley.os_errors import OUT_OF_MEMORY, os_detail
 from parley.stores.database_files import DATABASE, SHARED_MEMORY
 from parley.stores.lock_holders import holder_of
 

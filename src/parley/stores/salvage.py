@@ -19,7 +19,8 @@ from sqlite3 import Connection
 from typing import Any, Final, NamedTuple
 
 from parley.conversation.log import Entry
-from parley.errors import BadHome, WriteLockHeld, os_detail
+from parley.errors import BadHome, WriteLockHeld
+from parley.os_errors import os_detail
 from parley.ports.store import CALL_SECONDS
 from parley.stores.blobs import mended, unpacked
 from parley.stores.damage import fetch_around_damage, if_readable, is_damage, known_conversations

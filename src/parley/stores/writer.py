@@ -19,7 +19,8 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from parley.errors import OUT_OF_MEMORY, HomeLost, ParleyError, StoreFailed, WriteLockHeld, limit_reached
+from parley.errors import HomeLost, ParleyError, StoreFailed, WriteLockHeld
+from parley.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.batch import Batch
 from parley.threads import start_thread

@@ -19,11 +19,12 @@ from msgspec.structs import replace
 from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
-from parley.errors import BadArguments, CommandNotStarted, PatchChanged, PatchRefused
+from parley.errors import BadArguments, CommandNotStarted
 from parley.ports.commands import Bounds, Command, Commands, Ended, Output
 from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Denied, Desk, Granted, Refused
 from parley.tools.cutting import for_model
+from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.patience import Wanted
 from parley.tools.patch.threads import begun_in_thread, written_in_thread
 from parley.tools.results import (

@@ -6,7 +6,7 @@ import sys
 from typing import Final, Literal
 
 from parley.conversation.records import StreamOutput
-from parley.errors import limit_reached
+from parley.os_errors import limit_reached
 from parley.ports.commands import Bounds
 from parley.ports.tools import Denied, Refused
 from parley.tools.cutting import both_for_model, for_model

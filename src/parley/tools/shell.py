@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, Changed, CommandOutput, StreamOutput
-from parley.errors import BadArguments, CommandNotStarted, CommandReplaced, os_detail
+from parley.errors import BadArguments, CommandNotStarted
+from parley.os_errors import os_detail
 from parley.ports.commands import Approved, Command, Commands, Ended
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Denied, Desk, Granted, Permit, Refused, RunCommand
@@ -25,6 +26,7 @@ from parley.tools import parsed_commands
 from parley.tools.command_target import CommandTarget
 from parley.tools.commands.environment import command_environment, with_tame_git
 from parley.tools.cutting import both_for_model, for_end_event, for_model
+from parley.tools.errors import CommandReplaced
 from parley.tools.patch.recognise import patch_in
 from parley.tools.results import (
     BAD_ARGUMENTS,

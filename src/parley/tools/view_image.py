@@ -12,10 +12,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from parley.conversation.records import CallItem, InputRead
-from parley.errors import BadArguments, BadImage, os_detail
+from parley.errors import BadArguments
 from parley.guarded_files import read_named
+from parley.os_errors import os_detail
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
+from parley.tools.errors import BadImage
 from parley.tools.results import BAD_ARGUMENTS
 from parley.wire.arguments import decode_arguments
 from parley.wire.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIZE, data_url

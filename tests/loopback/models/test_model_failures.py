@@ -27,16 +27,8 @@ from kit.model_peer import (
 )
 from parley.config.types import WireApi
 from parley.conversation.records import MessageItem
-from parley.errors import (
-    BadSetting,
-    CannotConnect,
-    ConnectionLost,
-    HighDemand,
-    ModelStreamBroken,
-    RetryLimitExceeded,
-    UnexpectedStatus,
-    UsageLimitReached,
-)
+from parley.errors import BadSetting, CannotConnect, ModelStreamBroken, UnexpectedStatus
+from parley.models.errors import ConnectionLost, HighDemand, RetryLimitExceeded, UsageLimitReached
 from parley.ports.model import Chunk, MessageDone, ResponseDone, TextDelta
 
 BOTH: list[WireApi] = [api for api in get_args(WireApi) if api != "scripted"]

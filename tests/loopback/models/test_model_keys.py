@@ -21,8 +21,9 @@ from kit.model_peer import (
     streamed,
 )
 from parley.config.types import WireApi
-from parley.errors import CannotConnect, MissingVariable, ModelStreamBroken, UnexpectedStatus
+from parley.errors import CannotConnect, ModelStreamBroken, UnexpectedStatus
 from parley.models.credentials import credentials
+from parley.models.errors import MissingVariable
 
 KEY = "sk-of-the-user-0123456789"
 

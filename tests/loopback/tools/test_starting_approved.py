@@ -11,10 +11,11 @@ import pytest
 
 from kit.running import PATH, PATIENCE_SECONDS
 from kit.swapping import swapped
-from parley.errors import CommandNotStarted, CommandReplaced
+from parley.errors import CommandNotStarted
 from parley.ports.commands import Approved, Start
 from parley.tools.command_target import CommandTarget
 from parley.tools.commands.executor import Executor
+from parley.tools.errors import CommandReplaced
 from parley.wire.events import OutputStream
 
 STARTS: Final = 30

@@ -33,14 +33,8 @@ from parley.config.types import Limits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.log import Happened
 from parley.conversation.records import CallItem
-from parley.errors import (
-    CannotConnect,
-    HighDemand,
-    ModelError,
-    ModelStreamBroken,
-    RetryLimitExceeded,
-    UnexpectedStatus,
-)
+from parley.errors import CannotConnect, ModelError, ModelStreamBroken, UnexpectedStatus
+from parley.models.errors import HighDemand, RetryLimitExceeded
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, TextDelta
 from parley.wire.events import BackgroundEvent
 from parley.wire.ids import CallId

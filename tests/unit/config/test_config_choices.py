@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.load import Loader
 from parley.config.types import Chosen, Settings, Wanted
-from parley.errors import BadSetting, ConfigError, ProfileNotFound, ProviderNotFound
+from parley.errors import BadSetting, ConfigError
 from unit.config.home import SERVER_DIR, Home
 
 CONFIG = """

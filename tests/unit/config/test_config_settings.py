@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.types import (
     Approvals,
     Limits,
@@ -19,7 +20,7 @@ from parley.config.types import (
     Wanted,
     WorkspaceWrite,
 )
-from parley.errors import BadSetting, ProfileNotFound, ProviderNotFound
+from parley.errors import BadSetting
 from unit.config.home import SERVER_DIR, Home
 
 ACCOUNT = pwd.getpwuid(os.geteuid()).pw_dir

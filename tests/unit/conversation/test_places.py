@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from kit.events import agent_message, task_complete, user_message
 from kit.records import renamed, settings_chosen, turn_ended, turn_started
+from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, Log
 from parley.conversation.places import last_text, place_of, up_to
-from parley.errors import TurnIsRunning, UnknownMessage
+from parley.errors import TurnIsRunning
 from parley.wire.ids import MessageId, Seq
 
 A, B = MessageId("a"), MessageId("b")

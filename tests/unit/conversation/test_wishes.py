@@ -8,9 +8,9 @@ import pytest
 
 from kit.events import agent_message, task_started, text, user_message
 from kit.records import input_read, settings_chosen, turn_ended, turn_started
+from parley.conversation.errors import ParentUnknown
 from parley.conversation.log import Happened
 from parley.conversation.wishes import Wish, Wishes
-from parley.errors import ParentUnknown
 from parley.wire.ids import ConversationId, MessageId
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")

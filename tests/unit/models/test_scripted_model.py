@@ -9,8 +9,9 @@ import pytest
 
 from kit.model_peer import CONVERSATION, RecordingClock, everything, settings
 from parley.conversation.records import CallItem, MessageItem
-from parley.errors import BadScript, ModelStreamBroken
+from parley.errors import ModelStreamBroken
 from parley.models import model_opener
+from parley.models.errors import BadScript
 from parley.models.http import Http
 from parley.ports.model import (
     CallDone,

@@ -18,9 +18,10 @@ from kit.room import StandingClock
 from kit.running import PATIENCE_SECONDS
 from kit.stores import SlowStore
 from parley.conversation.log import Entry, ItemKind
-from parley.errors import NotOwned, OwnedElsewhere, RemoteRefusal, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, StoreFailed
 from parley.runtime.book import Book
 from parley.runtime.elsewhere import Elsewhere, Neighbours
+from parley.runtime.errors import RemoteRefusal
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
 from parley.wire.peers import (

@@ -12,9 +12,10 @@ from kit.lives import Life
 from kit.stores import SlowStore
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.state import Phase
-from parley.errors import LeaseLost, QuestionIsSettled, UnknownQuestion
+from parley.errors import LeaseLost, QuestionIsSettled
 from parley.ports.store import Query
 from parley.runtime.conversation import Conversation
+from parley.runtime.errors import UnknownQuestion
 from parley.wire.events import Settlement, TokenCount
 from parley.wire.ids import ApprovalId, CallId
 

@@ -10,7 +10,8 @@ from kit.leaving import types
 from kit.lives import Life
 from kit.stores import SlowStore
 from parley.conversation.state import Phase
-from parley.errors import MessageIdTaken, StoreFailed
+from parley.errors import StoreFailed
+from parley.runtime.errors import MessageIdTaken
 
 
 async def test_a_message_that_is_sent_again_to_the_next_process_runs_nothing(home: str) -> None:

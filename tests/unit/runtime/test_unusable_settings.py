@@ -11,9 +11,10 @@ import pytest
 from kit.leaving import last, open_question, settle, types
 from kit.lives import Life
 from kit.stores import SlowStore
+from parley.config.errors import ProfileNotFound
 from parley.config.types import Wanted
 from parley.conversation.state import Phase
-from parley.errors import ProfileNotFound, TurnIsRunning, UnknownConversation
+from parley.errors import TurnIsRunning, UnknownConversation
 from parley.runtime.conversation import Conversation
 
 PROFILE = "[profiles.p]\nmodel = 'by-profile'\n"

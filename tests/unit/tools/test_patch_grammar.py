@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.trees import patch
-from parley.errors import PatchRefused
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import AddFile, Chunk, DeleteFile, Line, UpdateFile, parse
 from parley.tools.patch.patience import Wanted
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kit.trees import patch
-from parley.errors import PatchRefused
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import UpdateFile, parse
 from parley.tools.patch.matching import apply_chunks
 from parley.tools.patch.patience import Deadline, Wanted

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kit.trees import not_a_link, patch, plant, tree
-from parley.errors import PatchRefused
 from parley.guarded_files import identity_of
+from parley.tools.errors import PatchRefused
 from parley.tools.patch import limits
 from parley.tools.patch.commit import commit
 from parley.tools.patch.patience import Wanted

@@ -18,10 +18,11 @@ from kit.records import call
 from kit.trees import not_a_link
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
-from parley.errors import CommandNotStarted, CommandReplaced, SandboxUnavailable
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Approved, Bounds, Command, Ended, Output
 from parley.ports.tools import Action, Denied, Desk, Granted, Refused, RunCommand, Verdict
 from parley.tools.commands.environment import with_tame_git
+from parley.tools.errors import CommandReplaced
 from parley.tools.shell import Shell
 from parley.wire.events import (
     BackgroundEvent,

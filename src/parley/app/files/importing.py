@@ -20,7 +20,8 @@ from parley.config.types import Settings
 from parley.conversation.exported import entry_line
 from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
-from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable, os_detail
+from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable
+from parley.os_errors import os_detail
 from parley.ports.store import Store
 from parley.runtime.whole import write_whole
 from parley.wire.ids import ConversationId, Seq

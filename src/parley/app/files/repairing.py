@@ -14,7 +14,8 @@ import msgspec
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
-from parley.errors import BadHome, os_detail
+from parley.errors import BadHome
+from parley.os_errors import os_detail
 from parley.ports.store import Store, Summary
 from parley.runtime.whole import write_whole
 from parley.stores.salvage import Salvaged, salvaged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.errors import ToolNotOffered
+from parley.server.errors import ToolNotOffered
 from parley.server.sanitize import escape_for_display
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import ApprovalId

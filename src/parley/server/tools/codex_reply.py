@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from parley.errors import BadSessionId
+from parley.server.errors import BadSessionId
 from parley.server.toolcall import ToolCall
 from parley.server.turn_waiter import TurnWaiter
 from parley.wire.items import TextItem, compact

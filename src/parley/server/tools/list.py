@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from parley.errors import BadCursor
 from parley.ports.store import Listed, Place, Query
+from parley.server.errors import BadCursor
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
 from parley.wire.mcp import CallToolResult, typed_result

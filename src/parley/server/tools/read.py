@@ -11,8 +11,8 @@ from msgspec import Raw
 
 from parley.conversation.log import Entry, Log, output_of
 from parley.conversation.output import encode_output_delta
-from parley.errors import PositionBeyondEnd
 from parley.server.encoders import hidden_events
+from parley.server.errors import PositionBeyondEnd
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import Seq
 from parley.wire.mcp import CallToolResult, typed_result

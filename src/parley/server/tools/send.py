@@ -8,9 +8,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.config.types import Wanted
-from parley.errors import NoContent
 from parley.runtime.conversation import Conversation
 from parley.runtime.messages import Accepted
+from parley.server.errors import NoContent
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
 from parley.wire.items import compact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.errors import PositionBeyondEnd
+from parley.server.errors import PositionBeyondEnd
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import Seq
 from parley.wire.mcp import typed_result

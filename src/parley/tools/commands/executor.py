@@ -20,7 +20,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from parley.errors import CommandNotStarted, CommandReplaced, SandboxUnavailable, os_detail
+from parley.errors import CommandNotStarted, SandboxUnavailable
+from parley.os_errors import os_detail
 from parley.ports.commands import MARK, Ended, Mount, Output, Restriction, Start
 from parley.tools.commands import messages
 from parley.tools.commands.messages import (
@@ -42,6 +43,7 @@ from parley.tools.commands.messages import (
     UNSTARTED,
 )
 from parley.tools.commands.sweep import is_stopped, sweep
+from parley.tools.errors import CommandReplaced
 from parley.tools.open_files import for_programs
 from parley.tools.to_the_end import to_the_end
 from parley.wire.events import OutputStream

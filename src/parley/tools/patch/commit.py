@@ -21,8 +21,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import PatchChanged, PatchRefused, os_detail
 from parley.guarded_files import DirFds, Identity, is_below
+from parley.os_errors import os_detail
+from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.limits import MAX_FILE_BYTES
 from parley.tools.patch.plan import Change
 

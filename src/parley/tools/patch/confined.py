@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from parley.errors import PatchRefused
 from parley.ports.commands import Bounds, Command, Ended, Output
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.commit import commit, one_at_a_time
 from parley.tools.patch.plan import Change, digest, verify
 from parley.wire.events import OutputStream

@@ -11,7 +11,7 @@ from typing import Final, Literal, NoReturn
 
 from msgspec import Struct
 
-from parley.errors import PatchRefused
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.patience import Wanted
 
 __all__ = ["AddFile", "Chunk", "DeleteFile", "Hunk", "Line", "Mark", "UpdateFile", "parse"]

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import PatchRefused
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import Chunk, Line
 from parley.tools.patch.patience import Deadline
 

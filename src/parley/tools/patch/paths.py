@@ -16,8 +16,9 @@ from typing import Final
 
 from parley.config.files import read_file
 from parley.config.protected import AGENTS, GIT
-from parley.errors import PatchRefused, os_detail
 from parley.guarded_files import is_below
+from parley.os_errors import os_detail
+from parley.tools.errors import PatchRefused
 from parley.wire.text import replace_surrogates
 
 __all__ = ["Ground"]

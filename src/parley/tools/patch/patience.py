@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from parley.errors import PatchRefused
+from parley.tools.errors import PatchRefused
 
 __all__ = ["SECONDS", "Deadline", "Wanted"]
 

@@ -17,8 +17,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from parley.errors import PatchRefused, os_detail
 from parley.guarded_files import DirFds, Identity, LinkInTheWay, is_below
+from parley.os_errors import os_detail
+from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
 from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES
 from parley.tools.patch.matching import apply_chunks

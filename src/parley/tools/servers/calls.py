@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from parley.conversation.records import CallItem
-from parley.errors import ToolServerFailed
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
+from parley.tools.errors import ToolServerFailed
 from parley.tools.results import as_duration, internal_error
 from parley.tools.servers.pool import Lease, RemoteTool
 from parley.tools.servers.progress import progress_words, telling

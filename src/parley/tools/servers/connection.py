@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.config.types import ToolServer
-from parley.errors import CallFailed, NotStarted
 from parley.ports.model import ToolSpec
+from parley.tools.errors import CallFailed, NotStarted
 from parley.tools.servers.failures import LOST, refusal
 from parley.tools.servers.library import load
 from parley.tools.servers.program import Program, environment

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.config.types import ToolServer
-from parley.errors import CallFailed, ShuttingDown, ToolServerFailed
+from parley.errors import ShuttingDown
 from parley.ports.model import ToolSpec
+from parley.tools.errors import CallFailed, ToolServerFailed
 from parley.tools.servers.connection import Connection
 from parley.tools.servers.failures import TIMED_OUT, bad_name, not_stored, start_failure
 from parley.tools.servers.library import loaded

@@ -39,8 +39,9 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from parley.errors import CallFailed, NotStarted, os_detail
+from parley.os_errors import os_detail
 from parley.ports.model import ToolSpec
+from parley.tools.errors import CallFailed, NotStarted
 from parley.tools.servers.bodies import Exchange, looked_at
 from parley.tools.servers.depth import cut_short
 from parley.tools.servers.failures import (

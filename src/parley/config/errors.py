@@ -1,0 +1,27 @@
+"""Errors that only the settings raise."""
+
+from __future__ import annotations
+
+from parley.errors import ConfigError
+
+__all__ = ["ProfileNotFound", "ProviderNotFound"]
+
+
+class ProfileNotFound(ConfigError):
+    """The settings have no profile of this name."""
+
+    code = "profile_not_found"
+
+    def __init__(self, profile: str) -> None:
+        super().__init__(f"config profile `{profile}` not found")
+        self.profile = profile
+
+
+class ProviderNotFound(ConfigError):
+    """The settings have no model provider of this name."""
+
+    code = "provider_not_found"
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(f"Model provider `{provider}` not found")
+        self.provider = provider

@@ -1,0 +1,78 @@
+"""Errors that only the models raise."""
+
+from __future__ import annotations
+
+from parley.errors import ModelError
+
+__all__ = [
+    "BadScript",
+    "ConnectionLost",
+    "HighDemand",
+    "MissingVariable",
+    "RetryLimitExceeded",
+    "UsageLimitReached",
+]
+
+
+class RetryLimitExceeded(ModelError):
+    """The provider answered 429 or 5xx, also to the last retry."""
+
+    code = "retry_limit_exceeded"
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"exceeded retry limit, last status: {status} {reason}")
+        self.status, self.reason = status, reason
+
+
+class HighDemand(ModelError):
+    """The Responses API answered 500, also to the last retry."""
+
+    code = "high_demand"
+
+    def __init__(self) -> None:
+        super().__init__("We're currently experiencing high demand, which may cause temporary errors.")
+
+
+class UsageLimitReached(ModelError):
+    """The account has used up its quota."""
+
+    code = "usage_limit_reached"
+    worth_repeating = False
+
+    def __init__(self, resets_in_seconds: int | None = None) -> None:
+        when = "" if resets_in_seconds is None else f" It resets in {resets_in_seconds} seconds."
+        super().__init__(f"You've hit your usage limit.{when or ' Try again later.'}")
+        self.resets_in_seconds = resets_in_seconds
+
+
+class ConnectionLost(ModelError):
+    """The connection was lost before the provider answered, or the answer was not HTTP."""
+
+    code = "connection_lost"
+
+    def __init__(self, url: str, detail: str) -> None:
+        super().__init__(f"error sending request for url ({url}): {detail}")
+        self.url, self.detail = url, detail
+
+
+class MissingVariable(ModelError):
+    """The environment variable that holds the provider's key is not set."""
+
+    code = "missing_variable"
+    worth_repeating = False
+
+    def __init__(self, variable: str, instructions: str | None) -> None:
+        hint = f" {instructions}" if instructions else ""
+        super().__init__(f"Missing environment variable: `{variable}`.{hint}")
+        self.variable, self.instructions = variable, instructions
+
+
+class BadScript(ModelError):
+    """The script of the scripted provider cannot be read or is invalid."""
+
+    code = "bad_script"
+    worth_repeating = False
+
+    def __init__(self, source: str, detail: str) -> None:
+        super().__init__(f"script {source}: {detail}")
+        self.source, self.detail = source, detail

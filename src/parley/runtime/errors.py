@@ -1,0 +1,32 @@
+"""Errors that only the runtime raises."""
+
+from __future__ import annotations
+
+from parley.errors import InvalidRequest
+
+__all__ = ["MessageIdTaken", "RemoteRefusal", "UnknownQuestion"]
+
+
+class MessageIdTaken(InvalidRequest):
+    """The message id belongs to a message with other content."""
+
+    code = "message_id_taken"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__("Message id was used for another message")
+        self.message_id = message_id
+
+
+class UnknownQuestion(InvalidRequest):
+    """No approval has this id."""
+
+    code = "unknown_approval"
+
+    def __init__(self) -> None:
+        super().__init__("Question does not exist")
+
+
+class RemoteRefusal(InvalidRequest):
+    """The process that runs the conversation refused the request; text and code are those of that process."""
+
+    code = "refused"

@@ -1,0 +1,67 @@
+"""Errors that only the tools of the model raise. Their text is what the model is told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from parley.errors import CommandNotStarted, ToolError
+
+__all__ = [
+    "BadImage",
+    "CallFailed",
+    "CommandReplaced",
+    "NotStarted",
+    "PatchChanged",
+    "PatchRefused",
+    "ToolServerFailed",
+]
+
+
+class CommandReplaced(CommandNotStarted):
+    """The working directory or the program is not the one that was approved. The command did not run."""
+
+    def __init__(self, changed: Literal["directory", "program"]) -> None:
+        what = "working directory" if changed == "directory" else "program"
+        super().__init__(f"the {what} is not the one that was approved")
+        self.changed: Literal["directory", "program"] = changed
+
+
+class PatchRefused(ToolError):
+    """The patch cannot be read, does not match the files, or may not touch them; nothing was changed."""
+
+
+class PatchChanged(PatchRefused):
+    """A file or directory changed after the patch was verified; nothing was changed."""
+
+
+class BadImage(ToolError):
+    """The file cannot be shown to a model."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path, self.detail = path, detail
+
+
+class NotStarted(ToolError):
+    """A tool server could not be started."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class CallFailed(ToolError):
+    """A tool server returned no result; `detail` is None if it answered with an error."""
+
+    def __init__(self, detail: str | None) -> None:
+        super().__init__(detail or "the server answered with an error")
+        self.detail = detail
+
+
+class ToolServerFailed(ToolError):
+    """As `CallFailed`, with the names of the server and the tool."""
+
+    def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
+        why = f": {detail}" if detail else ""
+        super().__init__(f"tool call error: tool call failed for `{server}/{tool}`{why}")
+        self.server, self.tool, self.detail = server, tool, detail
