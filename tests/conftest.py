@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kit.other_python import PRINTED
+from kit.system.other_python import PRINTED
+
+pytest_plugins = ["kit.system.cpu_report"]
 
 # Nobody speaks TLS here, and each of a thousand servers would read all certificates of the system.
-os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/nobody.pem")
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem")
 
 # A busy computer fails no property. A test that needs more examples says so; sweeps are long.
 settings.register_profile("parley", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

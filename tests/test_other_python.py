@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from kit.other_python import PRINTED, Unusable, find
+from kit.system.other_python import PRINTED, Unusable, find
 
 ROOT: Final = Path(__file__).parent.parent
 

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from kit.messages import turn_value
-from kit.npm import fetched, output_of
+from kit.clients.messages import turn_value
+from kit.clients.npm import fetched, output_of
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from kit.npm import TYPESCRIPT_SDK, fetched, output_of
+from kit.clients.npm import TYPESCRIPT_SDK, fetched, output_of
 from parley.testing import HOLD, Pieces, ScriptedModel
 from parley.testing.home import Home
 

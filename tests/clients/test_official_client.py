@@ -21,7 +21,7 @@ from mcp_types import (
     TextContent,
 )
 
-from kit.messages import turn_value
+from kit.clients.messages import turn_value
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import Home
 from parley.version import __version__

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from kit.npm import TYPESCRIPT_SDK, fetched, output_of
+from kit.clients.npm import TYPESCRIPT_SDK, fetched, output_of
 from parley.testing import HOLD, RecordedRequest, Says, ScriptedModel
 from parley.testing.home import Home
 
-SCRIPT: Final = Path(__file__).parents[1] / "kit" / "typescript_client.mjs"
+SCRIPT: Final = Path(__file__).parents[1] / "kit/clients/typescript_client.mjs"
 RUN_SECONDS: Final = 120.0
 
 

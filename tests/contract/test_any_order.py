@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.kept import everything_in, said, summary
+from kit.builders.entries import everything_in, said, summary
 from parley.conversation.log import Entry
 from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Query, StateName, Store, Summary

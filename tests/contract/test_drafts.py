@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kit.kept import FIRST, OTHER, answers, everything_in, said, summary
-from kit.logs import log_of
-from kit.questions import approval_id, command_question
-from kit.records import call, model_said, settings_chosen
+from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, summary
+from kit.builders.logs import log_of
+from kit.builders.questions import approval_id, command_question
+from kit.builders.records import call, model_said, settings_chosen
 from parley.errors import StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, Store
 

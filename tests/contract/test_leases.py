@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from kit.kept import FIRST, OTHER, everything_in, said, summary
+from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
 from parley.errors import LeaseLost, OwnedElsewhere
 from parley.ports.store import Query, Store
 

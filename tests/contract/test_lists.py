@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from kit.kept import FIRST, OTHER, asked, said, summary
+from kit.builders.entries import FIRST, OTHER, asked, said, summary
 from parley.conversation.log import Entry
 from parley.ports.store import Found, Listed, Query, Store
 from parley.wire.ids import ConversationId, Seq

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
+from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, said, summary
 from parley.conversation.log import Entry
 from parley.conversation.records import CommandOutput, StreamOutput, record_type
 from parley.errors import LeaseLost, StoreFailed, UnknownConversation

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from kit.running import executor, marker
+from kit.system.commands import executor, marker
 
 __all__ = ["executor", "marker"]

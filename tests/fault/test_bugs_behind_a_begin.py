@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from kit.hands import NoCommands
-from kit.model_peer import settings
-from kit.notebook import Notebook, Shown
-from kit.records import command_output
-from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, call_item, closing, desk, program
-from kit.trees import patch, plant, tree
+from kit.builders.records import command_output
+from kit.builders.tools import NoCommands
+from kit.builders.transcript import RecordingTranscript, Shown
+from kit.builders.trees import patch, plant, tree
+from kit.models.raw_provider import settings
+from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, call_item, closing, desk, program
 from parley.config.types import ToolServer
 from parley.conversation.log import Happened
 from parley.ports.tools import Action, Desk, Granted, Verdict
@@ -72,7 +72,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 ) -> None:
     plant(tmp_path, old__txt="alpha\n")
     before = tree(tmp_path)
-    notebook = Notebook(appended=descriptors.forbid)
+    notebook = RecordingTranscript(appended=descriptors.forbid)
     desk = Desk(settings=settings(cwd=str(tmp_path)), transcript=notebook, permit=grant)
     patches = Patches(desk, NoCommands())
 
@@ -98,7 +98,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 # --- tool servers ------------------------------------------------------------------------
 
 
-class Forgetful(Notebook):
+class Forgetful(RecordingTranscript):
     """A transcript that cannot be told how a call gets on."""
 
     async def append(self, *happened: Happened) -> None:
@@ -147,7 +147,7 @@ for line in sys.stdin:
 
 
 async def test_a_result_that_has_no_content_cannot_be_read() -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     server = ToolServer(name="x", command=sys.executable, args=("-c", EMPTY_HANDED))
     async with closing(ServerPool(ENVIRON)) as pool, pool.lease([server]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from kit.calls import Output, Wire, answered, history, interrupted, is_event, speaking
-from kit.on_terminal import ON_TERMINAL
-from kit.running import marked
-from kit.shell import PATIENCE_SECONDS, Gate, nothing_left_of, ran, sh, turn, until_running
+from kit.clients.codex_calls import Output, Wire, answered, history, interrupted, is_event, speaking
+from kit.clients.shell_turns import PATIENCE_SECONDS, Gate, nothing_left_of, ran, sh, turn, until_running
+from kit.servers.on_terminal import ON_TERMINAL
+from kit.system.commands import marked
 from parley.testing import Call, ScriptedModel
 
 DAEMON: Final = """

@@ -15,12 +15,12 @@ from typing import Final
 
 import pytest
 
-from kit.events import agent_message
-from kit.kept import FIRST, summary
-from kit.logs import AT, log_of
-from kit.records import settings_chosen
-from kit.running import PATIENCE_SECONDS
-from kit.speaking import speaking
+from kit.builders.entries import FIRST, summary
+from kit.builders.events import agent_message
+from kit.builders.logs import AT, log_of
+from kit.builders.records import settings_chosen
+from kit.clients.wire_client import speaking
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.conversation.log import Entry
 from parley.runtime.whole import write_whole

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     background_event,
@@ -17,7 +17,7 @@ from kit.events import (
     task_started,
     token_count,
 )
-from kit.messages import APIS
+from kit.clients.messages import APIS
 from parley.client import Conversation, Stream
 from parley.client.stream import Event
 from parley.testing import (

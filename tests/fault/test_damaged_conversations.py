@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from kit.events import agent_message, task_started, user_message
-from kit.logs import AT, log_of
-from kit.records import command_output, settings_chosen, turn_ended, turn_started
-from kit.running import PATIENCE_SECONDS
+from kit.builders.events import agent_message, task_started, user_message
+from kit.builders.logs import AT, log_of
+from kit.builders.records import command_output, settings_chosen, turn_ended, turn_started
+from kit.system.commands import PATIENCE_SECONDS
 from parley.app.files.keeping import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.client import ToolFailed
 from parley.ports.store import Query, StateName, Summary

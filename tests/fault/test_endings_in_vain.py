@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kit.calls import speaking
-from kit.hands import NoCommands
-from kit.one_home import is_, until
-from kit.requests import initialize, tool
-from kit.speaking import speaking as talking
+from kit.builders.tools import NoCommands
+from kit.clients.codex_calls import speaking
+from kit.clients.requests import initialize, tool
+from kit.clients.shared_home import events_until, is_
+from kit.clients.wire_client import speaking as talking
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
@@ -191,7 +191,7 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
         (listed,) = (await other.client.list()).conversations
         conversation = other.client.conversation(listed.conversation_id)
         async with conversation.stream() as stream:
-            await until(stream, is_(AgentMessageDelta))
+            await events_until(stream, is_(AgentMessageDelta))
             with (home / "write.lock").open("r+b") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 sending = asyncio.create_task(conversation.send("and that"))

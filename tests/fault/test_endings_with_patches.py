@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from kit.running import PATIENCE_SECONDS
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 

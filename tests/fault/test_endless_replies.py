@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import APIS, Wire, speaking
+from kit.clients.codex_calls import APIS, Wire, speaking
 from parley.testing import Call, Data, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.testing.requests import read_request

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kit.shell import sh
-from kit.speaking import Speaker, speaking
+from kit.clients.shell_turns import sh
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, RecordedRequest, Reply, Says, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -39,7 +39,7 @@ def last_words(request: RecordedRequest) -> Any:
     return request.body["messages"][-1]
 
 
-async def ask_all(client: Speaker, conversations: list[str]) -> None:
+async def ask_all(client: WireClient, conversations: list[str]) -> None:
     """A turn in each of them at the same time."""
     client.model.replies(lambda request: Says((HOLD, "Done.")))
     with client.at_once():

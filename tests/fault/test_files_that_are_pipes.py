@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kit.speaking import speaking
+from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
 
 

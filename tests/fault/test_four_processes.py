@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kit.crowd import SETTINGS, Crowd, answer_to
-from kit.witness import Log, read_logs, segments_of, turns_in
+from kit.clients.chaos import SETTINGS, ProcessGroup, answer_to
+from kit.clients.consistency import Log, read_logs, segments_of, turns_in
 from parley.testing import RawParley, ScriptedModel
 
 
@@ -37,7 +37,7 @@ def events_in(log: Log) -> list[Any]:
     return [msgspec.json.decode(encoded) for _, encoded in log]
 
 
-def check(crowd: Crowd, logs: dict[str, Log], ran: Path) -> None:
+def check(crowd: ProcessGroup, logs: dict[str, Log], ran: Path) -> None:
     segments = [segment for life in crowd.lives for segment in segments_of(life.name, life.frames)]
     for segment in segments:
         segment.check(logs[segment.conversation])
@@ -69,7 +69,7 @@ def check(crowd: Crowd, logs: dict[str, Log], ran: Path) -> None:
 async def run(model: ScriptedModel, tmp_path: Path, *, seed: int, seconds: float) -> None:
     ran = tmp_path / "ran"
     model.replies(lambda request: answer_to(request, ran))
-    crowd = Crowd(model, tmp_path / "home", seed)
+    crowd = ProcessGroup(model, tmp_path / "home", seed)
     await crowd.run(processes=4, conversations=3, seconds=seconds)
     async with RawParley(model, home=crowd.home, config=SETTINGS, checked=False) as last:
         logs = await read_logs(last, crowd.conversations)

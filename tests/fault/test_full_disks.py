@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kit.asked import ASKS_FIRST, AskedSpeaker, events_of
-from kit.disks import LimitedFiles, SmallDisk
-from kit.messages import TASK_STARTED, agent_message, error, task_complete, user_message
-from kit.mounts import MOUNTS
-from kit.shell import sh
+from kit.clients.approving import ASKS_FIRST, ApprovingClient, events_of
+from kit.clients.messages import TASK_STARTED, agent_message, error, task_complete, user_message
+from kit.clients.shell_turns import sh
+from kit.servers.full_disks import LimitedFiles, SmallDisk
+from kit.system.mounts import MOUNTS
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -23,13 +23,13 @@ Disk = type[LimitedFiles | SmallDisk]
 DISKS = [pytest.param(LimitedFiles, id="limited files"), pytest.param(SmallDisk, id="small disk", marks=MOUNTS)]
 
 
-async def begin(raw: LimitedFiles | SmallDisk) -> AskedSpeaker:
-    client = AskedSpeaker(raw, {"elicitation": {}})
+async def begin(raw: LimitedFiles | SmallDisk) -> ApprovingClient:
+    client = ApprovingClient(raw, {"elicitation": {}})
     await client.initialize(FULL_VERSION)
     return client
 
 
-async def read(client: AskedSpeaker, conversation: str) -> Any:
+async def read(client: ApprovingClient, conversation: str) -> Any:
     return await client.value_behind(client.call("conversationRead", conversation_id=conversation))
 
 

@@ -13,8 +13,7 @@ from typing import Final
 
 import pytest
 
-from kit.given_away import given_away
-from kit.running import (
+from kit.system.commands import (
     DAEMON,
     PATH,
     PATIENCE_SECONDS,
@@ -28,6 +27,7 @@ from kit.running import (
     ran,
     start_of,
 )
+from kit.system.passed_descriptors import given_away
 from parley.tools.commands.executor import Executor
 
 MEGABYTE: Final = 1024 * 1024

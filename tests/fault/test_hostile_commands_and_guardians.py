@@ -14,11 +14,11 @@ from typing import Final
 
 import pytest
 
-from kit.calls import Output, Wire, failed, history, is_event, speaking
-from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, out_of_time, ran, start_of
-from kit.shell import nothing_left_of, sh, turn, until_running
-from kit.shell import ran as told
-from kit.tool_servers import program
+from kit.clients.codex_calls import Output, Wire, failed, history, is_event, speaking
+from kit.clients.shell_turns import nothing_left_of, sh, turn, until_running
+from kit.clients.shell_turns import ran as told
+from kit.servers.tool_servers import program
+from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors, out_of_time, ran, start_of
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Ended
 from parley.testing import ScriptedModel

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from kit.running import PATIENCE_SECONDS, PYTHON, Ran, ran
+from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, ran
 from parley.tools.commands.executor import Executor
 
 FIND: Final = """

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from kit.running import PYTHON, marked, open_descriptors, ran
+from kit.system.commands import PYTHON, marked, open_descriptors, ran
 from parley.tools.commands.executor import Executor
 
 FORK_SERVER = "$(cut -d ' ' -f 4 /proc/$PPID/stat)"

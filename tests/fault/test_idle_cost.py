@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from kit.cpu import precise_cpu_seconds
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
+from kit.system.cpu import precise_cpu_seconds
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.mcp import PLAIN_VERSION
@@ -17,7 +17,7 @@ AT_ONCE = 500
 IDLE_SECONDS = 4
 
 
-async def stream_many(client: Speaker, number: int) -> list[str]:
+async def stream_many(client: WireClient, number: int) -> list[str]:
     """Create so many conversations and open a stream of each."""
     found: list[str] = []
     for begin in range(0, number, AT_ONCE):
@@ -34,7 +34,7 @@ async def stream_many(client: Speaker, number: int) -> list[str]:
     return found
 
 
-async def share_while_idle(client: Speaker, conversation: str, seconds: int) -> float:
+async def share_while_idle(client: WireClient, conversation: str, seconds: int) -> float:
     """How much of a processor the server uses while a client waits in vain."""
     before = began = 0.0
     waits = [min(10, seconds)] * max(1, seconds // 10)

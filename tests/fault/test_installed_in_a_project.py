@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from kit.installed import ATTACK, Installed, install
-from kit.needs import BUBBLEWRAP, LANDLOCK
-from kit.running import PATIENCE_SECONDS
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
+from kit.servers.installed import ATTACK, Installed, install
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.testing import Call, ScriptedModel
 
 AUDIT: Final = """
@@ -49,7 +49,7 @@ def mark(tmp_path: Path) -> Path:
 class Agent:
     """A conversation in the project whose model runs commands."""
 
-    def __init__(self, client: Speaker, conversation: str) -> None:
+    def __init__(self, client: WireClient, conversation: str) -> None:
         self.client, self._conversation = client, conversation
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.doomed import MOMENTS, Doomed, Fate, Moment
-from kit.survival import AGAIN, RESTARTED, RUN, Story
+from kit.clients.crash_story import AGAIN, RESTARTED, RUN, Story
+from kit.servers.self_killing import MOMENTS, Doomed, Fate, Moment
 
 
 async def killed(directory: Path, moment: Moment, number: int) -> bool:

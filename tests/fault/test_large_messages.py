@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kit.process_memory import Peak
-from kit.speaking import speaking
+from kit.clients.wire_client import speaking
+from kit.system.memory import Peak
 from parley.testing import Says, ScriptedModel
 from parley.testing.home import MODEL, Home
 from parley.testing.render import Api
@@ -145,7 +145,7 @@ async def test_a_large_message_holds_up_the_others_for_ten_milliseconds_a_megaby
 ) -> None:
     content = of_shape(shape, 30_000_000)
     allowed = 0.05 + 0.01 * len(encode(content)) / 1_000_000
-    program = Path(__file__).parent.parent / "kit" / "busy_program.py"
+    program = Path(__file__).parent.parent / "kit/servers/busy_program.py"
     monkeypatch.setattr(Home, "command", property(lambda home: (sys.executable, str(program), "mcp")))
     scripted_model.replies(lambda request: Says(("Read.",)))
     async with speaking(scripted_model, version=FULL_VERSION) as client:

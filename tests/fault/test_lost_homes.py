@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.asked import AskedSpeaker
-from kit.kept import FIRST, everything_in
-from kit.one_home import log_of, said
-from kit.running import PATIENCE_SECONDS
-from kit.store_program import Answer, StoreProcess
+from kit.builders.entries import FIRST, everything_in
+from kit.clients.approving import ApprovingClient
+from kit.clients.shared_home import log_of, said
+from kit.servers.store_process import Answer, StoreProcess
+from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ToolFailed
 from parley.conversation.exported import read_head
 from parley.errors import BadHome, HomeLost, UnknownConversation
@@ -173,7 +173,7 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
     home = tmp_path / "home"
     raw = RawParley(scripted_model, home=home)
     async with asyncio.timeout(PATIENCE_SECONDS), raw:
-        client = AskedSpeaker(raw, {})
+        client = ApprovingClient(raw, {})
         await client.initialize(FULL_VERSION)
         other = await client.create()
         scripted_model.says("Half ", HOLD, "a sentence")

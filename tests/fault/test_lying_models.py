@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.calls import Wire, answered, failed, is_event, speaking
-from kit.model_peer import (
+from kit.clients.codex_calls import Wire, answered, failed, is_event, speaking
+from kit.models.raw_provider import (
     CHAT_END,
     CHAT_STOP,
     RESPONSES_END,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from kit.survival import AGAIN, RUN, STOPPED, Story, Teller, ends_in, events_in
+from kit.clients.crash_story import AGAIN, RUN, STOPPED, RepeatingClient, Story, ends_in, events_in
 from parley.testing import RawParley
 from parley.wire.notifications import InitialState
 
@@ -36,7 +36,7 @@ class Stopped:
             await story.goes_on(STOPPED)
         return ends_in(found)
 
-    def _react(self, teller: Teller, message: Any) -> None:
+    def _react(self, teller: RepeatingClient, message: Any) -> None:
         if self.has_come:
             return
         if not self._at(message):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import Says, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -34,7 +34,7 @@ def is_taken(answer: Any) -> bool:
     return "result" in answer and not answer["result"].get("isError")
 
 
-async def warmed_up(client: Speaker) -> str:
+async def warmed_up(client: WireClient) -> str:
     """A conversation in which a turn has run: what is loaded once is loaded."""
     client.model.replies(lambda request: Says(("Read.",)))
     conversation = await client.create()
@@ -44,7 +44,7 @@ async def warmed_up(client: Speaker) -> str:
     return conversation
 
 
-async def works(client: Speaker, conversation: str) -> None:
+async def works(client: WireClient, conversation: str) -> None:
     """A turn runs to its end, and the server has logged no flood."""
     sent = client.message(conversation, "Still there?")
     messages = await client.until_method("task_complete")

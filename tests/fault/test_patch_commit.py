@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.trees import Tree, patch, plant, tree
+from kit.builders.trees import Tree, patch, plant, tree
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.plan import Plan, verify

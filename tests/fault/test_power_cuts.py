@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from kit.doomed import Doomed, Fate
-from kit.survival import AGAIN, RESTARTED, RUN, Story
+from kit.clients.crash_story import AGAIN, RESTARTED, RUN, Story
+from kit.servers.self_killing import Doomed, Fate
 
 MOST_RUBBISH = 9000
 """Bytes: two pages of the database, and a little."""

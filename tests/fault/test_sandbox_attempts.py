@@ -16,7 +16,7 @@ from kit.attacks.attempts import KINDS, WORKED, of_kind
 from kit.attacks.confined import CELLS, MODES, Confined, Mode, Survey
 from kit.attacks.ground import Ground, Outcomes, by_itself, unexpected
 from kit.attacks.nobody import as_nobody
-from kit.needs import BUBBLEWRAP, LANDLOCK, MECHANISMS
+from kit.system.needs import BUBBLEWRAP, LANDLOCK, MECHANISMS
 from parley.config.types import Mechanism
 
 OPEN: Final = {

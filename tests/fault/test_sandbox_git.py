@@ -19,9 +19,9 @@ import pytest
 
 from kit.attacks.confined import MODES, Confined
 from kit.attacks.nobody import NOBODY, as_nobody
-from kit.needs import LANDLOCK, MECHANISMS
-from kit.running import PATH, Ran
-from kit.trees import Tree, tree
+from kit.builders.trees import Tree, tree
+from kit.system.commands import PATH, Ran
+from kit.system.needs import LANDLOCK, MECHANISMS
 from parley.config.types import Mechanism
 from parley.errors import SandboxUnavailable
 

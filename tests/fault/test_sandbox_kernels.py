@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from kit.kernels import Lack, on_kernel
-from kit.needs import BUBBLEWRAP, LANDLOCK
-from kit.trees import patch, tree
+from kit.builders.trees import patch, tree
+from kit.system.kernels import Lack, on_kernel
+from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.client import Answer, Client, Question, connect
 from parley.testing import Call, ScriptedModel
 from parley.testing.home import MODEL, Home

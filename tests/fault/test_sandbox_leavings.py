@@ -9,8 +9,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from kit.needs import MECHANISMS
-from kit.running import (
+from kit.system.commands import (
     DAEMON,
     PATH,
     PATIENCE_SECONDS,
@@ -23,6 +22,7 @@ from kit.running import (
     open_descriptors,
     timed_out,
 )
+from kit.system.needs import MECHANISMS
 from parley.config.types import Mechanism
 from parley.ports.commands import Bounds, Command
 from parley.sandbox import Sandboxed

@@ -10,7 +10,7 @@ import pytest
 
 from kit.attacks.confined import MODES
 from kit.attacks.nobody import NOBODY, as_nobody
-from kit.needs import BUBBLEWRAP, MECHANISMS
+from kit.system.needs import BUBBLEWRAP, MECHANISMS
 from parley.config.types import Mechanism
 
 
@@ -53,7 +53,7 @@ print(count)
 """
     script = f"""
 from kit.attacks.confined import MODES, Confined
-from kit.running import PYTHON
+from kit.system.commands import PYTHON
 with Confined() as confined:
     for bounds in (None, MODES[0].bounds("bubblewrap")):
         print(confined.run(bounds, *PYTHON, {bomb!r}).stdout.decode())

@@ -12,8 +12,8 @@ import pytest
 
 from kit.attacks.nobody import as_nobody
 from kit.attacks.swaps import ENOUGH, PATTERNS, WITHOUT_PAUSE, Pattern, Swapping, Ways, escapes, survey
-from kit.needs import BUBBLEWRAP, LANDLOCK
-from kit.running import PATIENCE_SECONDS
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.errors import SandboxUnavailable
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from kit.attacks.confined import MODES, Confined
-from kit.needs import BUBBLEWRAP, MECHANISMS
-from kit.running import PATH, PYTHON, Ran
+from kit.system.commands import PATH, PYTHON, Ran
+from kit.system.needs import BUBBLEWRAP, MECHANISMS
 from parley.config.types import Mechanism
 from parley.ports.commands import MARK
 

@@ -9,8 +9,17 @@ from typing import Final
 
 import pytest
 
-from kit.moods import Moods, forgetting, only_one
-from kit.soaking import PATIENCE_SECONDS, SLACK_BYTES, Calling, Life, Size, Soaking, new_seed, stints
+from kit.clients.soak import (
+    PATIENCE_SECONDS,
+    SLACK_BYTES,
+    Calling,
+    Size,
+    Soaked,
+    Soaking,
+    new_seed,
+    stints,
+)
+from kit.models.random_model import RandomModel, forgetting, only_one
 from parley.client.conversation import ReadEvent
 from parley.testing import Call, ParleyProcess, ScriptedModel
 
@@ -23,14 +32,14 @@ STINTS: Final = 16
 @pytest.mark.timeout(900)
 async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_left() -> None:
     seed = new_seed()
-    moods = Moods(seed)
+    moods = RandomModel(seed)
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ScriptedModel())
         client = Soaking(model)
         async with client, asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(client.listen())
             sleeper, *lives = (
-                Life(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(CONVERSATIONS)
+                Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(CONVERSATIONS)
             )
             model.replies(lambda _: only_one("Hello"))
             await client.begin_call(Calling("hello"), "codex", cwd=str(client.work))[1]

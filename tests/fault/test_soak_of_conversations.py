@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from kit.moods import Moods, forgetting
-from kit.soaking import Life, Size, Soaking, new_seed, stints
+from kit.clients.soak import Size, Soaked, Soaking, new_seed, stints
+from kit.models.random_model import RandomModel, forgetting
 from parley.testing import ScriptedModel
 
 FEW: Final = """
@@ -32,10 +32,10 @@ async def soaked(scripted_model: ScriptedModel, conversations: int, *, at_once: 
     """Resident bytes behind each group of the same make: so many conversations that begin, and as many that come
     back."""
     seed = new_seed()
-    moods, luck = Moods(seed), Random(seed)
+    moods, luck = RandomModel(seed), Random(seed)
     scripted_model.replies(forgetting(scripted_model, moods))
     client = Soaking(scripted_model, config=FEW)
-    lives = [Life(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(conversations)]
+    lives = [Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(conversations)]
     groups = [lives[first : first + at_once] for first in range(0, conversations, at_once)]
     sizes: list[Size] = []
     async with client, asyncio.TaskGroup() as tasks:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.kept import FIRST, OTHER, answers, everything_in, said, summary
-from kit.mounts import MOUNTS, UNSHARED
-from kit.store_program import StoreProcess
+from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, summary
+from kit.servers.store_process import StoreProcess
+from kit.system.mounts import MOUNTS, UNSHARED
 from parley.client import ToolFailed
 from parley.errors import BadHome, HomeLost, StoreFailed
 from parley.stores.read_only import look_at_database

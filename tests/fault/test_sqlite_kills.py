@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.kept import FIRST, everything_in, said, summary
-from kit.store_program import StoreProcess
+from kit.builders.entries import FIRST, everything_in, said, summary
+from kit.servers.store_process import StoreProcess
 from parley.stores.sqlite import SqliteStore
 from parley.wire.ids import ConversationId
 

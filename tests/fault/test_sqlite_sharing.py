@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.holding import held_by_flock
-from kit.kept import FIRST, OTHER, everything_in, said, summary
-from kit.store_program import StoreProcess
+from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
+from kit.servers.lock_holders import held_by_flock
+from kit.servers.store_process import StoreProcess
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.stores.lock_holders import UNKNOWN, holder_in

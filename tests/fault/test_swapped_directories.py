@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from kit.swapping import swapped
+from kit.system.swapped_files import swapped
 from parley.guarded_files import read_named
 
 READS: Final = 2000

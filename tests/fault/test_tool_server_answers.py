@@ -12,8 +12,9 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from kit.tool_server import Message
-from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, Loopback, Spoil, call_text, closing, until
+from kit.servers.tool_server import Message
+from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, Loopback, Spoil, call_text, closing
+from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import Lease, ServerPool

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from kit.running import open_descriptors
-from kit.tool_servers import ENVIRON, PATIENCE_SECONDS, marker, running, until
+from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, marker, running
+from kit.system.commands import open_descriptors
+from kit.system.waiting import until
 from parley.tools.errors import NotStarted
 from parley.tools.servers.program import Program
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from kit.notebook import Notebook
-from kit.tool_servers import (
+from kit.builders.transcript import RecordingTranscript
+from kit.servers.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
     Loopback,
@@ -28,8 +28,8 @@ from kit.tool_servers import (
     nothing_running,
     program,
     running,
-    until,
 )
+from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import ServerPool, ServerTools, Timing
@@ -268,7 +268,7 @@ async def test_an_answer_that_is_too_long_fails_its_call_alone(pool: ServerPool)
 
 async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: ServerPool) -> None:
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(desk(Notebook()), lease)
+        tools = ServerTools(desk(RecordingTranscript()), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await tools.run(call_item("x__deep", '{"depth": 100}')) == (
                 "tool call error: tool call failed for `x/deep`: its answer is nested too deeply"
@@ -279,7 +279,7 @@ async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: Se
 
 
 async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: ServerPool) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(desk(notebook), lease)
         before, specs = await call_text(lease, "x__pid"), lease.specs()
@@ -298,7 +298,7 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
 
 
 async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: ServerPool) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(desk(notebook), lease)
         calls = [asyncio.create_task(tools.run(call_item("x__wait", "{}"))) for _ in range(3)]
@@ -350,7 +350,7 @@ async def test_a_server_that_cannot_be_started_again_says_so_to_the_model(tmp_pa
 
 
 async def test_cancelling_a_call_stops_it_at_the_server_and_disturbs_nobody(pool: ServerPool) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(desk(notebook), lease)
         before = await call_text(lease, "x__pid")
@@ -378,7 +378,7 @@ async def test_cancelling_a_call_stops_it_at_the_server_and_disturbs_nobody(pool
 
 
 async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
-    loopback, notebook = Loopback(), Notebook()
+    loopback, notebook = Loopback(), RecordingTranscript()
     async with (
         loopback.open() as url,
         closing(ServerPool(ENVIRON)) as pool,
@@ -400,7 +400,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
     pool = ServerPool(ENVIRON)
     async with pool.lease([program("x", mark=mark)]) as lease:
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
-        notebook = Notebook()
+        notebook = RecordingTranscript()
         arguments = '{"a": "' + "x" * 1_000_000 + '"}'
         doomed = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__echo", arguments)))
         await notebook.until(1)
@@ -418,7 +418,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
 
 @pytest.mark.parametrize("where", ["program", "address"])
 async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_lives_on(where: str) -> None:
-    notebook, loopback = Notebook(), Loopback()
+    notebook, loopback = RecordingTranscript(), Loopback()
     async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool:
         server = program("x") if where == "program" else ToolServer(name="x", url=url)
         async with (
@@ -459,7 +459,7 @@ async def test_the_time_of_a_call_runs_while_its_server_starts_again(tmp_path: P
 
 
 async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerPool) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with pool.lease([structs.replace(program("x"), tool_timeout_seconds=0)]) as lease:
         waiting = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
         await notebook.until(2)
@@ -514,7 +514,7 @@ def test_what_will_not_leave_is_left_in_time_for_parley_to_end_in_two_seconds() 
 
 
 async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
-    pool, notebook = ServerPool(ENVIRON), Notebook()
+    pool, notebook = ServerPool(ENVIRON), RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
         waiting = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
         await notebook.until(2)

@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 import pytest
 
-from kit.running import resident_bytes
+from kit.system.commands import resident_bytes
 from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home
 

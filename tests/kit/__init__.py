@@ -1,3 +1,3 @@
-"""Builders that tests share: short names for values that are long to write."""
+"""What tests share, by role; README.md is the index."""
 
 __all__: list[str] = []

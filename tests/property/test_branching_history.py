@@ -8,9 +8,9 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.events import task_started, text, user_message
-from kit.logs import history_of
-from kit.records import (
+from kit.builders.events import task_started, text, user_message
+from kit.builders.logs import history_of
+from kit.builders.records import (
     call,
     call_output,
     history_compacted,

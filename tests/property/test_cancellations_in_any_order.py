@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kit.room import Guest, Room
-from kit.running import PATIENCE_SECONDS
+from kit.servers.local_server import LocalClient, LocalServer
+from kit.system.commands import PATIENCE_SECONDS
 from parley.runtime.conversation import Conversation
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -47,7 +47,7 @@ MAY_BE_ENDED: Final = frozenset({"codex-reply", "send", "stream", "read"})
 class Caller:
     """One client of one conversation, and what became of its requests."""
 
-    def __init__(self, guest: Guest, conversation: Conversation) -> None:
+    def __init__(self, guest: LocalClient, conversation: Conversation) -> None:
         self.guest, self.conversation = guest, conversation
         self.kinds: dict[int, str] = {}
         self.cancelled_in_time: set[int] = set()
@@ -116,7 +116,7 @@ class Caller:
 
 async def play(script: Script, version: str) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS), Room(home) as room:
+        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as room:
             caller = Caller(await room.guest(version=version), await room.create())
             for step, settles in script:
                 caller.do(step)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.events import agent_message, task_started, user_message
-from kit.logs import AT, log_of
-from kit.records import command_output, settings_chosen, turn_ended, turn_started
+from kit.builders.events import agent_message, task_started, user_message
+from kit.builders.logs import AT, log_of
+from kit.builders.records import command_output, settings_chosen, turn_ended, turn_started
 from parley.conversation.log import Entry
 from parley.errors import BadHome, Unreadable
 from parley.ports.store import Query, Summary

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kit.diffs import changed_lines
-from kit.git import git
+from kit.builders.diffs import changed_lines
+from kit.system.git import git
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
 anyhow = settings(deadline=None, max_examples=150)

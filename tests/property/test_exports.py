@@ -10,9 +10,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.events import agent_message, task_complete, task_started, user_message
-from kit.logs import AT
-from kit.records import (
+from kit.builders.events import agent_message, task_complete, task_started, user_message
+from kit.builders.logs import AT
+from kit.builders.records import (
     call,
     call_output,
     command_output,
@@ -23,7 +23,15 @@ from kit.records import (
     turn_ended,
     turn_started,
 )
-from kit.rollouts import assistant, function_call, function_call_output, local_shell_call, reasoning, rollout, user
+from kit.builders.rollouts import (
+    assistant,
+    function_call,
+    function_call_output,
+    local_shell_call,
+    reasoning,
+    rollout,
+    user,
+)
 from parley.conversation.exported import ExportHead, entry_line, head_line, read_entries, read_head
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry, Happened, Log

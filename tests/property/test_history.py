@@ -8,9 +8,18 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.events import task_started, text, user_message
-from kit.logs import history_of
-from kit.records import call, call_output, message, model_asked, model_said, opaque, turn_ended, turn_started
+from kit.builders.events import task_started, text, user_message
+from kit.builders.logs import history_of
+from kit.builders.records import (
+    call,
+    call_output,
+    message,
+    model_asked,
+    model_said,
+    opaque,
+    turn_ended,
+    turn_started,
+)
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.log import Happened
 from parley.conversation.records import CallItem, ModelItem, Why

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.trees import Tree, patch, tree
+from kit.builders.trees import Tree, patch, tree
 from parley.tools.errors import PatchRefused
 from parley.tools.patch.commit import commit
 from parley.tools.patch.grammar import UpdateFile, parse

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kit.room import Guest, Room
-from kit.running import PATIENCE_SECONDS
+from kit.servers.local_server import LocalClient, LocalServer
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Log
 from parley.runtime.conversation import Conversation
 
@@ -41,14 +41,14 @@ scripts = st.lists(st.tuples(steps, st.booleans()), min_size=6, max_size=30)
 class Party:
     """Three clients of one conversation, the last of which cannot be asked; whoever leaves is replaced."""
 
-    def __init__(self, room: Room, conversation: Conversation) -> None:
+    def __init__(self, room: LocalServer, conversation: Conversation) -> None:
         self.room, self._conversation = room, conversation
-        self.here: list[Guest] = []
-        self.gone: list[Guest] = []
-        self.first: dict[str, tuple[str, Guest | None]] = {}
+        self.here: list[LocalClient] = []
+        self.gone: list[LocalClient] = []
+        self.first: dict[str, tuple[str, LocalClient | None]] = {}
         """What was said first to each question, and by whom, if by one who was asked."""
-        self._streams: dict[Guest, int] = {}
-        self.answered: dict[Guest, set[int]] = {}
+        self._streams: dict[LocalClient, int] = {}
+        self.answered: dict[LocalClient, set[int]] = {}
 
     @property
     def conversation(self) -> Conversation:
@@ -61,7 +61,7 @@ class Party:
         self.here.insert(place, guest)
         self.answered[guest] = set()
 
-    def open_for(self, guest: Guest) -> list[Any]:
+    def open_for(self, guest: LocalClient) -> list[Any]:
         """What it was asked and neither answered nor told to leave."""
         closed = self.answered[guest] | {one["requestId"] for one in guest.taken_back}
         return [one for one in guest.asked if one["id"] not in closed]
@@ -110,7 +110,7 @@ class Party:
             case _:
                 raise AssertionError(step)
 
-    def answer(self, guest: Guest, asked: Any, decision: str) -> None:
+    def answer(self, guest: LocalClient, asked: Any, decision: str) -> None:
         self.answered[guest].add(asked["id"])
         self.first.setdefault(asked["params"]["parley_approval_id"], (decision, guest))
         guest.answer(asked["id"], {"decision": decision})
@@ -128,7 +128,7 @@ class Party:
             await self.room.settle_down()
 
 
-def check_log(log: Log, first: dict[str, tuple[str, Guest | None]]) -> Counter[str]:
+def check_log(log: Log, first: dict[str, tuple[str, LocalClient | None]]) -> Counter[str]:
     """Every question stands behind its event and is settled once, by the first answer to it; the decisions."""
     types = [entry.type for entry in log.entries]
     decisions: Counter[str] = Counter()
@@ -156,13 +156,13 @@ def check_log(log: Log, first: dict[str, tuple[str, Guest | None]]) -> Counter[s
     return decisions
 
 
-def withdrawn_from(guest: Guest) -> set[str]:
+def withdrawn_from(guest: LocalClient) -> set[str]:
     """The questions that it need not answer any more."""
     ids = {one["requestId"] for one in guest.taken_back}
     return {one["params"]["parley_approval_id"] for one in guest.asked if one["id"] in ids}
 
 
-def check_guest(guest: Guest, answered: set[int], *, here: bool) -> None:
+def check_guest(guest: LocalClient, answered: set[int], *, here: bool) -> None:
     """It was asked each question once at most; what it did not answer was taken back."""
     ids = [one["id"] for one in guest.asked]
     questions = [one["params"]["parley_approval_id"] for one in guest.asked]
@@ -176,7 +176,7 @@ def check_guest(guest: Guest, answered: set[int], *, here: bool) -> None:
 
 async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS), Room(home) as room:
+        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as room:
             party = Party(room, await room.create({"approvals": {"timeout_seconds": 300}}))
             for place in range(3):
                 await party.arrive(place)

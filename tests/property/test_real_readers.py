@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     background_event,
@@ -24,8 +24,8 @@ from kit.events import (
     task_started,
     user_message,
 )
-from kit.records import model_asked, turn_ended
-from kit.views import View
+from kit.builders.records import model_asked, turn_ended
+from kit.clients.view import View
 from parley.conversation.log import Cursor, Delta, Happened, ItemKind, Log, encode_delta
 from parley.runtime.readers import Reader
 from parley.server.encoders import StreamEncoder
@@ -55,7 +55,7 @@ pauses = st.tuples(st.just("pause"), st.integers(0, 2))
 returns = st.tuples(st.just("return"), st.tuples(st.integers(0, 2), st.booleans()))
 
 
-class Door:
+class FrameList:
     """An outbox with room for so many frames, and then for none until it is given more."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Client:
 
     def __init__(self, log: Log, *, always: bool) -> None:
         self.view = View()
-        self.door = Door()
+        self.door = FrameList()
         self.reader: Reader | None = None
         self._log = log
         if always:

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 from msgspec import Raw
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     agent_reasoning_raw_content,
@@ -35,9 +35,9 @@ from kit.events import (
     token_count,
     user_message,
 )
-from kit.logs import AT
-from kit.records import model_asked, turn_ended, turn_started
-from kit.views import View
+from kit.builders.logs import AT
+from kit.builders.records import model_asked, turn_ended, turn_started
+from kit.clients.view import View
 from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_piece, output_of
 from parley.conversation.output import SHOWN_BYTES, OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY, OutputStream
@@ -45,7 +45,7 @@ from parley.wire.ids import CallId, ItemId, Seq
 from parley.wire.notifications import ConversationEvent, EventMeta
 
 PLENTY = 1_000_000
-"""Room for more frames than any example sends."""
+"""LocalServer for more frames than any example sends."""
 
 NOTHING_HIDDEN: frozenset[str] = frozenset()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest_asyncio
 
-from kit.one_home import Start
-from kit.running import PATIENCE_SECONDS
+from kit.clients.shared_home import Start
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import ParleyProcess, ScriptedModel
 
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
-from kit.messages import (
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -18,9 +18,9 @@ from kit.messages import (
     turn_value,
     user_message,
 )
-from kit.requests import TOOL_NAMES
-from kit.shell import shell
-from kit.speaking import Speaker, speaking
+from kit.clients.requests import TOOL_NAMES
+from kit.clients.shell_turns import shell
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api
@@ -37,7 +37,7 @@ all_versions = pytest.mark.parametrize(
 MESSAGE: Final = "0d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
 
 
-async def tools_of(client: Speaker) -> list[Any]:
+async def tools_of(client: WireClient) -> list[Any]:
     result = await client.result_of(client.request("tools/list", {}))
     assert list(result) == ["tools"]
     return list(result["tools"])

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import DENIED, asking, being_asked, open_approval, settlements, told, types_of
-from kit.calls import answered as call_answered
-from kit.calls import interrupted, pairs
-from kit.messages import answered, error, failed
-from kit.shell import shell
+from kit.clients.approving import DENIED, approving_client, asking, open_approval, settlements, told, types_of
+from kit.clients.codex_calls import answered as call_answered
+from kit.clients.codex_calls import interrupted, pairs
+from kit.clients.messages import answered, error, failed
+from kit.clients.shell_turns import shell
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -38,7 +38,7 @@ ANSWERS: Final[list[tuple[Any, str, str | None]]] = [
 
 @pytest.mark.promises("approvals.answers", "approvals.told", "approvals.settled")
 async def test_each_answer_does_what_the_table_says(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         for number, (answer, decision, refusal) in enumerate(ANSWERS):
             scripted_model.says(shell("c1", "touch", f"file{number}"))
             scripted_model.says("Done")
@@ -59,7 +59,7 @@ async def test_each_answer_does_what_the_table_says(scripted_model: ScriptedMode
 async def test_an_abort_interrupts_the_turn_and_tells_the_model_nothing(
     scripted_model: ScriptedModel, answer: Any
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         scripted_model.says(shell("c1", "touch", "a"), shell("c2", "touch", "b"))
         call = client.codex()
         await client.until_asked()
@@ -75,7 +75,7 @@ async def test_an_abort_interrupts_the_turn_and_tells_the_model_nothing(
 async def test_what_was_allowed_for_the_session_is_not_asked_again_and_anything_else_is(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         (client.work / "sub").mkdir()
         scripted_model.says(
             shell("c1", "touch", "a"),
@@ -104,7 +104,7 @@ WRITE: Final = "sandbox_workspace_write"
 async def test_what_was_allowed_for_the_session_holds_in_the_sandbox_and_the_place_it_was_allowed_in(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         settings = {"cwd": str(client.work), "approval_policy": "untrusted", "sandbox": "workspace-write"}
         create = client.call("conversationCreate", prompt="", model="m", **settings)
         conversation = (await client.value_of(create))["conversation_id"]
@@ -141,7 +141,7 @@ async def test_what_was_allowed_for_the_session_holds_in_the_sandbox_and_the_pla
 async def test_answers_that_are_early_late_doubled_or_foreign_settle_nothing(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         scripted_model.says(shell("c1", "touch", "a"), shell("c1", "touch", "a"))
         scripted_model.says("Done")
         call = client.codex()
@@ -173,7 +173,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a
         b'{"result":{"action":"accept","content":{"more":%b}},"jsonrpc":"2.0","id":1}\n' % deep,
         b'{"jsonrpc":"2.0","id":2,"result":{"action":"accept","content":{"more":NaN}}}\n',
     )
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         settings = {"approval-policy": "untrusted", "sandbox": "danger-full-access", "cwd": str(client.work)}
         params = {"name": "codex", "arguments": {"prompt": "go", **settings}}
         for number, answer in enumerate(answers):
@@ -192,7 +192,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a
 
 @pytest.mark.promises("framing.in-order", "approvals.once")
 async def test_what_comes_in_one_read_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         await asking(client, scripted_model)
         approval_id = await open_approval(client)
         scripted_model.says("Done")
@@ -235,7 +235,7 @@ async def test_what_comes_in_one_read_takes_effect_in_its_order(scripted_model: 
 
 @pytest.mark.promises("approvals.answer", "approvals.list")
 async def test_a_tool_answers_for_anybody(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         scripted_model.says(shell("c1", "touch", "a"))
         scripted_model.says("Done")
         call = client.codex()

@@ -14,13 +14,13 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import pytest
 
-from kit.calls import events_in
-from kit.json import as_json
-from kit.messages import TASK_STARTED, agent_message, delta, error, task_complete
-from kit.needs import MECHANISMS, SANDBOX, no_landlock
-from kit.patches import added, applied, outputs, success, told
-from kit.shell import begun, ended, gathered, output, unended
-from kit.speaking import Speaker
+from kit.builders.json import as_json
+from kit.clients.codex_calls import events_in
+from kit.clients.messages import TASK_STARTED, agent_message, delta, error, task_complete
+from kit.clients.patch_turns import added, applied, outputs, success, told
+from kit.clients.shell_turns import begun, ended, gathered, output, unended
+from kit.clients.wire_client import WireClient
+from kit.system.needs import MECHANISMS, SANDBOX, no_landlock
 from parley.config.types import ApprovalPolicy, SandboxMode
 from parley.testing import Call, RawParley, ScriptedModel
 from parley.testing.home import MODEL
@@ -192,7 +192,7 @@ HIDDEN: Final = ("No such file or directory", "Permission denied")
 class Stage:
     """A server whose client can be asked, and room for its cells."""
 
-    def __init__(self, speaker: Speaker, folder: Path, mechanism: str) -> None:
+    def __init__(self, speaker: WireClient, folder: Path, mechanism: str) -> None:
         self._speaker, self._folder, self._mechanism = speaker, folder, mechanism
         self._played, self._asked = 0, 0
 
@@ -270,7 +270,7 @@ async def stage(model: ScriptedModel, folder: Path, mechanism: str = "auto") -> 
         """
     async with RawParley(model, home=folder / "home", config=config) as raw:
         (raw.home / "secret.txt").write_text(SECRET)
-        speaker = Speaker(raw)
+        speaker = WireClient(raw)
         info = {"name": "matrix", "version": "1"}
         params = {"protocolVersion": PLAIN_VERSION, "capabilities": {"elicitation": {}}, "clientInfo": info}
         await speaker.result_of(speaker.request("initialize", params))

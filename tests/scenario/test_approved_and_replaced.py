@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import ASKS_FIRST, AskedSpeaker, being_asked, events_of, told
-from kit.shell import shell
-from kit.trees import patch, tree
+from kit.builders.trees import patch, tree
+from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client, events_of, told
+from kit.clients.shell_turns import shell
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -59,13 +59,13 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
 
 
-async def asked(client: AskedSpeaker) -> tuple[Any, list[Any]]:
+async def asked(client: ApprovingClient) -> tuple[Any, list[Any]]:
     """The parameters of the next question, and the events before it."""
     messages = await client.until_asked()
     return messages[-1]["params"], events_of(messages)
 
 
-def answer(client: AskedSpeaker, number: int, decision: str) -> None:
+def answer(client: ApprovingClient, number: int, decision: str) -> None:
     """Answer the question of this number, in the shape of the newer version."""
     client.answer(number, {"action": "accept", "content": {"decision": decision}})
 
@@ -80,7 +80,7 @@ async def test_a_working_directory_that_becomes_a_link_is_asked_about_again(
 ) -> None:
     scripted_model.says(shell("c1", "rm", "precious"))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=version) as client:
+    async with approving_client(scripted_model, version=version) as client:
         call = client.codex(cwd=str(ground.project))
         first, _ = await asked(client)
         ground.redirect()
@@ -108,7 +108,7 @@ async def test_what_is_approved_again_runs_where_the_second_question_says(
 ) -> None:
     scripted_model.says(shell("c1", "rm", "precious"))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         ground.exchange()
@@ -128,7 +128,7 @@ async def test_a_program_that_is_replaced_is_asked_about_again(
 ) -> None:
     scripted_model.says(shell("c1", "tool"), shell("c2", "tool"))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION, env=ground.env) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, env=ground.env) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         ground.write_program("evil")
@@ -151,7 +151,7 @@ async def test_a_program_that_comes_first_in_the_path_by_then_is_not_the_approve
     env = {"PATH": f"{earlier}:{ground.env['PATH']}"}
     scripted_model.says(shell("c1", "tool"))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION, env=env) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, env=env) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         (ground.programs / "tool").rename(earlier / "tool")
@@ -170,7 +170,7 @@ async def test_an_approval_for_the_session_holds_for_the_same_directory_and_prog
 ) -> None:
     scripted_model.says(*(shell(f"c{number}", "tool") for number in range(2)))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION, env=ground.env) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, env=ground.env) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         answer(client, 0, "approved_for_session")
@@ -197,7 +197,7 @@ async def test_what_is_replaced_at_every_question_is_refused_in_the_end(
 ) -> None:
     scripted_model.says(shell("c1", "tool"))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION, env=ground.env) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, env=ground.env) as client:
         call = client.codex(cwd=str(ground.project))
         for number in range(3):
             await asked(client)
@@ -227,13 +227,13 @@ async def test_after_a_restart_an_approval_covers_what_was_there_before_it(
     home.mkdir()
     scripted_model.says(shell("c1", "rm", "precious"))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
         conversation = await client.create(cwd=str(ground.project), **ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until_asked()
     replace(ground)
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
         client.stream(conversation)
         await client.until_asked()
         answer(client, 0, "approved")
@@ -272,7 +272,7 @@ async def test_a_patch_whose_files_are_not_those_that_were_shown_is_asked_about_
 ) -> None:
     scripted_model.says(shell("c1", "apply_patch", UPDATE), shell("c2", "apply_patch", UPDATE))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         replace(ground)
@@ -300,13 +300,13 @@ async def test_after_a_restart_an_approval_covers_the_files_of_a_patch_as_they_w
     home.mkdir()
     scripted_model.says(shell("c1", "apply_patch", UPDATE))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
         conversation = await client.create(cwd=str(ground.project), **ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until_asked()
     replace(ground)
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
         client.stream(conversation)
         await client.until_asked()
         answer(client, 0, "approved")
@@ -324,7 +324,7 @@ async def test_a_patch_whose_directory_becomes_a_link_is_told_so_and_changes_not
 ) -> None:
     scripted_model.says(shell("c1", "apply_patch", UPDATE))
     scripted_model.says("Done")
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         (ground.project / "sub").rename(ground.project / "aside")

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from kit.calls import AskedFor, Assistant, CallSent, Output, User, body
-from kit.messages import (
+from kit.clients.codex_calls import AskedFor, Assistant, CallSent, Output, User, body
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -18,7 +18,7 @@ from kit.messages import (
     task_complete,
     user_message,
 )
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api
@@ -33,20 +33,22 @@ def bodies(model: ScriptedModel) -> list[Any]:
     return [request.body for request in model.requests]
 
 
-async def say(client: Speaker, conversation: str, words: str, message_id: str | None = None, **more: Any) -> None:
+async def say(
+    client: WireClient, conversation: str, words: str, message_id: str | None = None, **more: Any
+) -> None:
     """Say something and wait for the end of its turn."""
     given = {} if message_id is None else {"message_id": message_id}
     await client.say(conversation, words, **given, **more)
     await client.over(conversation)
 
 
-async def read(client: Speaker, conversation: str) -> list[Any]:
+async def read(client: WireClient, conversation: str) -> list[Any]:
     """Every event of a conversation."""
     page = await client.value_of(client.call("conversationRead", conversation_id=conversation, limit=1000))
     return [one["msg"] for one in page["events"]]
 
 
-async def is_refused(client: Speaker, conversation: str, *, told: str, **more: Any) -> None:
+async def is_refused(client: WireClient, conversation: str, *, told: str, **more: Any) -> None:
     """A message is refused with these words and leaves nothing behind."""
     before = await read(client, conversation)
     request = client.message(conversation, "never", **more)

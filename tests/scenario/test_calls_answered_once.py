@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import (
+from kit.clients.codex_calls import (
     APIS,
     EITHER_API,
     AskedFor,
@@ -19,9 +19,23 @@ from kit.calls import (
     is_event,
     speaking,
 )
-from kit.messages import TASK_STARTED, TOKEN_COUNT, agent_message, answered, delta, error, task_complete
-from kit.shell import Gate, asked, begun, ended, gathered, output, ran, sent, sh, shell, turn, unended, whole_turn
-from kit.speaking import speaking as talking
+from kit.clients.messages import TASK_STARTED, TOKEN_COUNT, agent_message, answered, delta, error, task_complete
+from kit.clients.shell_turns import (
+    Gate,
+    asked,
+    begun,
+    ended,
+    gathered,
+    output,
+    ran,
+    sent,
+    sh,
+    shell,
+    turn,
+    unended,
+    whole_turn,
+)
+from kit.clients.wire_client import speaking as talking
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.render import Api
 

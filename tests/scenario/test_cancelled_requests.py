@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from kit.messages import answered, delta, live
-from kit.requests import request
-from kit.speaking import Speaker, speaking
+from kit.clients.messages import answered, delta, live
+from kit.clients.requests import request
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Says, ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -24,13 +24,13 @@ def methods_in(messages: list[Any]) -> list[str]:
     return [message["method"] for message in messages if "method" in message]
 
 
-async def silence(client: Speaker) -> list[Any]:
+async def silence(client: WireClient) -> list[Any]:
     """All that was on its way; a ping is answered after it."""
     ping = client.request("ping", {})
     return (await client.until_answer(ping))[:-1]
 
 
-async def session_of(client: Speaker, call: int) -> str:
+async def session_of(client: WireClient, call: int) -> str:
     """The conversation of a `codex` call that has just been made."""
     (*_, configured) = await client.until_method("session_configured")
     assert configured["params"]["_meta"] == {"requestId": call}

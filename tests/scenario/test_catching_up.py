@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from kit.json import from_json
-from kit.messages import (
+from kit.builders.json import from_json
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -25,8 +25,8 @@ from kit.messages import (
     task_complete,
     user_message,
 )
-from kit.speaking import Speaker, speaking
-from kit.views import View
+from kit.clients.view import View
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Call, Cut, Pieces, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.testing.steps import Step
@@ -50,7 +50,7 @@ def held(*deltas: str) -> tuple[Step, ...]:
     return (*(step for one in deltas for step in (HOLD, one)), HOLD)
 
 
-async def released(client: Speaker) -> None:
+async def released(client: WireClient) -> None:
     await client.model.holding()
     client.model.release()
 

@@ -8,7 +8,18 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import AskedFor, Assistant, CallSent, Output, User, Wire, body, events_in, is_event, speaking
+from kit.clients.codex_calls import (
+    AskedFor,
+    Assistant,
+    CallSent,
+    Output,
+    User,
+    Wire,
+    body,
+    events_in,
+    is_event,
+    speaking,
+)
 from parley.testing import Call, Data, Reasoning, ScriptedModel, Usage
 from parley.testing.dialects import DIALECTS, DialectName, details_of, signature_of
 from parley.testing.home import MODEL

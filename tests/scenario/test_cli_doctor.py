@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.hangups import hangups
-from kit.kernels import Lack, on_kernel
-from kit.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
+from kit.servers.hangups import hangups
+from kit.system.kernels import Lack, on_kernel
+from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
 from parley.cli.doctor import USAGE, run_doctor
 from parley.version import __version__
 

@@ -20,10 +20,10 @@ from uuid import UUID
 
 import pytest
 
-from kit.events import agent_message, task_complete, task_started, user_message
-from kit.logs import AT
-from kit.questions import approval_id, command_question
-from kit.records import (
+from kit.builders.events import agent_message, task_complete, task_started, user_message
+from kit.builders.logs import AT
+from kit.builders.questions import approval_id, command_question
+from kit.builders.records import (
     call,
     call_output,
     command_output,
@@ -34,7 +34,7 @@ from kit.records import (
     turn_ended,
     turn_started,
 )
-from kit.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
+from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
 from parley.cli.backup import USAGE as BACKUP_USAGE
 from parley.cli.backup import run_backup
 from parley.cli.export import USAGE as EXPORT_USAGE

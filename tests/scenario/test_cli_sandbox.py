@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.hangups import hangups
-from kit.kernels import Lack, on_kernel
-from kit.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
+from kit.servers.hangups import hangups
+from kit.system.kernels import Lack, on_kernel
+from kit.system.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
 from parley.cli.sandbox import USAGE, run_sandbox
 
 PATIENCE_SECONDS = 20

@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import (
+from kit.builders.events import agent_message, error, task_complete, task_started, user_message
+from kit.builders.json import as_json
+from kit.builders.tools import offered
+from kit.clients.codex_calls import (
     APIS,
     Assistant,
     CallSent,
@@ -26,13 +29,10 @@ from kit.calls import (
     speaking,
     without_message_ids,
 )
-from kit.events import agent_message, error, task_complete, task_started, user_message
-from kit.hands import offered
-from kit.json import as_json
-from kit.messages import turn_value
-from kit.model_peer import settings
-from kit.needs import SANDBOX
-from kit.traces import SPENT, Trace, Turn, said, traces_for
+from kit.clients.messages import turn_value
+from kit.clients.traces import SPENT, Trace, Turn, said, traces_for
+from kit.models.raw_provider import settings
+from kit.system.needs import SANDBOX
 from parley.testing import HOLD, Call, Failure, ParleyProcess, RawBody, RecordedRequest, Reply, Says, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api

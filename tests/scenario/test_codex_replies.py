@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kit.calls import (
+from kit.builders.events import agent_message, error, task_complete, task_started, user_message
+from kit.clients.codex_calls import (
     EITHER_API,
     Assistant,
     User,
@@ -19,9 +20,8 @@ from kit.calls import (
     speaking,
     without_message_ids,
 )
-from kit.events import agent_message, error, task_complete, task_started, user_message
-from kit.messages import turn_value
-from kit.traces import SPENT, said
+from kit.clients.messages import turn_value
+from kit.clients.traces import SPENT, said
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from kit.calls import events_in, is_event
-from kit.calls import speaking as calling
-from kit.json import from_json
-from kit.messages import (
+from kit.builders.json import from_json
+from kit.clients.codex_calls import events_in, is_event
+from kit.clients.codex_calls import speaking as calling
+from kit.clients.messages import (
     TASK_STARTED,
     agent_message,
     answered,
@@ -23,8 +23,7 @@ from kit.messages import (
     taken_over,
     task_complete,
 )
-from kit.running import marked
-from kit.shell import (
+from kit.clients.shell_turns import (
     CHUNK_BYTES,
     PATIENCE_SECONDS,
     Gate,
@@ -36,9 +35,10 @@ from kit.shell import (
     sh,
     without_duration,
 )
-from kit.slow import SlowClient
-from kit.speaking import Talker, speaking
-from kit.views import View
+from kit.clients.slow_client import SlowClient
+from kit.clients.view import View
+from kit.clients.wire_client import BaseClient, speaking
+from kit.system.commands import marked
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.ids import ItemId, Seq
 from parley.wire.mcp import FULL_VERSION
@@ -109,7 +109,7 @@ def snapshot_events(snapshot: Any) -> list[Any]:
     return [one["msg"] for one in snapshot["params"]["initial_state"]["events"]]
 
 
-async def until_said(client: Talker, size: int) -> list[Any]:
+async def until_said(client: BaseClient, size: int) -> list[Any]:
     """All messages until a command has said so many bytes in all."""
     messages: list[Any] = []
     while size > 0:
@@ -118,7 +118,7 @@ async def until_said(client: Talker, size: int) -> list[Any]:
     return messages
 
 
-async def running(client: Talker, size: int) -> tuple[str, Any, list[Any]]:
+async def running(client: BaseClient, size: int) -> tuple[str, Any, list[Any]]:
     """A streamed conversation whose command has said so many bytes: its id, the snapshot, what came behind it."""
     conversation = await client.create()
     _, snapshot = await client.open_stream(conversation)
@@ -126,11 +126,11 @@ async def running(client: Talker, size: int) -> tuple[str, Any, list[Any]]:
     return conversation, snapshot, await until_said(client, size)
 
 
-async def read(client: Talker, conversation: str, **arguments: Any) -> Any:
+async def read(client: BaseClient, conversation: str, **arguments: Any) -> Any:
     return await client.value_of(client.call("conversationRead", conversation_id=conversation, **arguments))
 
 
-async def until_open(client: Talker, conversation: str, *ends: str) -> Any:
+async def until_open(client: BaseClient, conversation: str, *ends: str) -> Any:
     """What can be read of a conversation once its command has said these last words on its streams."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:

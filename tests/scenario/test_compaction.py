@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from kit.calls import AskedFor, Assistant, User, body, history
-from kit.messages import (
+from kit.clients.codex_calls import AskedFor, Assistant, User, body, history
+from kit.clients.messages import (
     APIS,
     EITHER_API,
     TASK_STARTED,
@@ -25,7 +25,7 @@ from kit.messages import (
     task_complete,
     user_message,
 )
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
 from parley.agent.compaction import FOREWORD, INSTRUCTIONS
 from parley.testing import HOLD, Call, RecordedRequest, Says, ScriptedModel, Usage
 from parley.testing.home import MODEL
@@ -56,7 +56,7 @@ SUMMARY: Final = f"{FOREWORD}In short."
 RECENT: Final = (User("two"), Assistant(A2))
 
 
-async def talk(client: Speaker, model: ScriptedModel) -> str:
+async def talk(client: WireClient, model: ScriptedModel) -> str:
     """A conversation of two turns, which fit."""
     conversation = await client.create()
     for answer, question, message_id in ((A1, "one", M1), (A2, "two", M2)):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.json import as_json
+from kit.builders.json import as_json
 from parley.client.errors import ToolFailed
 from parley.testing import ParleyProcess, RawParley, RecordedRequest, ScriptedModel
 from parley.testing.home import MODEL

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import answered, failed
-from kit.speaking import Speaker, speaking
+from kit.clients.messages import answered, failed
+from kit.clients.wire_client import WireClient, speaking
 from parley.client.errors import ToolFailed
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
@@ -18,7 +18,7 @@ OK: Final = {"status": "ok"}
 LATER: Final = ("conversationRename", "conversationDelete", "conversationArchive", "conversationFork")
 
 
-async def spoken(client: Speaker, *texts: str) -> str:
+async def spoken(client: WireClient, *texts: str) -> str:
     """A conversation in which this was said, and whose last turn is over."""
     conversation = await client.create()
     for text in texts:
@@ -27,16 +27,16 @@ async def spoken(client: Speaker, *texts: str) -> str:
     return conversation
 
 
-async def value(client: Speaker, tool: str, **arguments: Any) -> Any:
+async def value(client: WireClient, tool: str, **arguments: Any) -> Any:
     return await client.value_of(client.call(tool, **arguments))
 
 
-async def titles(client: Speaker, **arguments: Any) -> list[str]:
+async def titles(client: WireClient, **arguments: Any) -> list[str]:
     found = await value(client, "conversationsList", **arguments)
     return [one["title"] for one in found["conversations"]]
 
 
-async def events(client: Speaker, conversation: str) -> list[Any]:
+async def events(client: WireClient, conversation: str) -> list[Any]:
     page = await value(client, "conversationRead", conversation_id=conversation)
     return [(one["seq"], one["msg"]) for one in page["events"]]
 

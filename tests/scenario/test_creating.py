@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kit.calls import answered as codex_answered
-from kit.calls import configured, pairs, shown
-from kit.calls import speaking as calling
-from kit.events import error, task_complete, task_started
-from kit.messages import answered, live, spoken
-from kit.messages import error as told_error
-from kit.speaking import speaking
-from kit.traces import said
+from kit.builders.events import error, task_complete, task_started
+from kit.clients.codex_calls import answered as codex_answered
+from kit.clients.codex_calls import configured, pairs, shown
+from kit.clients.codex_calls import speaking as calling
+from kit.clients.messages import answered, live, spoken
+from kit.clients.messages import error as told_error
+from kit.clients.traces import said
+from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
 
 NO_SUCH_PROGRAM = "No such file or directory (os error 2)"

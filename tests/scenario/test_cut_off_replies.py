@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import APIS, events_in, speaking
+from kit.clients.codex_calls import APIS, events_in, speaking
 from parley.testing import Call, Data, Says, ScriptedModel
 from parley.testing.render import Api
 

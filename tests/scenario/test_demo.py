@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.kernels import Lack, on_kernel
-from kit.needs import SANDBOX
+from kit.system.kernels import Lack, on_kernel
+from kit.system.needs import SANDBOX
 from parley.models.demonstration import DEMONSTRATION
 from parley.version import __version__
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kit.asked import asking, being_asked, open_approval, settlements, types_of
-from kit.messages import answered
+from kit.clients.approving import approving_client, asking, open_approval, settlements, types_of
+from kit.clients.messages import answered
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -23,7 +23,7 @@ from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 async def test_a_server_that_ends_while_it_asks_ends_in_order(
     scripted_model: ScriptedModel, end: str, version: str
 ) -> None:
-    async with being_asked(scripted_model, version=version) as client:
+    async with approving_client(scripted_model, version=version) as client:
         await asking(client, scripted_model)
         if end == "stdin":
             client.raw.close_stdin()
@@ -35,7 +35,7 @@ async def test_a_server_that_ends_while_it_asks_ends_in_order(
 
 @pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
 async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         await asking(client, scripted_model)
         approval_id = await open_approval(client)
         scripted_model.says("Done")
@@ -55,7 +55,7 @@ async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model
 async def test_what_was_asked_before_the_end_is_answered_though_nothing_was_open_yet(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         with client.at_once():
             creating = client.call("conversationCreate", prompt="", model="m", cwd=str(client.work))
             listing = client.call("conversationsList")

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from kit.calls import (
+from kit.builders.events import background_event, error, task_complete, task_started
+from kit.clients.codex_calls import (
     APIS,
     User,
     answered,
@@ -23,8 +24,7 @@ from kit.calls import (
     speaking,
     without_delays,
 )
-from kit.events import background_event, error, task_complete, task_started
-from kit.traces import REPEATING, RETRYING, said, traces_for
+from kit.clients.traces import REPEATING, RETRYING, said, traces_for
 from parley.testing import HOLD, Data, ScriptedModel
 from parley.testing.home import ServerOptions
 from parley.testing.render import Api

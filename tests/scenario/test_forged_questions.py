@@ -13,11 +13,11 @@ from uuid import UUID
 
 import pytest
 
-from kit.asked import being_asked, types_of
-from kit.events import task_started, user_message
-from kit.logs import AT, log_of
-from kit.questions import command_question, limit_question, patch_question
-from kit.records import call, model_asked, model_said, settings_chosen, turn_started
+from kit.builders.events import task_started, user_message
+from kit.builders.logs import AT, log_of
+from kit.builders.questions import command_question, limit_question, patch_question
+from kit.builders.records import call, model_asked, model_said, settings_chosen, turn_started
+from kit.clients.approving import approving_client, types_of
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.conversation.log import Happened
 from parley.testing import ScriptedModel
@@ -99,7 +99,7 @@ async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_i
     code, _ = await imported(home, forged(tmp_path / "x.jsonl", work, *inside))
     assert code == 0
 
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
         client.stream(ID)
         first = (await client.until_asked())[-1]
         client.answer(first["id"], {"decision": "approved"})
@@ -126,7 +126,7 @@ async def test_a_yes_to_a_question_without_identities_is_asked_for_again(
     question = command_question(1, "touch", "mark", cwd=str(work), leaves_sandbox=True)
     await imported(home, forged(tmp_path / "x.jsonl", work, *question))
 
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
         client.stream(ID)
         client.answer((await client.until_asked())[-1]["id"], {"decision": "approved"})
         second = (await client.until_asked())[-1]
@@ -144,7 +144,7 @@ async def test_a_yes_to_a_command_that_the_turn_does_not_have_is_for_nothing(
     question = command_question(1, "ls", cwd=str(work), leaves_sandbox=True)
     await imported(home, forged(tmp_path / "x.jsonl", work, *question))
 
-    async with being_asked(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
         client.stream(ID)
         client.answer((await client.until_asked())[-1]["id"], {"decision": "approved_for_session"})
         second = (await client.until_asked())[-1]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from kit.requests import ping, pong, tool
+from kit.clients.requests import ping, pong, tool
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.testing.home import Home
 from parley.wire.framing import MAX_LINE_BYTES

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from kit.messages import APIS, turn_value
-from kit.speaking import Speaker, speaking
+from kit.clients.messages import APIS, turn_value
+from kit.clients.wire_client import WireClient, speaking
 from parley.agent.compaction import INSTRUCTIONS
 from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.client import connect
@@ -27,11 +27,11 @@ LONG: Final = "a" * 60_000
 WINDOW: Final = "model_context_window = 10000"
 
 
-async def result_of(client: Speaker, tool: str, **arguments: Any) -> Any:
+async def result_of(client: WireClient, tool: str, **arguments: Any) -> Any:
     return (await client.until_answer(client.call(tool, **arguments)))[-1]["result"]
 
 
-async def begun(client: Speaker, **arguments: Any) -> str:
+async def begun(client: WireClient, **arguments: Any) -> str:
     """Run a turn of a new conversation by `codex`; return its id, which events name at every version."""
     messages = await client.until_answer(client.call("codex", prompt="one", cwd=str(client.work), **arguments))
     events = [message["params"]["msg"] for message in messages if "msg" in message.get("params", {})]

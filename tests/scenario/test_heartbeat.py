@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kit.json import as_json
+from kit.builders.json import as_json
 from parley.testing import HOLD, RawParley, ScriptedModel
 from parley.wire.mcp import Progress
 

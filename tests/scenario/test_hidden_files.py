@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import speaking
-from kit.images import PNG
-from kit.shell import shell
-from kit.swapping import swapped
-from kit.trees import patch
+from kit.builders.images import PNG
+from kit.builders.trees import patch
+from kit.clients.codex_calls import speaking
+from kit.clients.shell_turns import shell
+from kit.system.swapped_files import swapped
 from parley.testing import Call, ScriptedModel
 
 SECRET: Final = "-----BEGIN PRIVATE KEY-----"

@@ -7,7 +7,18 @@ from typing import Final
 
 import pytest
 
-from kit.calls import APIS, AskedFor, Assistant, CallSent, Output, User, Wire, body, is_event, speaking
+from kit.clients.codex_calls import (
+    APIS,
+    AskedFor,
+    Assistant,
+    CallSent,
+    Output,
+    User,
+    Wire,
+    body,
+    is_event,
+    speaking,
+)
 from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.testing import HOLD, Call, Data, ScriptedModel
 from parley.testing.home import MODEL

@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from kit.calls import APIS, EITHER_API, Assistant, CallSent, Output, User, body, is_event, speaking
-from kit.rollouts import SESSION, TOLD, assistant, function_call, function_call_output, reasoning, rollout, user
+from kit.builders.rollouts import (
+    SESSION,
+    TOLD,
+    assistant,
+    function_call,
+    function_call_output,
+    reasoning,
+    rollout,
+    user,
+)
+from kit.clients.codex_calls import APIS, EITHER_API, Assistant, CallSent, Output, User, body, is_event, speaking
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.render import Api
 

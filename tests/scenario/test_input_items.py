@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from kit.calls import Assistant, User, history
-from kit.images import JPEG, PNG, as_data_url, large_png
-from kit.messages import APIS, EITHER_API, TASK_STARTED, answered, failed, spoken
-from kit.speaking import Speaker, speaking
+from kit.builders.images import JPEG, PNG, as_data_url, large_png
+from kit.clients.codex_calls import Assistant, User, history
+from kit.clients.messages import APIS, EITHER_API, TASK_STARTED, answered, failed, spoken
+from kit.clients.wire_client import WireClient, speaking
 from parley.conversation.history import REFUSED
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.render import Api
@@ -46,17 +46,17 @@ def _file(**source: str) -> Any:
 # --- sending, and what the model is sent ---------------------------------------------------
 
 
-def _send(speaker: Speaker, conversation: str, *content: Any, **more: Any) -> int:
+def _send(speaker: WireClient, conversation: str, *content: Any, **more: Any) -> int:
     return speaker.call("conversationSendMessage", conversation_id=conversation, content=content, **more)
 
 
-async def _say(speaker: Speaker, conversation: str, *content: Any, **more: Any) -> None:
+async def _say(speaker: WireClient, conversation: str, *content: Any, **more: Any) -> None:
     """Send a message that is taken, and wait for the end of its turn."""
     assert (await speaker.value_of(_send(speaker, conversation, *content, **more)))["status"] == "ok"
     await speaker.over(conversation)
 
 
-def _asked(speaker: Speaker, number: int = -1) -> list[Any]:
+def _asked(speaker: WireClient, number: int = -1) -> list[Any]:
     """What the model was sent in a request, from the user's first words on; by default in the latest."""
     asked = speaker.model.requests[number].body
     return list(asked["messages"][2:] if "messages" in asked else asked["input"][1:])

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kit.calls import (
+from kit.builders.events import background_event, error, task_complete, task_started, user_message
+from kit.builders.json import as_json
+from kit.clients.codex_calls import (
     APIS,
     EITHER_API,
     User,
@@ -23,10 +25,8 @@ from kit.calls import (
     without_delays,
     without_message_ids,
 )
-from kit.events import background_event, error, task_complete, task_started, user_message
-from kit.json import as_json
-from kit.messages import turn_value
-from kit.traces import said
+from kit.clients.messages import turn_value
+from kit.clients.traces import said
 from parley.testing import HOLD, Call, Says, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import (
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -21,7 +21,7 @@ from kit.messages import (
     spoken,
     task_complete,
 )
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Call, RecordedRequest, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.mcp import FULL_VERSION
@@ -63,7 +63,7 @@ def _responses_item(item: Any) -> tuple[str, str]:
             raise AssertionError(f"{item} is not part of a history")
 
 
-async def read_turn(client: Speaker) -> list[Any]:
+async def read_turn(client: WireClient) -> list[Any]:
     return await client.until_method("task_complete")
 
 

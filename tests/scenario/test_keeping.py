@@ -11,24 +11,24 @@ from typing import Any, Final
 
 import pytest
 
-from kit.messages import initial_state, remains
-from kit.speaking import Speaker, speaking
-from kit.tool_servers import program
+from kit.clients.messages import initial_state, remains
+from kit.clients.wire_client import WireClient, speaking
+from kit.servers.tool_servers import program
 from parley.testing import Call, ScriptedModel
 
 SECRET: Final = "a-header-that-nobody-writes-down"
 
 
-async def status(client: Speaker, conversation: str) -> Any:
+async def status(client: WireClient, conversation: str) -> Any:
     return await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
 
-async def listed(client: Speaker) -> list[str]:
+async def listed(client: WireClient) -> list[str]:
     found = await client.value_of(client.call("conversationsList"))
     return [one["conversation_id"] for one in found["conversations"]]
 
 
-async def spoken(client: Speaker, conversation: str, text: str) -> None:
+async def spoken(client: WireClient, conversation: str, text: str) -> None:
     await client.say(conversation, text)
     await client.over(conversation)
 

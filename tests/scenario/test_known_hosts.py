@@ -9,10 +9,10 @@ from typing import Any, Final, Unpack
 
 import pytest
 
-from kit.asked import ASKS_FIRST
-from kit.requests import TOOL_NAMES
-from kit.shell import shell
-from kit.speaking import Speaker
+from kit.clients.approving import ASKS_FIRST
+from kit.clients.requests import TOOL_NAMES
+from kit.clients.shell_turns import shell
+from kit.clients.wire_client import WireClient
 from parley.server.hosts import KNOWN_HOSTS
 from parley.testing import HOLD, RawParley, ScriptedModel
 from parley.testing.home import ServerOptions
@@ -37,10 +37,10 @@ async def host(
     version: str = PLAIN_VERSION,
     capabilities: object = None,
     **options: Unpack[ServerOptions],
-) -> AsyncIterator[Speaker]:
+) -> AsyncIterator[WireClient]:
     """A real server, initialized by a client of this name."""
     async with RawParley(model, **options) as raw:
-        client = Speaker(raw)
+        client = WireClient(raw)
         params = {
             "protocolVersion": version,
             "capabilities": capabilities or {},
@@ -50,12 +50,12 @@ async def host(
         yield client
 
 
-async def tools_of(client: Speaker) -> dict[str, Any]:
+async def tools_of(client: WireClient) -> dict[str, Any]:
     listed = await client.result_of(client.request("tools/list", {}))
     return {tool["name"]: tool for tool in listed["tools"]}
 
 
-def call(client: Speaker, name: str, **arguments: object) -> int:
+def call(client: WireClient, name: str, **arguments: object) -> int:
     if name == "codex":
         arguments = {"cwd": str(client.work), **arguments}
     return client.request("tools/call", {"name": name, "arguments": arguments})
@@ -108,7 +108,7 @@ async def test_a_broken_configuration_does_not_keep_a_host_from_connecting(scrip
         (client.raw.home / "config.toml").write_text("[mcp\n")
     async with RawParley(scripted_model, home=client.raw.home, checked=False) as raw:
         (raw.home / "config.toml").write_text("[mcp\n")
-        again = Speaker(raw)
+        again = WireClient(raw)
         await again.initialize(PLAIN_VERSION)
         assert again.initialize_result["serverInfo"]["name"] == "parley"
 

@@ -7,8 +7,18 @@ from typing import Any, Final
 
 import pytest
 
-from kit.messages import turn_value
-from kit.requests import EXIT_SECONDS, STOPPED, TOOL_NAMES, codex_pair, initialize, request, result, the_rest, tool
+from kit.clients.messages import turn_value
+from kit.clients.requests import (
+    EXIT_SECONDS,
+    STOPPED,
+    TOOL_NAMES,
+    codex_pair,
+    initialize,
+    request,
+    result,
+    the_rest,
+    tool,
+)
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.version import __version__
 from parley.wire.jsonrpc import encode

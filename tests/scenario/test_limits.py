@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import being_asked, events_of, settlements, types_of
-from kit.calls import failed as call_failed
-from kit.messages import error, task_complete
-from kit.shell import sh
+from kit.clients.approving import approving_client, events_of, settlements, types_of
+from kit.clients.codex_calls import failed as call_failed
+from kit.clients.messages import error, task_complete
+from kit.clients.shell_turns import sh
 from parley.testing import HOLD, Call, ScriptedModel, Usage
 from parley.wire.elicitation import FULL_SCHEMA
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -47,7 +47,7 @@ def has_answer(request_id: int) -> Any:
 async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_many(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_calls=2)) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, config=limits(turn_calls=2)) as client:
         scripted_model.says(plan("c1"), plan("c2"), plan("c3"))
         call = client.codex()
         messages = await client.until_asked()
@@ -99,7 +99,9 @@ async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_man
 async def test_tokens_are_counted_by_the_provider_or_else_estimated(
     scripted_model: ScriptedModel, api: Any
 ) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION, api=api, config=limits(turn_tokens=15)) as client:
+    async with approving_client(
+        scripted_model, version=FULL_VERSION, api=api, config=limits(turn_tokens=15)
+    ) as client:
         scripted_model.says(plan("c1"), Usage(input_tokens=30, output_tokens=5))
         call = client.codex()
         messages = await client.until_asked()
@@ -117,7 +119,7 @@ async def test_tokens_are_counted_by_the_provider_or_else_estimated(
 @pytest.mark.parametrize("how", ["interrupted", "broken off"])
 async def test_a_response_that_did_not_end_is_counted_too(scripted_model: ScriptedModel, how: str) -> None:
     config = limits(conversation_tokens=50)
-    async with being_asked(scripted_model, version=FULL_VERSION, config=config) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, config=config) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         if how == "interrupted":
@@ -139,7 +141,7 @@ async def test_a_response_that_did_not_end_is_counted_too(scripted_model: Script
 
 @pytest.mark.promises("limits.counted")
 async def test_time_is_looked_at_between_steps(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
         scripted_model.says(sh("c1", "sleep 1"), plan("c2"))
         call = client.codex(**{"approval-policy": "never"})
         messages = await client.until_asked()
@@ -157,7 +159,7 @@ async def test_time_is_looked_at_between_steps(scripted_model: ScriptedModel) ->
 
 @pytest.mark.promises("limits.answers")
 async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION, config=limits(turn_calls=1)) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, config=limits(turn_calls=1)) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         endings: list[Any] = [
@@ -187,7 +189,7 @@ async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: Scr
 
 @pytest.mark.promises("limits.plain")
 async def test_an_older_client_sees_the_turn_end_instead(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=PLAIN_VERSION, config=limits(turn_calls=1)) as client:
+    async with approving_client(scripted_model, version=PLAIN_VERSION, config=limits(turn_calls=1)) as client:
         scripted_model.says(plan("c1"), plan("c2"))
         call = client.codex()
         messages = await client.until(has_answer(call))
@@ -222,8 +224,8 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
 ) -> None:
     home, config = tmp_path / "home", limits(turn_calls=1)
     async with (
-        being_asked(scripted_model, version=PLAIN_VERSION, home=home, config=config) as older,
-        being_asked(scripted_model, version=FULL_VERSION, home=home, config=config) as newer,
+        approving_client(scripted_model, version=PLAIN_VERSION, home=home, config=config) as older,
+        approving_client(scripted_model, version=FULL_VERSION, home=home, config=config) as newer,
     ):
         conversation = await older.create()
         await older.open_stream(conversation)
@@ -256,7 +258,7 @@ async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_
 ) -> None:
     home = tmp_path / "home"
     config = limits(turn_calls=1, conversation_tokens=30)
-    async with being_asked(
+    async with approving_client(
         scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
     ) as client:
         conversation = await client.create()
@@ -267,7 +269,7 @@ async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_
         client.raw.kill()
         await client.raw.exit_code()
 
-    async with being_asked(
+    async with approving_client(
         scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
     ) as client:
         scripted_model.says("Done", Usage(input_tokens=25, output_tokens=5))
@@ -285,7 +287,7 @@ async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_
         client.answer(messages[-1]["id"], {"decision": "approved"})
         await client.until_method("task_complete")
 
-    async with being_asked(
+    async with approving_client(
         scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
     ) as client:
         await client.open_stream(conversation)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.needs import MECHANISMS
-from kit.speaking import speaking
+from kit.clients.wire_client import speaking
+from kit.system.needs import MECHANISMS
 from parley.testing import Call, ScriptedModel
 
 

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import answered, refused
-from kit.records import settings_chosen
-from kit.speaking import Speaker, speaking
+from kit.builders.records import settings_chosen
+from kit.clients.messages import answered, refused
+from kit.clients.wire_client import WireClient, speaking
 from parley.conversation.log import Log
 from parley.ports.store import Summary
 from parley.stores.sqlite import SqliteStore
@@ -20,7 +20,7 @@ from parley.wire.ids import ConversationId
 from parley.wire.mcp import FULL_VERSION
 
 
-async def named(client: Speaker, text: str) -> str:
+async def named(client: WireClient, text: str) -> str:
     """A conversation in which something was said, and whose turn is over."""
     conversation = await client.create()
     await client.say(conversation, text)
@@ -28,7 +28,7 @@ async def named(client: Speaker, text: str) -> str:
     return conversation
 
 
-async def page(client: Speaker, **arguments: Any) -> Any:
+async def page(client: WireClient, **arguments: Any) -> Any:
     return await client.value_of(client.call("conversationsList", **arguments))
 
 

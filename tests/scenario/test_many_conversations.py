@@ -7,8 +7,18 @@ from typing import Any, Final
 
 import pytest
 
-from kit.messages import EITHER_API, TASK_STARTED, answered, delta, error, initial_state, live, remains, spoken
-from kit.speaking import speaking
+from kit.clients.messages import (
+    EITHER_API,
+    TASK_STARTED,
+    answered,
+    delta,
+    error,
+    initial_state,
+    live,
+    remains,
+    spoken,
+)
+from kit.clients.wire_client import speaking
 from parley.testing import HOLD, Failure, RecordedRequest, Reply, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.jsonrpc import encode

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from kit.calls import AskedFor, Assistant, CallSent, Output, User, body, history
-from kit.hands import offered
-from kit.messages import APIS, EITHER_API, answered, failed
-from kit.model_peer import settings
-from kit.needs import SANDBOX
-from kit.speaking import Speaker, speaking
+from kit.builders.tools import offered
+from kit.clients.codex_calls import AskedFor, Assistant, CallSent, Output, User, body, history
+from kit.clients.messages import APIS, EITHER_API, answered, failed
+from kit.clients.wire_client import WireClient, speaking
+from kit.models.raw_provider import settings
+from kit.system.needs import SANDBOX
 from parley.config.types import ApprovalPolicy, SandboxMode
 from parley.testing import HOLD, Call, Data, ScriptedModel
 from parley.testing.home import MODEL
@@ -54,7 +54,7 @@ def allowed(
     return {**request, said: items, "tools": tools}
 
 
-async def status(client: Speaker, conversation: str) -> tuple[str, str]:
+async def status(client: WireClient, conversation: str) -> tuple[str, str]:
     value = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
     return value["model"], value["cwd"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kit.calls import EITHER_API, is_event, speaking
+from kit.clients.codex_calls import EITHER_API, is_event, speaking
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
 from parley.testing.render import Api

@@ -8,9 +8,22 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import turn_value
-from kit.one_home import ASKS, Asked, Shown, Start, is_, kept, log_of, owner_of, said, shared, turn_in, until
-from kit.shell import sh
+from kit.clients.messages import turn_value
+from kit.clients.shared_home import (
+    ASKS,
+    Asked,
+    Shown,
+    Start,
+    events_until,
+    is_,
+    kept,
+    log_of,
+    owner_of,
+    said,
+    shared,
+    turn_in,
+)
+from kit.clients.shell_turns import sh
 from parley.client import ToolFailed
 from parley.client.stream import Event
 from parley.testing import HOLD, Pieces, ScriptedModel
@@ -46,7 +59,7 @@ async def test_clients_of_two_processes_see_the_same_events_positions_and_offset
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
         await scripted_model.holding()
-        await until(second, is_(AgentMessageDelta))
+        await events_until(second, is_(AgentMessageDelta))
         async with three.client.conversation(here.id).stream() as late, there.stream() as again:
             scripted_model.release()
             seen = [await turn_in(stream) for stream in (first, late, again)]
@@ -79,7 +92,7 @@ async def test_a_client_that_only_reads_is_woken_by_what_another_process_does(
     await scripted_model.holding()
     page = await waiting
     async with there.stream() as stream:
-        await until(stream, is_(AgentMessageDelta))
+        await events_until(stream, is_(AgentMessageDelta))
         text = (await there.read()).open[0].text
         known = (await here.read()).seq
         same = await there.read(after=known)
@@ -128,10 +141,10 @@ async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_ord
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
         await scripted_model.holding()
-        await until(second, is_(AgentMessageDelta))
+        await events_until(second, is_(AgentMessageDelta))
         await asyncio.gather(*map(there.send, numbers))
         await asyncio.gather(there.interrupt(), there.send("last"))
-        seen = await until(first, is_(ErrorEvent)), await until(first, is_(TaskComplete))
+        seen = await events_until(first, is_(ErrorEvent)), await events_until(first, is_(TaskComplete))
 
     assert [said(events) for events in seen] == [["go", *numbers], ["last"]]
 
@@ -173,7 +186,7 @@ async def test_a_reply_in_another_process_joins_the_turn_and_both_calls_are_answ
     events: list[Event] = []
     replying = two.client.codex_reply(here.id, "and that", on_event=events.append)
     async with here.stream() as stream:
-        await until(stream, lambda event: said([event]) == ["and that"])
+        await events_until(stream, lambda event: said([event]) == ["and that"])
         scripted_model.release()
         results = await calling, await replying
 
@@ -197,7 +210,7 @@ async def test_the_same_message_through_two_processes_is_one(start: Start, scrip
         await there.send("something else", message_id=second)
     async with there.stream() as stream:
         scripted_model.release()
-        await until(stream, is_(TaskComplete))
+        await events_until(stream, is_(TaskComplete))
     for conversation in (there, here):
         await conversation.send("go", message_id=first)
 
@@ -320,10 +333,10 @@ async def test_somebody_who_can_be_asked_in_another_process_is_waited_for_and_no
         await asked.asked()
         scripted_model.says(sh("c2", "touch ran"))
         await dropped.send("go")
-        nobody = (await until(second, is_(ApprovalSettled)))[-1]
+        nobody = (await events_until(second, is_(ApprovalSettled)))[-1]
         state = (await held.status()).state
         asked.answer("approved")
-        somebody = (await until(first, is_(ApprovalSettled)))[-1]
+        somebody = (await events_until(first, is_(ApprovalSettled)))[-1]
 
     assert isinstance(nobody, ApprovalSettled)
     assert isinstance(somebody, ApprovalSettled)

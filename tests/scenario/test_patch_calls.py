@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.calls import (
+from kit.builders.json import as_json
+from kit.builders.trees import Tree, patch, plant_tree, regular, tree
+from kit.clients.codex_calls import (
     APIS,
     EITHER_API,
     Output,
@@ -28,9 +30,7 @@ from kit.calls import (
     pairs,
     speaking,
 )
-from kit.json import as_json
-from kit.needs import MECHANISMS
-from kit.patches import (
+from kit.clients.patch_turns import (
     BETA_BLOB,
     BETA_HUNK,
     BOTH_BLOB,
@@ -57,7 +57,7 @@ from kit.patches import (
     untimed_requests,
     updated,
 )
-from kit.trees import Tree, patch, plant_tree, regular, tree
+from kit.system.needs import MECHANISMS
 from parley.testing import HOLD, Data, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.events import FileChange, PatchApplyBegin

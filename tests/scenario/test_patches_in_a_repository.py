@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from kit.calls import EITHER_API, Wire, speaking
-from kit.needs import SANDBOX
-from kit.patches import calls_for, outputs, shell_call, success, told, turn_diffs
-from kit.trees import patch
+from kit.builders.trees import patch
+from kit.clients.codex_calls import EITHER_API, Wire, speaking
+from kit.clients.patch_turns import calls_for, outputs, shell_call, success, told, turn_diffs
+from kit.system.needs import SANDBOX
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kit.calls import APIS, EITHER_API, Output, User, answered, body, configured, pairs, speaking
-from kit.patches import (
+from kit.builders.trees import Tree, patch, plant_tree, regular, tree
+from kit.clients.codex_calls import APIS, EITHER_API, Output, User, answered, body, configured, pairs, speaking
+from kit.clients.patch_turns import (
     BETA_HUNK,
     CALL_ID,
     OLD,
@@ -25,7 +26,6 @@ from kit.patches import (
     turn,
     updated,
 )
-from kit.trees import Tree, patch, plant_tree, regular, tree
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from kit.calls import (
+from kit.builders.images import GIF, JPEG, PNG, WEBP, as_data_url, large_png
+from kit.builders.tools import offered
+from kit.clients.codex_calls import (
     APIS,
     EITHER_API,
     AskedFor,
@@ -23,11 +25,9 @@ from kit.calls import (
     pairs,
     speaking,
 )
-from kit.hands import offered
-from kit.images import GIF, JPEG, PNG, WEBP, as_data_url, large_png
-from kit.model_peer import settings
-from kit.patches import outputs, sent, turn
-from kit.traces import SPENT
+from kit.clients.patch_turns import outputs, sent, turn
+from kit.clients.traces import SPENT
+from kit.models.raw_provider import settings
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api
 from parley.wire.events import PlanStep, PlanUpdate

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import turn_value
-from kit.one_home import ASKS, Asked, Start, is_, kept, log_of, said, shared, turn_in, until
-from kit.shell import sh
+from kit.clients.messages import turn_value
+from kit.clients.shared_home import ASKS, Asked, Start, events_until, is_, kept, log_of, said, shared, turn_in
+from kit.clients.shell_turns import sh
 from parley.client import ToolFailed
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.events import (
@@ -39,16 +39,16 @@ async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message
         await here.send("go")
         await scripted_model.holding()
         replying = two.client.codex_reply(here.id, "and that")
-        await until(first, lambda event: said([event]) == ["and that"])
+        await events_until(first, lambda event: said([event]) == ["and that"])
         await others[1].send("and this", message_id=message_id)
-        await until(first, lambda event: said([event]) == ["and this"])
+        await events_until(first, lambda event: said([event]) == ["and this"])
         one.kill()
         result = await replying
         await others[0].send("and this", message_id=message_id)
-        await until(first, is_(ErrorEvent))
+        await events_until(first, is_(ErrorEvent))
         scripted_model.says("Again")
         await others[1].send("once more")
-        seen = await turn_in(first), await until(second, is_(TaskComplete))
+        seen = await turn_in(first), await events_until(second, is_(TaskComplete))
     log = await log_of(others[0])
 
     assert result.error == KILLED.message
@@ -125,10 +125,10 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
     async with here.stream() as stream:
         await here.send("go")
         await scripted_model.holding()
-        await until(await two.client.conversation(here.id).stream(), is_(AgentMessageDelta))
-        await until(await three.client.conversation(here.id).stream(), is_(AgentMessageDelta))
+        await events_until(await two.client.conversation(here.id).stream(), is_(AgentMessageDelta))
+        await events_until(await three.client.conversation(here.id).stream(), is_(AgentMessageDelta))
         replying = two.client.codex_reply(here.id, "and that")
-        await until(stream, lambda event: said([event]) == ["and that"])
+        await events_until(stream, lambda event: said([event]) == ["and that"])
         three.kill()
         two.terminate()
         result = await replying
@@ -176,7 +176,7 @@ async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_en
     async with there.stream() as stream:
         await here.send("go")
         await scripted_model.holding()
-        await until(stream, is_(AgentMessageDelta))
+        await events_until(stream, is_(AgentMessageDelta))
         os.kill(one.pid, signal.SIGSTOP)
         try:
             with pytest.raises(ToolFailed, match=f"process {one.pid} runs a turn of the conversation and does not"):

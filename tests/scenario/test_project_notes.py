@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.calls import APIS, User, Wire, body, speaking
+from kit.clients.codex_calls import APIS, User, Wire, body, speaking
 from parley.testing import ScriptedModel
 from parley.testing.render import Api
 

@@ -9,15 +9,24 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import ASKS_FIRST, DENIED, asking, being_asked, events_of, settlements, told, types_of
-from kit.calls import answered as call_answered
-from kit.calls import interrupted, pairs
-from kit.messages import TASK_STARTED, delta, error, initial_state, live
-from kit.messages import agent_message as said
-from kit.messages import task_complete as completed
-from kit.on_terminal import ON_TERMINAL
-from kit.running import PATIENCE_SECONDS
-from kit.shell import shell
+from kit.clients.approving import (
+    ASKS_FIRST,
+    DENIED,
+    approving_client,
+    asking,
+    events_of,
+    settlements,
+    told,
+    types_of,
+)
+from kit.clients.codex_calls import answered as call_answered
+from kit.clients.codex_calls import interrupted, pairs
+from kit.clients.messages import TASK_STARTED, delta, error, initial_state, live
+from kit.clients.messages import agent_message as said
+from kit.clients.messages import task_complete as completed
+from kit.clients.shell_turns import shell
+from kit.servers.on_terminal import ON_TERMINAL
+from kit.system.commands import PATIENCE_SECONDS
 from parley.client import Answer, ElicitationAnswer, Question, ToolFailed
 from parley.testing import Call, ParleyProcess, RecordedRequest, Says, ScriptedModel
 from parley.wire.elicitation import FULL_SCHEMA
@@ -45,7 +54,7 @@ def question(request_id: int, message: str, **fields: Any) -> Any:
 
 @pytest.mark.promises("approvals.plain", "approvals.event-first", "approvals.told")
 async def test_an_older_client_is_asked_as_by_the_original(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         cwd = str(client.work)
         scripted_model.says(shell("call1", "git", "init", "--quiet", "repo dir"))
         scripted_model.says("Done")
@@ -96,7 +105,7 @@ async def test_an_older_client_is_asked_as_by_the_original(scripted_model: Scrip
 
 @pytest.mark.promises("approvals.full", "approvals.settled", "approvals.told", "approvals.list")
 async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         cwd = str(client.work)
         escalated = {"with_escalated_permissions": True, "justification": "needs to write"}
         scripted_model.says(shell("call1", "touch", "a\u200bb", **escalated))
@@ -152,7 +161,7 @@ async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(scripted
 async def test_a_newer_client_is_told_which_files_a_patch_changes_by_their_resolved_paths(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         (client.work / "real").mkdir()
         (client.work / "link").symlink_to("real")
         (client.work / "real" / "old").write_text("old\n")
@@ -182,7 +191,7 @@ async def test_a_newer_client_is_told_which_files_a_patch_changes_by_their_resol
 async def test_a_question_waits_for_a_stream_and_is_asked_once_on_a_connection(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         cwd = str(client.work)
         scripted_model.says(shell("c1", "touch", "a"))
         scripted_model.says("Done")
@@ -223,7 +232,7 @@ async def test_a_question_waits_for_a_stream_and_is_asked_once_on_a_connection(
 
 
 async def test_while_one_conversation_asks_everything_else_goes_on(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         scripted_model.says(shell("c1", "touch", "a"))
         conversation = await client.create(**ASKS_FIRST)
         await client.open_stream(conversation)
@@ -252,7 +261,7 @@ def was_told(asked: RecordedRequest) -> bool:
 
 @pytest.mark.promises("approvals.nobody")
 async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION, capabilities={}) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, capabilities={}) as client:
         scripted_model.replies(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
         waits = {"approvals.when_nobody": "wait", "approvals.timeout_seconds": 1}
         denied = client.codex(config=waits)
@@ -281,7 +290,7 @@ async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model:
 
 @pytest.mark.promises("approvals.dropped")
 async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model, version=FULL_VERSION, program=ON_TERMINAL) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION, program=ON_TERMINAL) as client:
         conversation, _ = await asking(client, scripted_model)
         cancelled = [one for one in await client.interrupt(conversation) if "method" in one]
 
@@ -313,7 +322,7 @@ async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_mod
 async def test_an_older_client_that_interrupts_hears_of_the_end_of_the_turn_alone(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         scripted_model.says(shell("c1", "touch", "a"))
         call = client.codex()
         await client.until_asked()

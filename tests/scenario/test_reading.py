@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import (
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     TOKEN_COUNT,
@@ -22,7 +22,7 @@ from kit.messages import (
     task_complete,
     user_message,
 )
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Call, Reasoning, ScriptedModel, Usage
 from parley.testing.home import MODEL
 from parley.testing.render import Api
@@ -33,11 +33,11 @@ either_api = pytest.mark.parametrize("api", EITHER_API)
 MESSAGE = "3f7c2d0e-52a1-4b86-9a42-0e6f6c1f7a10"
 
 
-async def read(client: Speaker, conversation: str, **arguments: Any) -> Any:
+async def read(client: WireClient, conversation: str, **arguments: Any) -> Any:
     return await client.value_of(client.call("conversationRead", conversation_id=conversation, **arguments))
 
 
-async def status(client: Speaker, conversation: str) -> Any:
+async def status(client: WireClient, conversation: str) -> Any:
     return await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import Assistant, User, answered, body, configured, pairs, shown, speaking
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     agent_reasoning_raw_content,
@@ -16,7 +15,8 @@ from kit.events import (
     task_started,
     token_count,
 )
-from kit.traces import SPENT, said
+from kit.clients.codex_calls import Assistant, User, answered, body, configured, pairs, shown, speaking
+from kit.clients.traces import SPENT, said
 from parley.testing import Call, Data, Says, ScriptedModel, Usage
 from parley.wire.events import (
     AgentMessageDelta,

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.events import agent_message, task_complete, task_started, user_message
-from kit.holding import held_by_flock
-from kit.kept import everything_in
-from kit.logs import AT, log_of
-from kit.records import command_output, settings_chosen, turn_ended, turn_started
-from kit.running import PATIENCE_SECONDS
+from kit.builders.entries import everything_in
+from kit.builders.events import agent_message, task_complete, task_started, user_message
+from kit.builders.logs import AT, log_of
+from kit.builders.records import command_output, settings_chosen, turn_ended, turn_started
+from kit.servers.lock_holders import held_by_flock
+from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ToolFailed
 from parley.conversation.log import Entry
 from parley.ports.store import Query, Summary

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import Wire, events_in, is_event
-from kit.messages import TASK_STARTED, agent_message, delta, task_complete
-from kit.needs import LANDLOCK, MECHANISMS
-from kit.patches import calls_for, outputs
-from kit.requests import request, result
-from kit.shell import begun, ended, gathered, output, shell, unended
-from kit.trees import patch, tree
+from kit.builders.trees import patch, tree
+from kit.clients.codex_calls import Wire, events_in, is_event
+from kit.clients.messages import TASK_STARTED, agent_message, delta, task_complete
+from kit.clients.patch_turns import calls_for, outputs
+from kit.clients.requests import request, result
+from kit.clients.shell_turns import begun, ended, gathered, output, shell, unended
+from kit.system.needs import LANDLOCK, MECHANISMS
 from parley.testing import Call, RawParley, ScriptedModel
 
 REASON: Final = "command failed; retry without sandbox?"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kit.needs import MECHANISMS
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
+from kit.system.needs import MECHANISMS
 from parley.testing import Call, ScriptedModel
 
 pytestmark = pytest.mark.promises("sandbox.replaced")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.promises("sandbox.replaced")
 class Writers:
     """Conversations of one server, each of which may write to its own directory and to those that are named."""
 
-    def __init__(self, client: Speaker, mechanism: str) -> None:
+    def __init__(self, client: WireClient, mechanism: str) -> None:
         self._client, self._mechanism = client, mechanism
 
     async def open(self, cwd: Path, *roots: Path) -> str:

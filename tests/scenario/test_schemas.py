@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
-from kit.asked import ASKS_FIRST, AskedSpeaker, being_asked
-from kit.requests import TOOL_NAMES
-from kit.shell import sh, shell
-from kit.tool_servers import program
+from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client
+from kit.clients.requests import TOOL_NAMES
+from kit.clients.shell_turns import sh, shell
+from kit.servers.tool_servers import program
 from parley.testing import Call, Reasoning, ScriptedModel
 from parley.testing.render import Api
 from parley.version import __version__
@@ -92,7 +92,7 @@ class Checks:
 class Recorder:
     """A client that allows everything, and remembers which tool each of its requests has called."""
 
-    def __init__(self, client: AskedSpeaker, checks: Checks) -> None:
+    def __init__(self, client: ApprovingClient, checks: Checks) -> None:
         self._client, self._checks = client, checks
         self.tools: dict[int, str] = {}
 
@@ -109,7 +109,7 @@ class Recorder:
         return message["result"]["structuredContent"]
 
 
-async def say_everything(model: ScriptedModel, client: AskedSpeaker, checks: Checks) -> None:
+async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: Checks) -> None:
     """A few turns that have every kind of event that this API can lead to."""
     recorder = Recorder(client, checks)
     config = {"show_raw_agent_reasoning": True, "limits.turn_calls": 5}
@@ -147,7 +147,7 @@ async def test_everything_that_servers_send_fits_the_schemas(scripted_model: Scr
     table = f'[mcp_servers.x]\ncommand = "{server.command}"\nargs = {json.dumps(list(server.args))}\n'
     apis: tuple[Api, ...] = ("chat", "responses")
     for api in apis:
-        async with being_asked(
+        async with approving_client(
             scripted_model, version=FULL_VERSION, api=api, config=table, stream_max_retries=2
         ) as client:
             await say_everything(scripted_model, client, checks)
@@ -192,7 +192,7 @@ async def test_the_document_has_every_event_notification_and_tool() -> None:
 @pytest.mark.promises("schema.document")
 async def test_the_tools_are_those_of_tools_list(scripted_model: ScriptedModel) -> None:
     schemas = await document()
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         listed = (await client.result_of(client.request("tools/list", {})))["tools"]
 
     assert schemas["tools"] == {

@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kit.calls import (
+from kit.builders.events import (
+    agent_message,
+    agent_reasoning,
+    background_event,
+    error,
+    task_complete,
+    task_started,
+    token_count,
+)
+from kit.builders.json import as_json
+from kit.clients.codex_calls import (
     Wire,
     answered,
     configured,
@@ -17,16 +27,6 @@ from kit.calls import (
     speaking,
     without_delays,
 )
-from kit.events import (
-    agent_message,
-    agent_reasoning,
-    background_event,
-    error,
-    task_complete,
-    task_started,
-    token_count,
-)
-from kit.json import as_json
 from parley.testing import ScriptedModel
 from parley.wire.events import AgentMessageDelta, AgentReasoningDelta, EventMsg
 

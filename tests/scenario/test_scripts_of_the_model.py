@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import AskedSpeaker, being_asked, events_of, types_of
-from kit.cpu import cpu_seconds
-from kit.needs import SANDBOX
-from kit.shell import shell
+from kit.clients.approving import ApprovingClient, approving_client, events_of, types_of
+from kit.clients.shell_turns import shell
+from kit.system.cpu import cpu_seconds
+from kit.system.needs import SANDBOX
 from parley.testing import ScriptedModel
 from parley.testing.steps import Step
 
@@ -33,7 +33,7 @@ CPU_SECONDS: Final = 1.5
 """For the whole turn around one of them, on a slow machine."""
 
 
-async def play(client: AskedSpeaker, *steps: Step) -> list[Any]:
+async def play(client: ApprovingClient, *steps: Step) -> list[Any]:
     """Play one turn of a new conversation and deny what is asked; return its messages."""
     client.model.says(*steps)
     request = client.codex()
@@ -52,7 +52,7 @@ async def play(client: AskedSpeaker, *steps: Step) -> list[Any]:
 @SANDBOX
 @pytest.mark.promises("decide.safe")
 async def test_plain_scripts_of_harmless_commands_run_unasked(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         for script in PLAIN:
             messages = await play(client, shell("c1", "bash", "-lc", script))
 
@@ -61,7 +61,7 @@ async def test_plain_scripts_of_harmless_commands_run_unasked(scripted_model: Sc
 
 
 async def test_scripts_that_are_not_plain_are_asked_about(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         for script in NOT_PLAIN:
             messages = await play(client, shell("c1", "bash", "-lc", script))
 
@@ -71,7 +71,7 @@ async def test_scripts_that_are_not_plain_are_asked_about(scripted_model: Script
 @pytest.mark.skipif(not PROC.exists(), reason="the CPU time of the server is read in /proc")
 @pytest.mark.promises("decide.bounded")
 async def test_a_hostile_script_is_asked_about_at_once(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         await play(client, shell("c1", "bash", "-lc", "ls $x"))
         taken = dict[str, float]()
         for name, script in HOSTILE.items():

@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from kit.asked import being_asked, types_of
-from kit.calls import APIS, Output, User, Wire, history, speaking
-from kit.needs import MECHANISMS, SANDBOX
-from kit.running import PATH
-from kit.shell import Turned, begun, ended, output, ran, sent, sh, shell, turn, unended, whole_turn
+from kit.clients.approving import approving_client, types_of
+from kit.clients.codex_calls import APIS, Output, User, Wire, history, speaking
+from kit.clients.shell_turns import Turned, begun, ended, output, ran, sent, sh, shell, turn, unended, whole_turn
+from kit.system.commands import PATH
+from kit.system.needs import MECHANISMS, SANDBOX
 from parley.testing import Call, Data, ScriptedModel
 from parley.testing.steps import Step
 from parley.tools.commands.environment import SAFE
@@ -316,7 +316,7 @@ async def test_a_confined_command_is_told_whether_it_has_the_network(
 async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_asked(
     scripted_model: ScriptedModel,
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         scripted_model.says(shell("c1", "touch", "a\0b"), shell("c2", "touch", "a", workdir="a\0b"))
         scripted_model.says("Done")
         messages = await client.until_answer(client.codex())
@@ -332,7 +332,7 @@ async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_a
 async def test_a_program_in_the_workspace_is_asked_about_whatever_its_name(
     scripted_model: ScriptedModel, mode: str
 ) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         path = {"shell_environment_policy.set": {"PATH": f"{client.work}:{PATH}"}}
         scripted_model.says(shell("known", "ls"), sh("writes", "cp /bin/true ls"), shell("written", "ls"))
         scripted_model.says("Done")

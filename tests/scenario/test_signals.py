@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from kit.hangups import hangups
-from kit.on_terminal import ON_TERMINAL
-from kit.requests import EXIT_SECONDS, STOPPED, codex_pair, ping, pong, the_rest, tool
+from kit.clients.requests import EXIT_SECONDS, STOPPED, codex_pair, ping, pong, the_rest, tool
+from kit.servers.hangups import hangups
+from kit.servers.on_terminal import ON_TERMINAL
 from parley.testing import HOLD, RawParley, ScriptedModel
 
 INTERRUPTED: Final = " Turn interrupted"

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from kit.json import from_json
-from kit.messages import (
+from kit.builders.json import from_json
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -22,9 +22,9 @@ from kit.messages import (
     taken_over,
     task_complete,
 )
-from kit.slow import SlowClient
-from kit.speaking import Talker, speaking
-from kit.views import View
+from kit.clients.slow_client import SlowClient
+from kit.clients.view import View
+from kit.clients.wire_client import BaseClient, speaking
 from parley.testing import HOLD, Call, Pieces, RawBody, ScriptedModel
 from parley.testing.render import Api, render, writer_for
 from parley.wire.ids import Seq
@@ -58,7 +58,7 @@ def many_deltas(api: Api, deltas: int) -> RawBody:
     return RawBody(body=b"".join(parts), cut_every=64 * 1024)
 
 
-async def stall(client: Talker, conversation: str, deltas: int, *, api: Api = "chat") -> None:
+async def stall(client: BaseClient, conversation: str, deltas: int, *, api: Api = "chat") -> None:
     """Let a turn stream, unread, to the end of its first response; its second stands still behind one word.
 
     What the server has to say to its client by then is far more than the two of them can hold.
@@ -72,7 +72,7 @@ async def stall(client: Talker, conversation: str, deltas: int, *, api: Api = "c
     await model.holding()
 
 
-async def stall_streamed(client: Talker, deltas: int) -> None:
+async def stall_streamed(client: BaseClient, deltas: int) -> None:
     """The same in a new conversation, which the client streams."""
     conversation = await client.create()
     await client.open_stream(conversation)

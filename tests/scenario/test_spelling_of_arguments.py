@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import AskedSpeaker, being_asked
-from kit.needs import SANDBOX
-from kit.shell import shell
+from kit.clients.approving import ApprovingClient, approving_client
+from kit.clients.shell_turns import shell
+from kit.system.needs import SANDBOX
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -68,7 +68,7 @@ MISSPELT_SETTINGS: Final = {
 class Caller:
     """Begins turns by each tool, with arguments of its own."""
 
-    def __init__(self, client: AskedSpeaker) -> None:
+    def __init__(self, client: ApprovingClient) -> None:
         self.client = client
         self._conversation: str | None = None
 
@@ -119,7 +119,7 @@ def text_of(answer: Any) -> str:
 @pytest.mark.promises("tools.spelling")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_usual_spelling_of_the_policy_counts(scripted_model: ScriptedModel, version: str) -> None:
-    async with being_asked(scripted_model, version=version) as client:
+    async with approving_client(scripted_model, version=version) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for name in POLICIES:
@@ -129,7 +129,7 @@ async def test_every_usual_spelling_of_the_policy_counts(scripted_model: Scripte
 @SANDBOX
 @pytest.mark.promises("tools.spelling")
 async def test_every_usual_spelling_of_the_sandbox_counts(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for name in MODES:
@@ -143,7 +143,7 @@ async def test_every_usual_spelling_of_the_sandbox_counts(scripted_model: Script
 async def test_a_misspelt_argument_is_refused_before_anything_begins(
     scripted_model: ScriptedModel, version: str
 ) -> None:
-    async with being_asked(scripted_model, version=version) as client:
+    async with approving_client(scripted_model, version=version) as client:
         caller = Caller(client)
         for tool in TOOLS:
             policy = "approval-policy" if tool == "codex" else "approval_policy"
@@ -161,7 +161,7 @@ async def test_a_misspelt_argument_is_refused_before_anything_begins(
 
 @pytest.mark.promises("tools.spelling")
 async def test_a_tool_without_settings_refuses_them_too(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         conversation = await client.create()
         for tool, arguments in {
             "codex-reply": {"sessionId": conversation, "prompt": "go", "approval-policy": "untrusted"},
@@ -176,7 +176,7 @@ async def test_a_tool_without_settings_refuses_them_too(scripted_model: Scripted
 
 @pytest.mark.promises("tools.spelling")
 async def test_other_spellings_count_for_every_argument(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         conversation = await client.create()
         for name in ("conversation_id", "conversation-id", "conversationId"):
             status = await client.value_of(client.call("conversationStatus", **{name: conversation}))
@@ -186,7 +186,7 @@ async def test_other_spellings_count_for_every_argument(scripted_model: Scripted
 
 @pytest.mark.promises("tools.spelling")
 async def test_two_spellings_with_different_values_are_refused(scripted_model: ScriptedModel) -> None:
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         caller = Caller(client)
         for tool in TOOLS:
             both = {"approval_policy": "untrusted", "approvalPolicy": "never"}
@@ -203,7 +203,7 @@ async def test_two_spellings_with_different_values_are_refused(scripted_model: S
 async def test_a_misspelt_setting_of_a_call_is_refused_before_anything_begins(
     scripted_model: ScriptedModel, version: str
 ) -> None:
-    async with being_asked(scripted_model, version=version) as client:
+    async with approving_client(scripted_model, version=version) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for name, hint in MISSPELT_SETTINGS.items():
@@ -220,7 +220,7 @@ async def test_a_profile_that_seems_to_restrict_the_agent_and_does_not_cannot_be
     scripted_model: ScriptedModel,
 ) -> None:
     config = 'sandbox_mode = "danger-full-access"\n[profiles.p]\nsandbox_mode = "read-only"\n[profiles.q]\n'
-    async with being_asked(scripted_model, config=config) as client:
+    async with approving_client(scripted_model, config=config) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for arguments in ({"profile": "p"}, {"config": {"profile": "p"}}):
@@ -240,7 +240,7 @@ async def test_settings_of_other_programs_are_ignored(scripted_model: ScriptedMo
         "mcp_servers.x.approval": 1,
         "a": None,
     }
-    async with being_asked(scripted_model) as client:
+    async with approving_client(scripted_model) as client:
         request = client.call("codex", prompt="go", config={**others, "mcp_servers.x.command": "true"})
 
         assert text_of((await client.until_answer(request))[-1]) == "Done"
@@ -269,7 +269,7 @@ async def test_unknown_keys_of_the_file_are_logged_once_with_the_nearest_known_o
     scripted_model: ScriptedModel,
 ) -> None:
     config = 'aproval_policy = "untrusted"\n[profiles.p]\nsandbox_mode = "read-only"\n[tui]\ntheme = "x"\n'
-    async with being_asked(scripted_model, config=config) as client:
+    async with approving_client(scripted_model, config=config) as client:
         for _ in range(2):
             await client.create()
         file, log = client.raw.home / "config.toml", client.raw.stderr_text()

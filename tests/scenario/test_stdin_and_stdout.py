@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 import msgspec
 import pytest
 
-from kit.requests import EXIT_SECONDS, initialize, request, result, tool
+from kit.clients.requests import EXIT_SECONDS, initialize, request, result, tool
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.wire.jsonrpc import encode

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from kit.messages import (
+from kit.clients.messages import (
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -24,7 +24,7 @@ from kit.messages import (
     taken_over,
     task_complete,
 )
-from kit.speaking import Speaker, speaking
+from kit.clients.wire_client import WireClient, speaking
 from parley.client import ToolFailed
 from parley.testing import HOLD, ParleyProcess, Pieces, Reasoning, ScriptedModel
 from parley.testing.render import Api
@@ -33,7 +33,7 @@ from parley.wire.ids import ConversationId
 either_api = pytest.mark.parametrize("api", EITHER_API)
 
 
-async def read_turn(speaker: Speaker) -> list[Any]:
+async def read_turn(speaker: WireClient) -> list[Any]:
     return await speaker.until_method("task_complete")
 
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from kit.asked import ASKS_FIRST, being_asked
-from kit.shell import shell
-from kit.speaking import Speaker, speaking
+from kit.clients.approving import ASKS_FIRST, approving_client
+from kit.clients.shell_turns import shell
+from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Pieces, ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -25,7 +25,7 @@ def unwrapped(message: Any) -> Any:
     return {"jsonrpc": "2.0", **message["params"]["data"]}
 
 
-async def until_logged(client: Speaker, method: str) -> list[Any]:
+async def until_logged(client: WireClient, method: str) -> list[Any]:
     """All messages up to and including a log message for a notification with this method."""
 
     def is_it(message: Any) -> bool:
@@ -34,7 +34,7 @@ async def until_logged(client: Speaker, method: str) -> list[Any]:
     return await client.until(is_it)
 
 
-async def set_level(client: Speaker, level: str) -> None:
+async def set_level(client: WireClient, level: str) -> None:
     assert await client.result_of(client.request("logging/setLevel", {"level": level})) == {}
 
 
@@ -52,7 +52,7 @@ async def test_a_log_stream_has_the_payloads_of_a_plain_one(scripted_model: Scri
             _, first = await client.open_stream(conversation, **given)
             await client.say(conversation, "go", message_id=message)
             await scripted_model.holding()
-            wait = until_logged if given else Speaker.until_method
+            wait = until_logged if given else WireClient.until_method
             told = await wait(client, "exec_command_end")
             with client.at_once():
                 again = client.stream(conversation, **given)
@@ -137,7 +137,7 @@ async def test_a_log_stream_is_paused_like_any_other(scripted_model: ScriptedMod
 @pytest.mark.promises("stream.as-log")
 async def test_a_client_with_a_log_stream_is_asked(scripted_model: ScriptedModel) -> None:
     scripted_model.says(shell("c1", "touch", "a"))
-    async with being_asked(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(scripted_model, version=FULL_VERSION) as client:
         created = client.call("conversationCreate", cwd=str(client.work), **ASKS_FIRST)
         conversation = (await client.value_of(created))["conversation_id"]
         await client.open_stream(conversation, **{"as": "log"})

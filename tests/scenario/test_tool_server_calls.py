@@ -11,7 +11,9 @@ from typing import Any, Final
 import pytest
 from msgspec import structs
 
-from kit.calls import (
+from kit.builders.events import background_event, error, task_complete, task_started
+from kit.builders.tools import offered
+from kit.clients.codex_calls import (
     APIS,
     EITHER_API,
     AskedFor,
@@ -27,11 +29,9 @@ from kit.calls import (
     shown,
     speaking,
 )
-from kit.events import background_event, error, task_complete, task_started
-from kit.hands import offered
-from kit.model_peer import settings
-from kit.tool_servers import Loopback, program
-from kit.traces import SPENT, said
+from kit.clients.traces import SPENT, said
+from kit.models.raw_provider import settings
+from kit.servers.tool_servers import Loopback, program
 from parley.config.types import ToolServer
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.speaking import speaking
+from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
 
 WHERE = "import os, sys; open(sys.argv[1], 'w').write(os.getcwd()); print(file=sys.stderr)"

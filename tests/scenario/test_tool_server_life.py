@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import pytest
 
-from kit.calls import Wire, answered, configured, failed, interrupted, is_event, pairs, speaking
-from kit.events import agent_message, error, task_complete, task_started
-from kit.hands import offered
-from kit.json import as_json
-from kit.requests import STOPPED
-from kit.running import marked
-from kit.tool_servers import marker, nothing_running, program, running, until
+from kit.builders.events import agent_message, error, task_complete, task_started
+from kit.builders.json import as_json
+from kit.builders.tools import offered
+from kit.clients.codex_calls import Wire, answered, configured, failed, interrupted, is_event, pairs, speaking
+from kit.clients.requests import STOPPED
+from kit.servers.tool_servers import marker, nothing_running, program, running
+from kit.system.commands import marked
+from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import MODEL

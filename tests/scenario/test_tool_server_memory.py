@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from kit.calls import speaking
-from kit.process_memory import memory_bytes
+from kit.clients.codex_calls import speaking
+from kit.system.memory import memory_bytes
 from parley.testing import Call, ScriptedModel
 
 MEBIBYTE: Final = 1024 * 1024

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kit.calls import EITHER_API, answered, configured, events_in, pairs, speaking
-from kit.patches import (
+from kit.builders.trees import patch, plant_tree, regular
+from kit.clients.codex_calls import EITHER_API, answered, configured, events_in, pairs, speaking
+from kit.clients.patch_turns import (
     BETA_BLOB,
     BETA_HUNK,
     BOTH_BLOB,
@@ -21,8 +22,7 @@ from kit.patches import (
     turn_diffs,
     updated,
 )
-from kit.traces import SPENT
-from kit.trees import patch, plant_tree, regular
+from kit.clients.traces import SPENT
 from parley.testing import ScriptedModel
 from parley.testing.render import Api
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kit.holding import held_by_flock, held_by_heir
-from kit.one_home import Start, is_, log_of, said, shared, until
-from kit.store_program import StoreProcess
+from kit.clients.shared_home import Start, events_until, is_, log_of, said, shared
+from kit.servers.lock_holders import held_by_flock, held_by_heir
+from kit.servers.store_process import StoreProcess
 from parley.client import Conversation, ToolFailed
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
@@ -140,13 +140,13 @@ async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_goes_on(
     async with conversation.stream() as stream:
         await conversation.send("go")
         await scripted_model.holding()
-        await until(stream, is_(AgentMessageDelta))
+        await events_until(stream, is_(AgentMessageDelta))
         with held_by_flock(parley.home) as held:
             scripted_model.release()
             with pytest.raises(ToolFailed, match="holds the write lock of the home; nothing was changed"):
                 await conversation.send("never", message_id=MESSAGE)
             held.release()
-            events = await until(stream, is_(TaskComplete))
+            events = await events_until(stream, is_(TaskComplete))
 
     assert events[-1] == TaskComplete(last_agent_message="Half a sentence")
     assert [event for event in events if isinstance(event, UserMessage)] == []

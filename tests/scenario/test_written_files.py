@@ -14,9 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from kit.events import task_complete, task_started, user_message
-from kit.logs import AT, log_of
-from kit.records import settings_chosen, turn_ended, turn_started
+from kit.builders.events import task_complete, task_started, user_message
+from kit.builders.logs import AT, log_of
+from kit.builders.records import settings_chosen, turn_ended, turn_started
 from parley.ports.store import Summary
 from parley.stores.locks import WriteLock
 from parley.stores.sqlite import SqliteStore

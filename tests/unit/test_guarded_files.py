@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from kit.mounts import MOUNTS, UNSHARED
+from kit.system.mounts import MOUNTS, UNSHARED
 from parley.guarded_files import DirFds, LinkInTheWay, identity_of, read_named
 
 LIMIT: Final = 1000

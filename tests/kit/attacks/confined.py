@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from kit.attacks.attempts import KINDS, World
 from kit.attacks.ground import Ground, Outcomes, by_itself
-from kit.confined import confined
-from kit.installed import install
-from kit.needs import no_bubblewrap, no_landlock
-from kit.running import PATH, PATIENCE_SECONDS, Ran
+from kit.servers.installed import install
+from kit.system.commands import PATH, PATIENCE_SECONDS, Ran
+from kit.system.confined_commands import confined
+from kit.system.needs import no_bubblewrap, no_landlock
 from parley.config.types import Mechanism
 from parley.ports.commands import Bounds, Command, Root
 from parley.sandbox import Sandboxed

@@ -19,8 +19,8 @@ from typing import Final, Literal, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from kit.bounds import bounds
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON
+from kit.builders.bounds import bounds
+from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON
 from parley.config.types import Mechanism
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, Ended, Output, Start

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kit.model_peer import Caller
+from kit.models.raw_provider import Caller
 
 
 @pytest.fixture

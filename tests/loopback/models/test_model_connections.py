@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kit.model_peer import (
+from kit.models.raw_provider import (
     CHAT_END,
     CHAT_STOP,
     CONVERSATION,

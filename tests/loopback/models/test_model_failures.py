@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from kit.model_peer import (
+from kit.models.raw_provider import (
     CHAT_END,
     CHAT_STOP,
     PATIENCE_SECONDS,

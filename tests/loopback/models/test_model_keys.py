@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.model_peer import (
+from kit.models.raw_provider import (
     CHAT_END,
     CHAT_STOP,
     RESPONSES_END,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.peers import Peer, StartPeer
+from kit.servers.peers import Peer, StartPeer
 from parley.peers import UnixPeers
 from parley.transports.unix import Connection
 

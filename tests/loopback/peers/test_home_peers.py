@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.peers import PATIENCE_SECONDS, Ear, StartPeer, saying
+from kit.servers.peers import PATIENCE_SECONDS, Ear, StartPeer, saying
 from parley.errors import StoreFailed
 from parley.peers import UnixPeers
 from parley.ports.peers import Peers

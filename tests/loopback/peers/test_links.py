@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.peers import Ear, StartPeer, leaving, saying
+from kit.servers.peers import Ear, StartPeer, leaving, saying
 from parley.peers import UnixPeers
 from parley.transports.unix import MOST_UNREAD_BYTES
 from parley.wire.jsonrpc import METHOD_NOT_FOUND, Message

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kit.running import PATIENCE_SECONDS
+from kit.system.commands import PATIENCE_SECONDS
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 

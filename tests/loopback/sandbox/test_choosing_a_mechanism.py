@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.bounds import bounds
-from kit.confined import confined
-from kit.needs import BUBBLEWRAP, LANDLOCK
-from kit.running import Ran
+from kit.builders.bounds import bounds
+from kit.system.commands import Ran
+from kit.system.confined_commands import confined
+from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Bounds, Ended, Output, Start, Starter
 from parley.sandbox import Report, Sandboxed, Tried

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kit.bounds import bounds
-from kit.confined import confined
-from kit.needs import LANDLOCK, MECHANISMS
-from kit.running import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
-from kit.shell import nothing_left_of, until_running
-from kit.trees import tree
+from kit.builders.bounds import bounds
+from kit.builders.trees import tree
+from kit.clients.shell_turns import nothing_left_of, until_running
+from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
+from kit.system.confined_commands import confined
+from kit.system.needs import LANDLOCK, MECHANISMS
 from parley.config.types import Mechanism
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.sandbox import Sandboxed

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kit.bounds import bounds, root
-from kit.confined import confined
-from kit.needs import LANDLOCK, SANDBOX
+from kit.builders.bounds import bounds, root
+from kit.system.confined_commands import confined
+from kit.system.needs import LANDLOCK, SANDBOX
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Start
 from parley.sandbox import Sandboxed

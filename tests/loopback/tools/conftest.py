@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from kit.running import executor
+from kit.system.commands import executor
 
 __all__ = ["executor"]

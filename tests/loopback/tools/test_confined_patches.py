@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.model_peer import settings
-from kit.needs import BUBBLEWRAP, LANDLOCK, SANDBOX
-from kit.notebook import Notebook
-from kit.records import call
-from kit.trees import Tree, patch, plant, tree
+from kit.builders.records import call
+from kit.builders.transcript import RecordingTranscript
+from kit.builders.trees import Tree, patch, plant, tree
+from kit.models.raw_provider import settings
+from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX
 from parley.config.types import Mechanism
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 from parley.ports.tools import Action, Desk, Granted, Verdict
@@ -65,7 +65,7 @@ class Bench:
         found = os.lstat(root)
         roots = (Root(path=str(root), device=found.st_dev, inode=found.st_ino),)
         self._bounds = Bounds(writable=roots, mechanism=mechanism)
-        self.work, self.notebook = work, Notebook(appended=self._begun)
+        self.work, self.notebook = work, RecordingTranscript(appended=self._begun)
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
         desk = Desk(settings=settings(cwd=str(work)), transcript=self.notebook, permit=self._permit)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.diffs import changed_lines, distinct
-from kit.git import git
+from kit.builders.diffs import changed_lines, distinct
+from kit.system.git import git
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
 OVERDRAWN = 10_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.running import PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, out_of_time, ran, start_of
+from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, out_of_time, ran, start_of
 from parley.errors import CommandNotStarted
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream

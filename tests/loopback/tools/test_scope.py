@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from kit.running import Ran, ran
+from kit.system.commands import Ran, ran
 from parley.tools.commands.executor import Executor
 from parley.tools.commands.scope import limits_in, why_none
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from kit.running import PATH, PATIENCE_SECONDS
-from kit.swapping import swapped
+from kit.system.commands import PATH, PATIENCE_SECONDS
+from kit.system.swapped_files import swapped
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Approved, Start
 from parley.tools.command_target import CommandTarget

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from kit.bounds import bounds
-from kit.needs import BUBBLEWRAP
-from kit.running import PATH, PATIENCE_SECONDS, PYTHON, Ran, kept, open_descriptors, ran
+from kit.builders.bounds import bounds
+from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON, Ran, kept, open_descriptors, ran
+from kit.system.needs import BUBBLEWRAP
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, Mount, Start
 from parley.sandbox.bubblewrap import Bubblewrap

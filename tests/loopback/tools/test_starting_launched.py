@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from kit.given_away import given_away
-from kit.needs import BUBBLEWRAP
-from kit.running import PATH, PYTHON, Ran, marked, open_descriptors, ran
+from kit.system.commands import PATH, PYTHON, Ran, marked, open_descriptors, ran
+from kit.system.needs import BUBBLEWRAP
+from kit.system.passed_descriptors import given_away
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import MARK
 from parley.tools.commands.executor import Executor

@@ -17,8 +17,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from kit.needs import LANDLOCK
-from kit.running import PATH, PYTHON, Ran, cancelled_after, marked, open_descriptors, out_of_time, ran
+from kit.system.commands import PATH, PYTHON, Ran, cancelled_after, marked, open_descriptors, out_of_time, ran
+from kit.system.needs import LANDLOCK
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Restriction, Rule
 from parley.tools.commands.executor import Executor

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.git import git
+from kit.system.git import git
 from parley.tools.commands.environment import with_tame_git
 
 PATIENCE_SECONDS = 20.0

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from kit.notebook import Notebook
-from kit.tool_servers import (
+from kit.builders.transcript import RecordingTranscript
+from kit.servers.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
     Loopback,
@@ -25,8 +25,8 @@ from kit.tool_servers import (
     marker,
     program,
     running,
-    until,
 )
+from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.conversation.log import Happened
 from parley.errors import ShuttingDown
@@ -56,7 +56,7 @@ async def pool() -> AsyncIterator[ServerPool]:
 
 async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[Happened], str]:
     """The events of one call, durations left out, and what the model is told."""
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
         told = await ServerTools(desk(notebook), lease).run(call_item(name, arguments))
     assert notebook.shown == []
@@ -118,7 +118,7 @@ async def test_tools_are_offered_as_in_the_recorded_traffic(pool: ServerPool) ->
 
 async def test_only_what_is_offered_can_be_called(pool: ServerPool) -> None:
     async with pool.lease([X]) as lease:
-        tools = ServerTools(desk(Notebook()), lease)
+        tools = ServerTools(desk(RecordingTranscript()), lease)
 
         assert [tools.handles(name) for name in ("x__add", "x__nope", "add", "y__add", "shell")] == [
             True,
@@ -158,7 +158,7 @@ async def test_a_tool_that_makes_no_sense_hides_no_other(
 
 
 async def test_an_error_flag_that_is_none_is_left_out(pool: ServerPool) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(PATIENCE_SECONDS):
         await ServerTools(desk(notebook), lease).run(call_item("x__odd_error", "{}"))
 
@@ -296,7 +296,7 @@ async def test_progress_becomes_background_events_few_enough_to_read(pool: Serve
 
 
 async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     async with pool.lease([X]) as lease:
         tools = ServerTools(desk(notebook), lease)
         waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
@@ -420,7 +420,7 @@ async def test_a_closed_pool_starts_nothing() -> None:
 
 async def test_a_server_of_the_official_library_is_understood(pool: ServerPool) -> None:
     async with pool.lease([program("o", "official")]) as lease:
-        notebook = Notebook()
+        notebook = RecordingTranscript()
         tools = ServerTools(desk(notebook), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = [
@@ -437,7 +437,7 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
     loopback = Loopback(token="t0p-secret")
     async with loopback.open() as url, closing(ServerPool({**ENVIRON, "TOKEN": "t0p-secret"})) as pool:
         server = ToolServer(name="far", url=url, bearer_token_env_var="TOKEN")
-        notebook = Notebook()
+        notebook = RecordingTranscript()
 
         assert await pool.start([server]) == ()
         async with pool.lease([server]) as lease:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.git import git
+from kit.system.git import git
 from parley.tools.patch.turndiff import TouchedFiles
 
 

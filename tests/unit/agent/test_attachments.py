@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.images import JPEG, PNG, as_data_url, large_png
-from kit.model_peer import settings
-from kit.records import call
+from kit.builders.images import JPEG, PNG, as_data_url, large_png
+from kit.builders.records import call
+from kit.models.raw_provider import settings
 from parley.agent.attachments import read_content, within_bounds
 from parley.agent.prompt import request_for
 from parley.config.types import Sandbox

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.model_peer import settings
-from kit.trees import not_a_link
+from kit.builders.trees import not_a_link
+from kit.models.raw_provider import settings
 from parley.agent.prompt import user_instructions
 from parley.agent.safe.resolving import lies_out_of_reach
 

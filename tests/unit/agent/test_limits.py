@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kit.events import agent_message, error, task_complete, task_started, token_count, user_message
-from kit.model_peer import settings
-from kit.notebook import Notebook
-from kit.questions import limit_question, question_settled
-from kit.records import call, call_output, message, model_asked, model_said, response_used, turn_ended, turn_started
+from kit.builders.events import agent_message, error, task_complete, task_started, token_count, user_message
+from kit.builders.questions import limit_question, question_settled
+from kit.builders.records import (
+    call,
+    call_output,
+    message,
+    model_asked,
+    model_said,
+    response_used,
+    turn_ended,
+    turn_started,
+)
+from kit.builders.transcript import RecordingTranscript
+from kit.models.raw_provider import settings
 from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.config.types import Limits
@@ -80,7 +89,7 @@ class Clock:
 class Somebody:
     """Somebody who answers at once, and says no when there is no answer left."""
 
-    def __init__(self, notebook: Notebook, *answers: bool) -> None:
+    def __init__(self, notebook: RecordingTranscript, *answers: bool) -> None:
         self.asked: list[LimitReached] = []
         self.yeses = 0
         self._notebook, self._answers = notebook, list(answers)
@@ -95,13 +104,13 @@ class Somebody:
         return answer
 
 
-def begun(*before: Happened) -> Notebook:
+def begun(*before: Happened) -> RecordingTranscript:
     """A turn that has just begun."""
-    return Notebook(*before, turn_started(), task_started(), user_message("go"))
+    return RecordingTranscript(*before, turn_started(), task_started(), user_message("go"))
 
 
 async def turn_of(
-    notebook: Notebook,
+    notebook: RecordingTranscript,
     model: Says,
     somebody: Somebody,
     limits: Limits,
@@ -232,7 +241,7 @@ async def test_time_is_up_before_the_next_request(now: float, asked: list[LimitR
 
 
 async def test_time_is_up_before_the_next_call_also_where_it_was_left_in_the_middle() -> None:
-    notebook = Notebook(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
+    notebook = RecordingTranscript(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
     somebody, hands = Somebody(notebook, YES), Hands()
     await turn_of(notebook, Says(), somebody, Limits(turn_seconds=5), hands=hands, clock=Clock(12.5))
 

@@ -11,10 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kit.events import background_event, task_started, text, token_count, user_message
-from kit.model_peer import RecordingClock, settings
-from kit.notebook import Notebook
-from kit.records import (
+from kit.builders.events import background_event, task_started, text, token_count, user_message
+from kit.builders.records import (
     call,
     call_output,
     history_compacted,
@@ -26,6 +24,8 @@ from kit.records import (
     turn_ended,
     turn_started,
 )
+from kit.builders.transcript import RecordingTranscript
+from kit.models.raw_provider import RecordingClock, settings
 from parley.agent.compaction import FOREWORD, INSTRUCTIONS, Meter, make_room
 from parley.agent.prompt import request_for
 from parley.agent.tokens import estimate
@@ -95,7 +95,7 @@ def says(summary: str) -> list[Chunk]:
 
 
 async def room_made(
-    notebook: Notebook, model: Summaries, chosen: Settings | None = None, meter: Meter | None = None
+    notebook: RecordingTranscript, model: Summaries, chosen: Settings | None = None, meter: Meter | None = None
 ) -> None:
     async with asyncio.timeout(10):
         await make_room(notebook, model, (), chosen or with_window(), RecordingClock(), meter or Meter())
@@ -133,7 +133,7 @@ def size(items: Sequence[HistoryItem]) -> int:
 
 
 async def test_a_history_that_fits_is_left_alone() -> None:
-    notebook, model = Notebook(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
     before = notebook.history.items
     await room_made(notebook, model)
 
@@ -141,14 +141,14 @@ async def test_a_history_that_fits_is_left_alone() -> None:
 
 
 async def test_a_model_of_which_no_window_is_known_is_never_summed_up_for() -> None:
-    notebook, model = Notebook(*turn("one", 10_000_000), *said("two")), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 10_000_000), *said("two")), Summaries()
     await room_made(notebook, model, with_window(None))
 
     assert (model.asked, notebook.happened) == ([], [])
 
 
 async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_says_so() -> None:
-    notebook = Notebook(*turn("one", 4_000), *turn("two", 4_000), *turn("three", 2_000), *said("four"))
+    notebook = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *turn("three", 2_000), *said("four"))
     model, chosen = Summaries(), with_window()
     recent = notebook.history.items[4:]
     used = estimate(request_for(chosen, [*notebook.history.items, *notebook.history.waiting], ()))
@@ -165,7 +165,7 @@ async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_says_so() -
 
 
 async def test_what_waits_counts_and_stays() -> None:
-    notebook, model = Notebook(*turn("one", 2_000), *turn("two", 2_000)), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 2_000), *turn("two", 2_000)), Summaries()
     await room_made(notebook, model)
     assert model.asked == []
 
@@ -178,7 +178,7 @@ async def test_what_waits_counts_and_stays() -> None:
 
 @pytest.mark.parametrize("instructions", [10_100, 50_000])
 async def test_where_all_else_is_more_than_the_window_no_history_is_given_up_for_nothing(instructions: int) -> None:
-    notebook, model = Notebook(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
     await room_made(notebook, model, with_window(instructions=tokens(instructions)))
 
     assert (model.asked, notebook.happened) == ([], [])
@@ -186,7 +186,7 @@ async def test_where_all_else_is_more_than_the_window_no_history_is_given_up_for
 
 async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_conversation_for_good() -> None:
     too_long = user_message(tokens(50_000), message_id="one")
-    notebook, model = Notebook(turn_started("1"), too_long), Summaries()
+    notebook, model = RecordingTranscript(turn_started("1"), too_long), Summaries()
     await room_made(notebook, model)
     assert model.asked == []
 
@@ -200,7 +200,7 @@ async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_con
 
 async def test_the_record_says_who_said_and_did_what() -> None:
     image = ImageItem(image_url="data:image/png;base64,AA")
-    notebook = Notebook(
+    notebook = RecordingTranscript(
         turn_started(),
         user_message("look at ", "this", image, message_id="one"),
         model_asked(),
@@ -231,7 +231,7 @@ async def test_the_record_says_who_said_and_did_what() -> None:
 
 
 async def test_an_earlier_summary_is_summed_up_with_the_rest() -> None:
-    notebook = Notebook(*turn("one", 9_000), *said("two"))
+    notebook = RecordingTranscript(*turn("one", 9_000), *said("two"))
     await room_made(notebook, Summaries(says("The first.")))
     notebook.write(model_asked(), model_said(message(tokens(9_000))), turn_ended(), *said("three"))
     model = Summaries(says("The second."))
@@ -243,7 +243,7 @@ async def test_an_earlier_summary_is_summed_up_with_the_rest() -> None:
 
 @pytest.mark.parametrize(("outputs", "longest"), [(4, 4_000), (12, 1_000), (60, 250)])
 async def test_outputs_are_shortened_as_far_as_the_record_has_to_be(outputs: int, longest: int) -> None:
-    notebook, model = Notebook(*said("go")), Summaries()
+    notebook, model = RecordingTranscript(*said("go")), Summaries()
     for number in range(outputs):
         notebook.write(model_asked(), model_said(call(f"c{number}")), call_output(f"c{number}", "y" * 9_000))
     await room_made(notebook, model)
@@ -254,7 +254,7 @@ async def test_outputs_are_shortened_as_far_as_the_record_has_to_be(outputs: int
 
 @pytest.mark.parametrize("words", ["English prose. ", "这是一个句子。", "😀", "Съешь ещё булок "])
 async def test_the_request_for_a_summary_fits_in_every_script(words: str) -> None:
-    notebook, model = Notebook(*turn("one", 100)), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 100)), Summaries()
     notebook.write(*said("two"), model_asked(), model_said(message(words * 10_000)), turn_ended(), *said("three"))
     await room_made(notebook, model)
 
@@ -276,7 +276,7 @@ async def test_the_last_response_stays_with_its_outputs_while_they_fit() -> None
         call_output("c1", tokens(2_500)),
         call_output("c2", tokens(2_500)),
     ]
-    notebook, model = Notebook(*turn("one", 4_000), *working), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 4_000), *working), Summaries()
     await room_made(notebook, model)
 
     assert notebook.history.items == [
@@ -293,7 +293,7 @@ async def test_a_last_response_that_does_not_fit_is_summed_up_too() -> None:
     working: list[Happened] = [*said("two"), model_asked()]
     working += [model_said(call(f"c{number}")) for number in range(10)]
     working += [call_output(f"c{number}", tokens(2_500)) for number in range(10)]
-    notebook, model = Notebook(*turn("one", 1_000), *working), Summaries()
+    notebook, model = RecordingTranscript(*turn("one", 1_000), *working), Summaries()
     await room_made(notebook, model)
     notebook.write(model_asked(), model_said(call("c0")), call_output("c0", "again"))
 
@@ -315,7 +315,12 @@ def test_room_is_always_made_and_not_made_again_before_it_is_needed(
     turns: list[tuple[int, int, int]], ratio: float, summary: int
 ) -> None:
     async def live() -> None:
-        notebook, model, meter, chosen = Notebook(), Summaries(says("s" * summary)), Meter(), with_window()
+        notebook, model, meter, chosen = (
+            RecordingTranscript(),
+            Summaries(says("s" * summary)),
+            Meter(),
+            with_window(),
+        )
         probe = ModelRequest(instructions=tokens(1_000), context=(), history=())
         meter.reported(probe, token_count(input_tokens=int(estimate(probe) * ratio), output_tokens=0))
 
@@ -359,9 +364,9 @@ def check_pairs(items: Sequence[HistoryItem]) -> None:
 # --- summaries that are none ---------------------------------------------------------------
 
 
-def long_talk() -> Notebook:
+def long_talk() -> RecordingTranscript:
     """All of it has to go."""
-    return Notebook(
+    return RecordingTranscript(
         *turn("one", 9_000),
         *said("two"),
         history_compacted(f"{FOREWORD}What was before.", replaced=2),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.model_peer import CONVERSATION, settings
+from kit.models.raw_provider import CONVERSATION, settings
 from parley.agent.instructions import BASE_INSTRUCTIONS, PATCH_INSTRUCTIONS, instructions_for
 from parley.agent.tokens import context_window
 from parley.config.family import family

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from kit.model_peer import settings
+from kit.models.raw_provider import settings
 from parley.agent.policy import Ask, Decision, decide
 from parley.config.types import ApprovalPolicy, Sandbox, SandboxMode, Settings
 from parley.ports.commands import Bounds, Root

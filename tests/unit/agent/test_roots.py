@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.model_peer import settings
+from kit.models.raw_provider import settings
 from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.config.types import Sandbox, Settings, WorkspaceWrite
 from parley.ports.commands import Bounds, Root

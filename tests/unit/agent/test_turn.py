@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     error,
@@ -17,9 +17,18 @@ from kit.events import (
     token_count,
     user_message,
 )
-from kit.model_peer import settings
-from kit.notebook import Appended, Notebook
-from kit.records import call, call_output, message, model_asked, model_said, response_used, turn_ended, turn_started
+from kit.builders.records import (
+    call,
+    call_output,
+    message,
+    model_asked,
+    model_said,
+    response_used,
+    turn_ended,
+    turn_started,
+)
+from kit.builders.transcript import Appended, RecordingTranscript
+from kit.models.raw_provider import settings
 from parley.agent.compaction import Meter
 from parley.agent.turn import run_turn
 from parley.conversation.history import HistoryItem, UserItem
@@ -105,16 +114,16 @@ class Pauses:
         self.seconds.append(seconds)
 
 
-def asked_to_go() -> Notebook:
+def asked_to_go() -> RecordingTranscript:
     """A turn that has just begun."""
-    return Notebook(turn_started(), task_started(), user_message("go"))
+    return RecordingTranscript(turn_started(), task_started(), user_message("go"))
 
 
 async def nobody_to_ask(reached: LimitReached) -> bool:
     raise AssertionError(f"{reached} without a limit")
 
 
-async def turn_of(notebook: Notebook, model: Model, clock: Clock) -> TurnEnded:
+async def turn_of(notebook: RecordingTranscript, model: Model, clock: Clock) -> TurnEnded:
     return await run_turn(notebook, model, NoTools(), SETTINGS, clock, Meter(), nobody_to_ask)
 
 

@@ -12,11 +12,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from kit.events import agent_message, user_message
-from kit.logs import AT
-from kit.questions import approval_id, command_question, question_settled
-from kit.records import call, call_output, model_said, settings_chosen, turn_started
-from kit.rollouts import SESSION, rollout, user
+from kit.builders.events import agent_message, user_message
+from kit.builders.logs import AT
+from kit.builders.questions import approval_id, command_question, question_settled
+from kit.builders.records import call, call_output, model_said, settings_chosen, turn_started
+from kit.builders.rollouts import SESSION, rollout, user
 from parley.app.files.importing import Imported, Outcome, import_file
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kit.events import task_complete, task_started, text, user_message
-from kit.logs import history_of
-from kit.records import (
+from kit.builders.events import task_complete, task_started, text, user_message
+from kit.builders.logs import history_of
+from kit.builders.records import (
     call,
     call_output,
     history_compacted,

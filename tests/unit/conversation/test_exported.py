@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from kit.events import agent_message, task_complete, task_started, text, user_message
-from kit.logs import AT, log_of
-from kit.records import (
+from kit.builders.events import agent_message, task_complete, task_started, text, user_message
+from kit.builders.logs import AT, log_of
+from kit.builders.records import (
     call,
     call_output,
     command_output,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     error,
     exec_command_begin,
@@ -19,9 +19,9 @@ from kit.events import (
     token_count,
     user_message,
 )
-from kit.logs import AT
-from kit.questions import command_question, limit_question, patch_question, question_settled
-from kit.records import (
+from kit.builders.logs import AT
+from kit.builders.questions import command_question, limit_question, patch_question, question_settled
+from kit.builders.records import (
     call,
     call_output,
     command_output,

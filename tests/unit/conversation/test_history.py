@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kit.events import agent_message, error, task_complete, task_started, text, token_count, user_message
-from kit.logs import history_of
-from kit.records import (
+from kit.builders.events import agent_message, error, task_complete, task_started, text, token_count, user_message
+from kit.builders.logs import history_of
+from kit.builders.records import (
     call,
     call_output,
     message,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     agent_reasoning_raw_content,
@@ -16,8 +16,8 @@ from kit.events import (
     task_started,
     user_message,
 )
-from kit.logs import AT, log_of, write
-from kit.records import turn_ended, turn_started
+from kit.builders.logs import AT, log_of, write
+from kit.builders.records import turn_ended, turn_started
 from parley.conversation.log import ENDS, VOIDS, Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta
 from parley.conversation.output import OutputDelta
 from parley.wire.events import EventMsg

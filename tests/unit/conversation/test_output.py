@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kit.events import error, exec_command_begin, exec_command_end
-from kit.logs import AT, log_of, write
+from kit.builders.events import error, exec_command_begin, exec_command_end
+from kit.builders.logs import AT, log_of, write
 from parley.conversation.log import Cursor, Entry, Log, output_of
 from parley.conversation.output import KEPT_BYTES, OutputDelta, StreamItem, encode_output_delta
 from parley.conversation.records import CommandOutput, StreamOutput

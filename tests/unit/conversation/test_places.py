@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kit.events import agent_message, task_complete, user_message
-from kit.records import renamed, settings_chosen, turn_ended, turn_started
+from kit.builders.events import agent_message, task_complete, user_message
+from kit.builders.records import renamed, settings_chosen, turn_ended, turn_started
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, Log
 from parley.conversation.places import last_text, place_of, up_to

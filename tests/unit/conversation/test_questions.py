@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kit.events import agent_message, task_started
-from kit.questions import approval_id, command_question, limit_question, patch_question, question_settled
-from kit.records import turn_started
+from kit.builders.events import agent_message, task_started
+from kit.builders.questions import approval_id, command_question, limit_question, patch_question, question_settled
+from kit.builders.records import turn_started
 from parley.conversation.log import Happened
 from parley.conversation.questions import Ledger, Question, Shown
 from parley.conversation.records import QuestionAsked

@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from kit.events import agent_message, agent_reasoning, error, task_complete, task_started, text, user_message
-from kit.logs import history_of, state_of
-from kit.records import call_output, message, model_asked, model_said, turn_ended, turn_started
-from kit.rollouts import (
+from kit.builders.events import (
+    agent_message,
+    agent_reasoning,
+    error,
+    task_complete,
+    task_started,
+    text,
+    user_message,
+)
+from kit.builders.logs import history_of, state_of
+from kit.builders.records import call_output, message, model_asked, model_said, turn_ended, turn_started
+from kit.builders.rollouts import (
     SESSION,
     STATE,
     TOLD,

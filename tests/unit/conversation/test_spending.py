@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kit.events import token_count
-from kit.questions import command_question, limit_question, question_settled
-from kit.records import call, call_output, model_said, tokens_estimated, turn_ended, turn_started
+from kit.builders.events import token_count
+from kit.builders.questions import command_question, limit_question, question_settled
+from kit.builders.records import call, call_output, model_said, tokens_estimated, turn_ended, turn_started
 from parley.conversation.folds import Folds
 from parley.conversation.log import Happened, Log
 from parley.conversation.spending import Spending

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     error,
     task_complete,
@@ -15,9 +15,9 @@ from kit.events import (
     token_count,
     user_message,
 )
-from kit.logs import state_of
-from kit.questions import command_question, question_settled
-from kit.records import (
+from kit.builders.logs import state_of
+from kit.builders.questions import command_question, question_settled
+from kit.builders.records import (
     call,
     call_output,
     command_output,

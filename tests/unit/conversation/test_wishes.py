@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kit.events import agent_message, task_started, text, user_message
-from kit.records import input_read, settings_chosen, turn_ended, turn_started
+from kit.builders.events import agent_message, task_started, text, user_message
+from kit.builders.records import input_read, settings_chosen, turn_ended, turn_started
 from parley.conversation.errors import ParentUnknown
 from parley.conversation.log import Happened
 from parley.conversation.wishes import Wish, Wishes

@@ -14,8 +14,8 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from kit.images import PNG, as_data_url
-from kit.model_peer import CONVERSATION, RecordingClock, settings
+from kit.builders.images import PNG, as_data_url
+from kit.models.raw_provider import CONVERSATION, RecordingClock, settings
 from parley.config.types import WireApi
 from parley.conversation.history import UserItem
 from parley.models import model_opener

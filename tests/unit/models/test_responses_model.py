@@ -12,7 +12,7 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from kit.model_peer import CONVERSATION, RESPONSES_END, responses_event, settings
+from kit.models.raw_provider import CONVERSATION, RESPONSES_END, responses_event, settings
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import ModelStreamBroken

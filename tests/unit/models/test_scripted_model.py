@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kit.model_peer import CONVERSATION, RecordingClock, everything, settings
+from kit.models.raw_provider import CONVERSATION, RecordingClock, everything, settings
 from parley.conversation.records import CallItem, MessageItem
 from parley.errors import ModelStreamBroken
 from parley.models import model_opener

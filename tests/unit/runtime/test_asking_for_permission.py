@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kit.hands import NoCommands
-from kit.questions import command_question
-from kit.room import StandingClock
-from kit.stores import SlowStore
-from kit.trees import not_a_link
-from kit.turns import new_trust, questions_in
+from kit.builders.questions import command_question
+from kit.builders.questions_of_turn import new_trust, questions_in
+from kit.builders.tools import NoCommands
+from kit.builders.trees import not_a_link
+from kit.servers.local_server import StandingClock
+from kit.servers.slow_store import SlowStore
 from parley.agent.policy import RETRY
 from parley.config.load import Loader
 from parley.config.types import ApprovalPolicy, Approvals, Settings, Wanted

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kit.events import agent_message, exec_command_begin, exec_command_end, task_started, user_message
-from kit.records import call_output, model_asked, renamed, settings_chosen, turn_ended, turn_started
-from kit.room import StandingClock
-from kit.stores import DISK_FULL, SlowStore
+from kit.builders.events import agent_message, exec_command_begin, exec_command_end, task_started, user_message
+from kit.builders.records import call_output, model_asked, renamed, settings_chosen, turn_ended, turn_started
+from kit.servers.local_server import StandingClock
+from kit.servers.slow_store import DISK_FULL, SlowStore
 from parley.conversation.log import Cursor, Delta, Entry, ItemKind
 from parley.conversation.output import OutputDelta
 from parley.conversation.state import Phase

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from msgspec import Raw, Struct
 
-from kit.events import agent_message, task_complete, task_started, user_message
-from kit.records import renamed, settings_chosen, turn_ended, turn_started
-from kit.room import StandingClock
-from kit.running import PATIENCE_SECONDS
-from kit.stores import SlowStore
+from kit.builders.events import agent_message, task_complete, task_started, user_message
+from kit.builders.records import renamed, settings_chosen, turn_ended, turn_started
+from kit.servers.local_server import StandingClock
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry, ItemKind
 from parley.errors import NotOwned, OwnedElsewhere, StoreFailed
 from parley.runtime.book import Book

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kit.leaving import leave_asking, open_question, pass_time, settle, types
-from kit.lives import Life
-from kit.running import PATIENCE_SECONDS
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import leave_asking, open_question, pass_time, settle, types
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, StoreFailed
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kit.kept import FIRST, summary
-from kit.lives import Life
-from kit.logs import log_of
-from kit.records import renamed, settings_chosen
-from kit.stores import SlowStore
+from kit.builders.entries import FIRST, summary
+from kit.builders.logs import log_of
+from kit.builders.records import renamed, settings_chosen
+from kit.servers.lives import Life
+from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown
 from parley.ports.store import Draft, Query

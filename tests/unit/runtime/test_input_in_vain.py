@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.lives import Life
-from kit.running import PATIENCE_SECONDS
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.history import UserItem
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed

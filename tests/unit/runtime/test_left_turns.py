@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from kit.events import text
-from kit.leaving import last, leave_asking, leave_running, open_question, pass_time, settle, types
-from kit.lives import Life
-from kit.stores import SlowStore
+from kit.builders.events import text
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import last, leave_asking, leave_running, open_question, pass_time, settle, types
+from kit.servers.slow_store import SlowStore
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.state import Phase
 from parley.errors import LeaseLost, QuestionIsSettled

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kit.leaving import last, leave_asking, leave_running, pass_time, types
-from kit.lives import Life
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import last, leave_asking, leave_running, pass_time, types
+from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 from parley.errors import TurnIsRunning, UnknownConversation
 from parley.ports.store import Query

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kit.running import PATIENCE_SECONDS
+from kit.system.commands import PATIENCE_SECONDS
 from parley.runtime.line import HERE, Line
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.events import text
-from kit.leaving import leave_asking, types
-from kit.lives import Life
-from kit.stores import SlowStore
+from kit.builders.events import text
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import leave_asking, types
+from kit.servers.slow_store import SlowStore
 from parley.config.types import Wanted
 from parley.conversation.history import UserItem
 from parley.conversation.state import Phase

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.hands import NoCommands
-from kit.room import StandingClock
-from kit.turns import new_trust, questions_in
+from kit.builders.questions_of_turn import new_trust, questions_in
+from kit.builders.tools import NoCommands
+from kit.servers.local_server import StandingClock
 from parley.config.load import Loader
 from parley.config.types import Wanted
 from parley.ports.tools import Refused, RunCommand

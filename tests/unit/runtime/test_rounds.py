@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kit.running import PATIENCE_SECONDS
+from kit.system.commands import PATIENCE_SECONDS
 from parley.runtime.rounds import Rounds
 
 

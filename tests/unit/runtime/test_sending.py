@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kit.leaving import types
-from kit.lives import Life
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import types
+from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed
 from parley.runtime.errors import MessageIdTaken

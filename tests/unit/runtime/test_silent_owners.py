@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from kit.lives import Life
-from kit.running import PATIENCE_SECONDS
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive, ShuttingDown
 from parley.ports.store import CALL_SECONDS as MOST_SECONDS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from kit.lives import Life
-from kit.running import PATIENCE_SECONDS
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.runtime.messages import Accepted

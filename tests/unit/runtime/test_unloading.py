@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 
-from kit.leaving import leave_asking, leave_running, pass_time, settle
-from kit.lives import Life
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import leave_asking, leave_running, pass_time, settle
+from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.leaving import last, open_question, settle, types
-from kit.lives import Life
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import last, open_question, settle, types
+from kit.servers.slow_store import SlowStore
 from parley.config.errors import ProfileNotFound
 from parley.config.types import Wanted
 from parley.conversation.state import Phase

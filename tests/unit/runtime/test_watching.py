@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from kit.leaving import pass_time
-from kit.lives import Life
-from kit.owners import Owner
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import pass_time
+from kit.servers.remote_owner import Owner
+from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 from parley.ports.store import Head
 from parley.runtime.conversation import Conversation

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kit.leaving import pass_time, settle
-from kit.lives import Life
-from kit.owners import FollowedTurn
-from kit.running import PATIENCE_SECONDS
-from kit.stores import SlowStore
+from kit.servers.lives import Life
+from kit.servers.orphaned_turns import pass_time, settle
+from kit.servers.remote_owner import FollowedTurn
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive, QuestionIsSettled

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.guarded import furnish
+from kit.system.git_guard import furnish
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from kit.bounds import bounds
+from kit.builders.bounds import bounds
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import MARK, Command, Ended, Mount, Output, Start
 from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.bounds import bounds
-from kit.guarded import as_told, command, enter, furnish, put_back, without_refused
-from kit.trees import tree
+from kit.builders.bounds import bounds
+from kit.builders.trees import tree
+from kit.system.git_guard import as_told, command, enter, furnish, put_back, without_refused
 from parley.ports.commands import Ended, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import Places, find

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.bounds import bounds
-from kit.guarded import command, enter, grow_old, put_back, without_refused
-from kit.trees import tree
+from kit.builders.bounds import bounds
+from kit.builders.trees import tree
+from kit.system.git_guard import command, enter, grow_old, put_back, without_refused
 from parley.errors import SandboxUnavailable
 from parley.sandbox.guard import Guard
 from parley.sandbox.places import find

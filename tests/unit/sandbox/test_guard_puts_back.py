@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from kit.attacks.nobody import as_nobody
-from kit.bounds import bounds
-from kit.guarded import command, enter, put_back, without_refused
-from kit.trees import Tree, tree
+from kit.builders.bounds import bounds
+from kit.builders.trees import Tree, tree
+from kit.system.git_guard import command, enter, put_back, without_refused
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import find
 
@@ -213,7 +213,7 @@ def without_parts(found: Tree) -> Tree:
 AS_NOBODY = """
 import os, shutil, tempfile
 from pathlib import Path
-from kit.bounds import bounds
+from kit.builders.bounds import bounds
 from parley.sandbox.guard import Guard
 from parley.sandbox.places import find
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.attacks.nobody import NOBODY, as_nobody
-from kit.bounds import bounds
-from kit.guarded import command, put_back, without_refused
-from kit.trees import tree
+from kit.builders.bounds import bounds
+from kit.builders.trees import tree
+from kit.system.git_guard import command, put_back, without_refused
 from parley.sandbox.vacancies import Vacancy
 
 
@@ -78,8 +78,8 @@ def test_a_git_that_another_user_puts_where_all_may_write_is_left_and_nobody_tol
 AS_NOBODY = """
 import os, tempfile
 from pathlib import Path
-from kit.bounds import bounds
-from kit.guarded import command
+from kit.builders.bounds import bounds
+from kit.system.git_guard import command
 
 for shut in (".git", ".git/hooks", ".git/info"):
     for mode in (0, 0o555):

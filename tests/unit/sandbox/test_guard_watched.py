@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.bounds import bounds
-from kit.guarded import command, enter, put_back, without_refused
-from kit.running import open_descriptors
-from kit.trees import tree
+from kit.builders.bounds import bounds
+from kit.builders.trees import tree
+from kit.system.commands import open_descriptors
+from kit.system.git_guard import command, enter, put_back, without_refused
 from parley.errors import SandboxUnavailable
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.places import find

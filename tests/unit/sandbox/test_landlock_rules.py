@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.bounds import bounds
+from kit.builders.bounds import bounds
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Restriction, Rule
 from parley.sandbox.landlock import Entry, entries, read_rules, restriction, write_rules

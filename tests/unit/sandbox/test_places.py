@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kit.attacks.nobody import NOBODY
-from kit.bounds import bounds, root
-from kit.trees import not_a_link
+from kit.builders.bounds import bounds, root
+from kit.builders.trees import not_a_link
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds
 from parley.sandbox.places import Places, find, refuse_hidden

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.bpf import Call, Filter
+from kit.system.bpf import Call, Filter
 from parley.sandbox.bpf import Code
 
 FIRST_ARGUMENT = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kit.syscalls import SYSTEM_CALLS
+from kit.system.syscalls import SYSTEM_CALLS
 from parley.sandbox.syscalls import LAST_KNOWN, MACHINES
 
 NAMED = {name for machine in MACHINES.values() for name in machine.numbers}

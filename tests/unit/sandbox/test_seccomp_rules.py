@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.bpf import ALLOW, KILL, LONGEST, Call, Filter, fails_with
+from kit.system.bpf import ALLOW, KILL, LONGEST, Call, Filter, fails_with
 from parley.errors import SandboxUnavailable
 from parley.sandbox.seccomp import program
 from parley.sandbox.syscalls import MACHINES

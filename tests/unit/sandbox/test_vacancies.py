@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.attacks.nobody import NOBODY
-from kit.bounds import bounds
-from kit.running import open_descriptors
+from kit.builders.bounds import bounds
+from kit.system.commands import open_descriptors
 from parley.errors import SandboxUnavailable
 from parley.sandbox.places import Places, find
 from parley.sandbox.vacancies import Vacancy, fill, leave_all

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kit.questions import approval_id
-from kit.room import Room
-from kit.settled import NO, SETTLED, YES, settlements, taken_back
-from kit.stores import SlowStore
+from kit.builders.questions import approval_id
+from kit.servers.local_server import LocalServer
+from kit.servers.settlements import NO, SETTLED, YES, settlements, taken_back
+from kit.servers.slow_store import SlowStore
 from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
@@ -16,7 +16,7 @@ from parley.wire.mcp import PLAIN_VERSION
 
 @pytest.mark.promises("approvals.once")
 async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest()
         conversation = await room.asking(guest, other, questions=2)
         for foreign in (1, 7, "0", -1):
@@ -41,7 +41,7 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
 
 @pytest.mark.promises("approvals.once")
 async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest(capabilities={})
         conversation = await room.asking(guest, questions=2)
         first = guest.asked[0]
@@ -70,7 +70,7 @@ async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late
     ],
 )
 async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, answer: Overlong) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest = await room.guest()
         await room.asking(guest)
 
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: st
 async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_is_nothing(
     home: str, answer: bytes
 ) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest = await room.guest()
         await room.asking(guest)
 
@@ -117,7 +117,7 @@ async def test_an_answer_that_cannot_be_written_down_is_tried_again(
     home: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SlowStore()
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         guest = await room.guest()
         conversation = await room.asking(guest)
 
@@ -139,7 +139,7 @@ async def test_an_answer_that_cannot_be_written_down_is_tried_again(
 @pytest.mark.promises("approvals.everybody")
 async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None:
     store = SlowStore()
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         guest, other = await room.guest(), await room.guest()
         conversation = await room.asking(guest, other)
 
@@ -158,7 +158,7 @@ async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None
 
 
 async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
@@ -182,7 +182,7 @@ async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: s
 
 
 async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_as_it_is(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
         await guest.stream(conversation.id)
@@ -201,7 +201,7 @@ async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_
 
 
 async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest(version=PLAIN_VERSION, capabilities={})
         await room.asking(guest)
         listed = (await other.value_of(other.call("approvalsList")))["approvals"]
@@ -218,7 +218,7 @@ async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: st
 
 
 async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest()
         conversation = await room.asking(guest, other, questions=2)
 
@@ -234,7 +234,7 @@ async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: s
 async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_question_was_dropped(
     home: str,
 ) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
         conversation = await room.asking(guest, older, questions=2)
         guest.answer(0, YES)
@@ -250,7 +250,7 @@ async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_qu
 
 
 async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest = await room.guest()
         await room.asking(guest, questions=2)
         guest.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})

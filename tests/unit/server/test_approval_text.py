@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from kit.json import as_json
-from kit.questions import approval_id, command_question, limit_question, patch_question
+from kit.builders.json import as_json
+from kit.builders.questions import approval_id, command_question, limit_question, patch_question
 from parley.agent.policy import RETRY
 from parley.conversation.questions import Question, Shown
 from parley.conversation.records import QuestionAsked

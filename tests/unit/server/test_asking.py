@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kit.questions import approval_id
-from kit.room import Guest, Room
-from kit.settled import NO, SETTLED, YES, settlements, taken_back
-from kit.stores import SlowStore
+from kit.builders.questions import approval_id
+from kit.servers.local_server import LocalClient, LocalServer
+from kit.servers.settlements import NO, SETTLED, YES, settlements, taken_back
+from kit.servers.slow_store import SlowStore
 from parley.runtime.conversation import Conversation
 
 SAY_ONE = {"type": "text", "text": "1"}
@@ -17,7 +17,7 @@ SAY_ONE = {"type": "text", "text": "1"}
 
 @pytest.mark.promises("approvals.everybody")
 async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guests = [await room.guest() for _ in range(3)]
         conversation = await room.asking(*guests)
 
@@ -35,7 +35,7 @@ async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: 
 async def test_the_question_stands_right_behind_its_event_and_the_settlement_before_the_withdrawal(
     home: str,
 ) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest()
         await room.asking(guest, other)
 
@@ -48,7 +48,7 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
 
 @pytest.mark.promises("approvals.event-first")
 async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not_asked_again(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         first, second = await room.guest(), await room.guest()
         conversation = await room.asking(first)
 
@@ -65,7 +65,7 @@ async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not
 
 @pytest.mark.promises("approvals.held")
 async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_comes_counts(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
         await guest.say(conversation.id, 1)
@@ -81,7 +81,7 @@ async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_c
         assert room.told == [(1, "approved")]
 
 
-async def paused(room: Room) -> tuple[Guest, Conversation]:
+async def paused(room: LocalServer) -> tuple[LocalClient, Conversation]:
     """A client that was asked and has paused its stream."""
     conversation = await room.create()
     guest = await room.guest()
@@ -93,7 +93,7 @@ async def paused(room: Room) -> tuple[Guest, Conversation]:
 
 
 async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, conversation = await paused(room)
         await guest.stream(conversation.id)
         await guest.stream(conversation.id)
@@ -105,7 +105,7 @@ async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home:
 
 
 async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, _ = await paused(room)
 
         guest.answer(0, YES)
@@ -116,7 +116,7 @@ async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> No
 
 @pytest.mark.promises("approvals.held")
 async def test_where_everybody_who_was_asked_is_gone_the_next_who_streams_is_asked(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         first, second = await room.guest(), await room.guest()
         conversation = await room.asking(first)
         first.leave()
@@ -135,7 +135,7 @@ async def test_where_everybody_who_was_asked_is_gone_the_next_who_streams_is_ask
 
 @pytest.mark.promises("approvals.everybody")
 async def test_a_call_is_asked_too_and_so_is_a_reply_that_joins_while_the_turn_waits(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         caller, joiner = await room.guest(), await room.guest()
         call = caller.call("codex", prompt="1", cwd="/project")
         await caller.question()
@@ -153,7 +153,7 @@ async def test_a_call_is_asked_too_and_so_is_a_reply_that_joins_while_the_turn_w
 
 
 async def test_a_client_that_calls_and_streams_one_conversation_is_asked_once(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
         stream = await guest.stream(conversation.id)
@@ -168,7 +168,7 @@ async def test_a_client_that_calls_and_streams_one_conversation_is_asked_once(ho
 
 
 async def test_each_client_is_told_the_first_of_its_own_requests(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         creator, watcher = await room.guest(), await room.guest()
         create = creator.call("conversationCreate", prompt="", model="m", cwd="/project")
         conversation = (await creator.value_of(create))["conversation_id"]
@@ -185,7 +185,7 @@ async def test_each_client_is_told_the_first_of_its_own_requests(home: str) -> N
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"url": {}}}, {"elicitation": None}])
 @pytest.mark.promises("approvals.nobody")
 async def test_whoever_did_not_say_that_it_takes_forms_is_not_asked(home: str, capabilities: Any) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest(capabilities=capabilities)
         await guest.stream(conversation.id)
@@ -198,7 +198,7 @@ async def test_whoever_did_not_say_that_it_takes_forms_is_not_asked(home: str, c
 
 @pytest.mark.parametrize("capability", [{}, {"form": {}}, {"form": {}, "url": {}}])
 async def test_whoever_said_that_it_takes_forms_is_asked(home: str, capability: Any) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest(capabilities={"elicitation": capability})
         await guest.stream(conversation.id)
@@ -208,7 +208,7 @@ async def test_whoever_said_that_it_takes_forms_is_asked(home: str, capability: 
 
 
 async def test_whoever_says_after_it_began_to_stream_that_it_can_be_asked_is_asked_from_then_on(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest(capabilities=None)
         late = room.stranger()
@@ -231,7 +231,7 @@ async def test_whoever_says_after_it_began_to_stream_that_it_can_be_asked_is_ask
 @pytest.mark.promises("approvals.event-first")
 async def test_nobody_is_asked_or_told_of_a_question_that_is_not_on_disk(home: str) -> None:
     store = SlowStore()
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         conversation = await room.create()
         guest = await room.guest()
         await guest.say(conversation.id, 0)
@@ -260,7 +260,7 @@ async def test_nobody_is_asked_or_told_of_a_question_that_is_not_on_disk(home: s
 
 
 async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         slow, quick = await room.guest(), await room.guest()
         await slow.stream(conversation.id)
@@ -288,7 +288,7 @@ async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: st
 
 
 async def test_whoever_cannot_take_its_snapshot_yet_is_asked_behind_it(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create()
         guest, slow, fickle = await room.guest(), await room.guest(), await room.guest()
         await guest.say(conversation.id, 1)
@@ -313,14 +313,14 @@ async def test_whoever_cannot_take_its_snapshot_yet_is_asked_behind_it(home: str
 async def test_the_end_of_the_server_leaves_the_question_open_and_the_next_one_asks_it(home: str) -> None:
     store = SlowStore()
     asked: list[Any] = []
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         created = (await room.create()).id
         guest = await room.guest()
         await guest.say(created, 1)
         await guest.stream(created)
         asked.append(await guest.question())
     for _ in range(2):
-        async with Room(home, store=store) as room:
+        async with LocalServer(home, store=store) as room:
             guest = await room.guest()
             await guest.stream(created)
             asked.append(await guest.question())
@@ -333,7 +333,7 @@ async def test_the_end_of_the_server_leaves_the_question_open_and_the_next_one_a
 
 
 async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_goes_on(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, busy = await room.guest(), await room.create()
         conversation = await room.asking(guest)
         await guest.say(conversation.id, 1)
@@ -354,7 +354,7 @@ async def test_an_answer_that_comes_a_moment_too_late_is_nothing_to_warn_of(
     home: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SlowStore()
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         guests = [await room.guest() for _ in range(2)]
         await room.asking(*guests)
         store.slow = True

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from kit.questions import approval_id
-from kit.room import Room
+from kit.builders.questions import approval_id
+from kit.servers.local_server import LocalServer
 from parley.server.tools import TOOLS
 
 SAYS: Final = [{"type": "text", "text": "0"}]
@@ -30,7 +30,7 @@ NEED_NONE: Final = frozenset(
 
 @pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
 async def test_whoever_calls_while_the_server_ends_is_told_so(tmp_path: Path, tool: str) -> None:
-    async with Room(str(tmp_path)) as room:
+    async with LocalServer(str(tmp_path)) as room:
         guest, conversation = await room.guest(), await room.create()
         await room.conversations.stop()
         await room.conversations.close()

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from kit.requests import request
-from kit.room import Door
+from kit.clients.requests import request
+from kit.servers.local_server import FrameList
 from parley.server.dispatch import Call, Dispatch
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.jsonrpc import Message, encode
@@ -30,7 +30,7 @@ async def ping(call: Call) -> None:
 async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_nothing_behind_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    door = Door(FULL_VERSION)
+    door = FrameList(FULL_VERSION)
     own = OutgoingRequests(door, count())
     async with asyncio.TaskGroup() as tasks:
         dispatch = Dispatch(door, {"ping": ping, "work": works_until_it_is_cancelled}, own=own, tasks=tasks)

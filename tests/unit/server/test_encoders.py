@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from kit.events import agent_message, task_started, user_message
-from kit.json import as_json
-from kit.logs import log_of
-from kit.records import model_asked, turn_started
+from kit.builders.events import agent_message, task_started, user_message
+from kit.builders.json import as_json
+from kit.builders.logs import log_of
+from kit.builders.records import model_asked, turn_started
 from parley.conversation.log import ItemKind, Log, encode_piece
 from parley.server.encoders import CodexEncoder, StreamEncoder, hidden_events
 from parley.testing import check_message

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from kit.room import Guest, Room
-from kit.settled import YES
-from kit.stores import SlowStore
+from kit.servers.local_server import LocalClient, LocalServer
+from kit.servers.settlements import YES
+from kit.servers.slow_store import SlowStore
 from parley.runtime.conversation import Conversation
 from parley.wire.mcp import PLAIN_VERSION
 
 LIMIT = "Limit reached: conversation_tokens"
 
 
-async def at_its_limit(room: Room, **approvals: Any) -> Conversation:
+async def at_its_limit(room: LocalServer, **approvals: Any) -> Conversation:
     """A conversation that has used all that it may, so that its next turn asks at once."""
     conversation = await room.create({"limits": {"conversation_tokens": 1}, "approvals": approvals})
     guest = await room.guest()
@@ -26,13 +26,13 @@ async def at_its_limit(room: Room, **approvals: Any) -> Conversation:
     return conversation
 
 
-def errors(guest: Guest) -> list[str]:
+def errors(guest: LocalClient) -> list[str]:
     return [one["params"]["msg"]["message"] for one in guest.messages if one.get("method") == "error"]
 
 
 @pytest.mark.promises("limits.plain")
 async def test_only_newer_clients_are_asked_and_their_yes_holds_for_all(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await at_its_limit(room)
         newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
         await older.stream(conversation.id)
@@ -52,7 +52,7 @@ async def test_only_newer_clients_are_asked_and_their_yes_holds_for_all(home: st
 async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at_once(
     home: str, approvals: dict[str, Any]
 ) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await at_its_limit(room, **approvals)
         older, deaf = await room.guest(version=PLAIN_VERSION), await room.guest(capabilities={})
         await older.stream(conversation.id)
@@ -68,7 +68,7 @@ async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at
 
 @pytest.mark.promises("limits.plain", "approvals.held")
 async def test_where_nobody_reads_the_question_is_held_until_an_older_client_comes(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await at_its_limit(room)
         sender, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
         await sender.say(conversation.id, 0)
@@ -83,7 +83,7 @@ async def test_where_nobody_reads_the_question_is_held_until_an_older_client_com
 
 
 async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await at_its_limit(room)
         newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
         await newer.stream(conversation.id)
@@ -100,7 +100,7 @@ async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end
 
 
 async def test_who_reads_and_cannot_be_asked_waits_as_long_as_for_any_question(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await at_its_limit(room, timeout_seconds=30)
         deaf, older = await room.guest(capabilities={}), await room.guest(version=PLAIN_VERSION)
         await deaf.stream(conversation.id)
@@ -124,7 +124,7 @@ async def test_who_reads_and_cannot_be_asked_waits_as_long_as_for_any_question(h
 
 @pytest.mark.promises("limits.answers")
 async def test_anybody_answers_by_the_tool(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await at_its_limit(room)
         deaf = await room.guest(capabilities={})
         await deaf.stream(conversation.id)
@@ -143,12 +143,12 @@ async def test_whoever_asks_the_next_time_the_conversation_is_there_goes_on_or_e
     home: str, decision: str, ends: list[str]
 ) -> None:
     store = SlowStore()
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         conversation = (await at_its_limit(room)).id
         await (await room.guest()).say(conversation, 0)
         await room.settle_down()
 
-    async with Room(home, store=store) as room:
+    async with LocalServer(home, store=store) as room:
         guest = await room.guest()
         await guest.stream(conversation)
         asked = await guest.question()
@@ -163,7 +163,7 @@ async def test_whoever_asks_the_next_time_the_conversation_is_there_goes_on_or_e
 
 @pytest.mark.promises("limits.counted")
 async def test_the_time_in_which_a_question_waited_is_not_counted(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create({"limits": {"turn_seconds": 10}})
         guest = await room.guest()
         await guest.stream(conversation.id)

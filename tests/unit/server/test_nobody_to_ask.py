@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from kit.questions import approval_id
-from kit.room import Guest, Room
-from kit.settled import SETTLED, settlements
+from kit.builders.questions import approval_id
+from kit.servers.local_server import LocalClient, LocalServer
+from kit.servers.settlements import SETTLED, settlements
 
 PATIENT = {"approvals": {"timeout_seconds": 30}}
 REFUSED = [(1, "denied: nobody could be asked")]
 """What the model is told when the time is over."""
 
 
-async def unheard(room: Room, **approvals: Any) -> tuple[Guest, Any]:
+async def unheard(room: LocalServer, **approvals: Any) -> tuple[LocalClient, Any]:
     """A client that cannot be asked, streaming a conversation that asks."""
     conversation = await room.create({"approvals": {**PATIENT["approvals"], **approvals}})
     guest = await room.guest(capabilities={})
@@ -28,7 +28,7 @@ async def unheard(room: Room, **approvals: Any) -> tuple[Guest, Any]:
 
 @pytest.mark.promises("approvals.nobody")
 async def test_after_a_while_nobody_could_be_asked_and_the_model_is_told_so(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, conversation = await unheard(room)
         await room.after(29)
         assert room.told == []
@@ -49,7 +49,7 @@ async def test_after_a_while_nobody_could_be_asked_and_the_model_is_told_so(home
 
 
 async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, _ = await unheard(room, on_timeout="abort")
         room.clock.passes(30)
         await guest.hears("error")
@@ -61,7 +61,7 @@ async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
 
 @pytest.mark.parametrize("approvals", [{"on_timeout": "hold"}, {"timeout_seconds": 0}])
 async def test_a_question_may_be_held_however_long_it_takes(home: str, approvals: dict[str, Any]) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, conversation = await unheard(room, **approvals)
         await room.after(1_000_000)
 
@@ -72,7 +72,7 @@ async def test_a_question_may_be_held_however_long_it_takes(home: str, approvals
 async def test_time_does_not_run_while_somebody_can_be_asked_and_begins_anew_when_that_one_is_gone(
     home: str,
 ) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, conversation = await unheard(room)
         room.clock.passes(20)
         able = await room.guest()
@@ -94,7 +94,7 @@ async def test_time_does_not_run_while_somebody_can_be_asked_and_begins_anew_whe
 
 
 async def test_whoever_called_and_is_gone_is_not_waited_for(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         caller, guest = await room.guest(), await room.guest(capabilities={})
         caller.call("codex", prompt="1", cwd="/project", config=PATIENT)
         await caller.question()
@@ -110,7 +110,7 @@ async def test_whoever_called_and_is_gone_is_not_waited_for(home: str) -> None:
 
 @pytest.mark.promises("approvals.nobody")
 async def test_time_does_not_run_while_nobody_reads(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, conversation = await unheard(room)
         guest.leave()
         await room.after(1_000_000)
@@ -119,7 +119,7 @@ async def test_time_does_not_run_while_nobody_reads(home: str) -> None:
 
 
 async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
         await guest.say(conversation.id, 1)
@@ -134,7 +134,7 @@ async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str
 
 @pytest.mark.promises("approvals.nobody")
 async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
         await guest.say(conversation.id, 1)
@@ -151,7 +151,7 @@ async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> N
 
 @pytest.mark.promises("approvals.nobody")
 async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create(PATIENT)
         guest = await room.guest(capabilities={})
         await guest.say(conversation.id, 1)
@@ -169,7 +169,7 @@ async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: 
 
 @pytest.mark.promises("approvals.nobody")
 async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_for(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         guest, conversation = await unheard(room)
         slow, fickle = await room.guest(), await room.guest()
         for one in (slow, fickle):
@@ -193,7 +193,7 @@ async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_f
 
 
 async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) -> None:
-    async with Room(home) as room:
+    async with LocalServer(home) as room:
         conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
         await guest.say(conversation.id, 1)

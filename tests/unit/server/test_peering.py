@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from kit.requests import request
-from kit.room import Room
-from kit.running import PATIENCE_SECONDS
-from kit.stores import DISK_FULL, SlowStore
+from kit.clients.requests import request
+from kit.servers.local_server import LocalServer
+from kit.servers.slow_store import DISK_FULL, SlowStore
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.server.peering import serve_peer
 from parley.wire.framing import Overlong
@@ -66,7 +66,7 @@ class Peer:
 
 async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_followed_anew(home: str) -> None:
     peer = Peer()
-    async with Room(home) as room, asyncio.TaskGroup() as tasks:
+    async with LocalServer(home) as room, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_peer(peer, room.host))
         guest = await room.guest()
         conversation = await room.asking(guest)
@@ -88,7 +88,7 @@ async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_f
 
 async def test_whoever_wishes_for_something_is_told_that_it_cannot_be_written_down_for_now(home: str) -> None:
     peer, store = Peer(), SlowStore()
-    async with Room(home, store=store) as room, asyncio.TaskGroup() as tasks:
+    async with LocalServer(home, store=store) as room, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_peer(peer, room.host))
         conversation = await room.asking(await room.guest())
         follow = Follow(conversation_id=conversation.id, after=Seq(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kit.running import PATIENCE_SECONDS
+from kit.system.commands import PATIENCE_SECONDS
 from parley.server.progress import ProgressReporter
 from parley.wire.jsonrpc import encode, notification
 from parley.wire.mcp import Progress

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.kept import FIRST, OTHER, said, summary
+from kit.builders.entries import FIRST, OTHER, said, summary
 from parley.errors import StoreFailed
 from parley.ports.store import Query
 from parley.stores import rows, space

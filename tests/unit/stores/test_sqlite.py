@@ -15,8 +15,8 @@ from threading import Event
 
 import pytest
 
-from kit.kept import FIRST, OTHER, answers, asked, everything_in, said, summary
-from kit.running import PATIENCE_SECONDS
+from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, said, summary
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import BadHome, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, StateName

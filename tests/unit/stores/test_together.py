@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from kit.kept import everything_in, said, summary
-from kit.running import resident_bytes
+from kit.builders.entries import everything_in, said, summary
+from kit.system.commands import resident_bytes
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease
 from parley.stores.batch import AT_ONCE

@@ -11,8 +11,8 @@ from sqlite3 import Connection
 
 import pytest
 
-from kit.kept import answers, said, summary
-from kit.running import PATIENCE_SECONDS
+from kit.builders.entries import answers, said, summary
+from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Lease
 from parley.stores.sqlite import SqliteStore

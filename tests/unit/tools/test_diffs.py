@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from kit.diffs import changed_lines, distinct
+from kit.builders.diffs import changed_lines, distinct
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
 

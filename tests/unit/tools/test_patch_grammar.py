@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kit.trees import patch
+from kit.builders.trees import patch
 from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import AddFile, Chunk, DeleteFile, Line, UpdateFile, parse
 from parley.tools.patch.patience import Wanted

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kit.trees import patch
+from kit.builders.trees import patch
 from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import UpdateFile, parse
 from parley.tools.patch.matching import apply_chunks

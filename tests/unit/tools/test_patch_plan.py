@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.trees import not_a_link, patch, plant, tree
+from kit.builders.trees import not_a_link, patch, plant, tree
 from parley.guarded_files import identity_of
 from parley.tools.errors import PatchRefused
 from parley.tools.patch import limits

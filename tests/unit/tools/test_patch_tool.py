@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from kit.model_peer import settings
-from kit.notebook import Appended, Notebook, Shown
-from kit.records import call, command_output
-from kit.trees import patch, plant, tree
+from kit.builders.records import call, command_output
+from kit.builders.transcript import Appended, RecordingTranscript, Shown
+from kit.builders.trees import patch, plant, tree
+from kit.models.raw_provider import settings
 from parley.config.types import Sandbox
 from parley.conversation.records import CommandOutput
 from parley.errors import SandboxUnavailable
@@ -110,7 +110,7 @@ class Bench:
         **changes: Any,
     ) -> None:
         self.work, self._verdicts = work, list(verdicts)
-        self.notebook = Notebook(appended=self._look)
+        self.notebook = RecordingTranscript(appended=self._look)
         self.did = self.notebook.did
         self.covered: list[str] = []
         """What each question covered."""

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kit.images import PNG, large_png
-from kit.model_peer import settings
-from kit.notebook import Appended, Notebook
-from kit.records import call
+from kit.builders.images import PNG, large_png
+from kit.builders.records import call
+from kit.builders.transcript import Appended, RecordingTranscript
+from kit.models.raw_provider import settings
 from parley.config.types import Sandbox
 from parley.conversation.records import InputRead
 from parley.errors import ToolError
@@ -30,7 +30,7 @@ async def nobody_is_asked(action: Action) -> Verdict:
     raise AssertionError(f"no need to ask for {action}")
 
 
-def desk(notebook: Notebook, **changes: Any) -> Desk:
+def desk(notebook: RecordingTranscript, **changes: Any) -> Desk:
     return Desk(settings=settings(**changes), transcript=notebook, permit=nobody_is_asked)
 
 
@@ -47,7 +47,7 @@ async def told(tool: Tool, arguments: str) -> str:
 
 
 async def test_a_plan_is_shown_with_its_explanation() -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     answer = await told(
         UpdatePlan(desk(notebook)),
@@ -66,7 +66,7 @@ async def test_a_plan_is_shown_with_its_explanation() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"plan": []}', '{"plan": [], "explanation": null}'])
 async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     assert await told(UpdatePlan(desk(notebook)), arguments) == "Plan updated"
     assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=()),))]
@@ -96,7 +96,7 @@ async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
     ],
 )
 async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: str, detail: str) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     answer = await told(UpdatePlan(desk(notebook)), arguments)
 
@@ -105,7 +105,7 @@ async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: st
 
 
 async def test_half_a_surrogate_pair_in_a_step_is_shown_as_a_replacement_character() -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     await told(UpdatePlan(desk(notebook)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
 
@@ -113,8 +113,8 @@ async def test_half_a_surrogate_pair_in_a_step_is_shown_as_a_replacement_charact
 
 
 def test_the_plan_is_offered_only_where_the_client_wants_it() -> None:
-    assert UpdatePlan(desk(Notebook())).spec() is None
-    spec = UpdatePlan(desk(Notebook(), include_plan_tool=True)).spec()
+    assert UpdatePlan(desk(RecordingTranscript())).spec() is None
+    spec = UpdatePlan(desk(RecordingTranscript(), include_plan_tool=True)).spec()
 
     assert spec is not None
     assert spec.name == "update_plan"
@@ -134,7 +134,7 @@ def path_argument(path: str | Path) -> str:
 
 async def test_an_image_is_given_to_the_model_as_input(tmp_path: Path) -> None:
     (tmp_path / "shot.dat").write_bytes(PNG)
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     answer = await told(ViewImage(desk(notebook, cwd=str(tmp_path))), path_argument("shot.dat"))
 
@@ -145,7 +145,7 @@ async def test_an_image_is_given_to_the_model_as_input(tmp_path: Path) -> None:
 async def test_an_image_may_lie_anywhere_and_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "shot.png").write_bytes(PNG)
     (tmp_path / "link").symlink_to("shot.png")
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     await told(ViewImage(desk(notebook, cwd="/nonexistent")), path_argument(tmp_path / "link"))
 
@@ -155,7 +155,7 @@ async def test_an_image_may_lie_anywhere_and_be_a_link(tmp_path: Path) -> None:
 async def test_an_image_may_be_exactly_as_large_as_the_limit(tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     large.write_bytes(large_png(MAX_IMAGE_BYTES))
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     assert await told(ViewImage(desk(notebook)), path_argument(large)) == f"The image {large} is attached."
     os.truncate(large, MAX_IMAGE_BYTES + 1)
@@ -170,7 +170,7 @@ async def test_what_is_no_image_is_not_given_to_the_model(tmp_path: Path) -> Non
     (tmp_path / "half.png").write_bytes(PNG[: len(PNG) // 2])
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     tool = ViewImage(desk(notebook, cwd=str(tmp_path)))
 
     answers = {
@@ -203,7 +203,7 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     (work / "folder").symlink_to(home)
     by_detour = ["link.png", "folder/sessions/shot.png", "../parley/./sessions/shot.png"]
     sandbox = Sandbox(hidden_paths=(str(home), str(tmp_path / "keys"), str(person / ".netrc")))
-    notebook = Notebook()
+    notebook = RecordingTranscript()
     tool = ViewImage(desk(notebook, cwd=str(work), sandbox=sandbox))
 
     for name in (*map(str, hidden), by_detour[-1]):
@@ -225,7 +225,7 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     ],
 )
 async def test_arguments_that_name_no_image_are_explained(arguments: str, detail: str) -> None:
-    notebook = Notebook()
+    notebook = RecordingTranscript()
 
     answer = await told(ViewImage(desk(notebook)), arguments)
 
@@ -234,7 +234,7 @@ async def test_arguments_that_name_no_image_are_explained(arguments: str, detail
 
 
 def test_seeing_images_is_offered_with_one_argument() -> None:
-    spec = ViewImage(desk(Notebook())).spec()
+    spec = ViewImage(desk(RecordingTranscript())).spec()
 
     assert spec.name == "view_image"
     assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["path"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.tool_server import TOOLS
+from kit.servers.tool_server import TOOLS
 from parley.tools.servers.schemas import reduced
 
 

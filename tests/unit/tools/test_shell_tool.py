@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 
-from kit.model_peer import settings
-from kit.notebook import Appended, Notebook, Shown
-from kit.records import call
-from kit.trees import not_a_link
+from kit.builders.records import call
+from kit.builders.transcript import Appended, RecordingTranscript, Shown
+from kit.builders.trees import not_a_link
+from kit.models.raw_provider import settings
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import CommandNotStarted, SandboxUnavailable
@@ -71,7 +71,7 @@ class Bench:
         """What comes of the first command and the first question, and of those behind them."""
         base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access"}
         self.settings: Settings = settings(**{**base, **changes})
-        self.notebook = Notebook()
+        self.notebook = RecordingTranscript()
         self.did = self.notebook.did
         self.running = asyncio.Event()
         self.never = asyncio.Event()

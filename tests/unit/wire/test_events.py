@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kit.events import (
+from kit.builders.events import (
     agent_message,
     agent_reasoning,
     agent_reasoning_raw_content,
@@ -19,7 +19,7 @@ from kit.events import (
     text,
     token_count,
 )
-from kit.json import as_json
+from kit.builders.json import as_json
 from parley.wire.events import (
     EVENT_TYPES,
     FOR_FULL_VERSION_ONLY,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
 
-from kit.images import GIF, IMAGES, JPEG, PNG, WEBP, as_data_url, large_png
+from kit.builders.images import GIF, IMAGES, JPEG, PNG, WEBP, as_data_url, large_png
 from parley.wire.images import MAX_IMAGE_BYTES, data_url, image_type
 
 checked.register_profile("images", deadline=None)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from kit.json import as_json, from_json
+from kit.builders.json import as_json, from_json
 from parley.wire.ids import ConversationId
 from parley.wire.mcp import (
     FULL_CAPABILITIES,

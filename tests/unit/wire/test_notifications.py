@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from kit.events import agent_message, task_started
-from kit.json import as_json, from_json
+from kit.builders.events import agent_message, task_started
+from kit.builders.json import as_json, from_json
 from parley.wire.events import AgentMessageDelta
 from parley.wire.ids import ConversationId, EventId, ItemId, Seq
 from parley.wire.jsonrpc import RequestId, encode

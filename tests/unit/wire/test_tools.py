@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw, Struct
 
-from kit.json import as_json, from_json
+from kit.builders.json import as_json, from_json
 from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.items import FileItem, ImageItem, LocalImageItem, TextItem, text_of
 from parley.wire.tools import (

@@ -1,0 +1,136 @@
+"""A client made of messages that can be asked, and takes its time to answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final, Unpack
+
+from kit.clients.messages import answered
+from kit.clients.shell_turns import shell
+from kit.clients.wire_client import WireClient
+from parley.testing import RawParley, ScriptedModel
+from parley.testing.home import ServerOptions
+from parley.wire.mcp import PLAIN_VERSION
+
+__all__ = [
+    "ASKS_FIRST",
+    "DENIED",
+    "ApprovingClient",
+    "approving_client",
+    "asking",
+    "events_of",
+    "open_approval",
+    "settlements",
+    "told",
+    "types_of",
+]
+
+ASKS_FIRST: Final = {"approval_policy": "untrusted", "sandbox": "danger-full-access"}
+"""Every command that is not known to be safe is asked about, and needs no sandbox."""
+
+DENIED: Final = "exec command rejected by user"
+"""What the model is told of a command that somebody did not allow."""
+
+FIRST_ID: Final = 100
+"""Its own requests count from here, those of the server from 0: nobody takes one for the other."""
+
+
+class ApprovingClient(WireClient):
+    """Made by `approving_client`."""
+
+    def __init__(self, raw: RawParley, capabilities: object) -> None:
+        super().__init__(raw)
+        self._capabilities = capabilities
+        self._ids = count(FIRST_ID)
+
+    async def initialize(self, version: str) -> None:
+        info = {"name": "asked", "version": "1"}
+        params = {"protocolVersion": version, "capabilities": self._capabilities, "clientInfo": info}
+        self.initialize_result = await self.result_of(self.request("initialize", params))
+
+    def codex(self, prompt: str = "go", **more: Any) -> int:
+        """Call `codex`, with settings that ask first unless others are given; the id of the request."""
+        settings = {name.replace("_", "-"): value for name, value in ASKS_FIRST.items()}
+        return self.call("codex", **{"prompt": prompt, "cwd": str(self.work), **settings, **more})
+
+    def answer(self, request_id: object, result: object) -> None:
+        """Answer a question."""
+        self._send({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    async def until_asked(self) -> list[Any]:
+        """All messages up to and including the next question."""
+        return await self.until_method("elicitation/create")
+
+    async def value_behind(self, request_id: int) -> Any:
+        """The value of a typed result, whatever comes before it."""
+        return (await self.until_answer(request_id))[-1]["result"]["structuredContent"]
+
+    async def interrupt(self, conversation: str) -> list[Any]:
+        """Interrupt a turn; all messages up to its end, in a conversation that is streamed."""
+        request_id = self.call("conversationInterrupt", conversation_id=conversation)
+        messages = await self.until_method("error")
+        if answered(request_id, {"status": "ok"}) not in messages:
+            messages += await self.until_answer(request_id)
+        return messages
+
+
+@asynccontextmanager
+async def approving_client(
+    model: ScriptedModel,
+    *,
+    version: str = PLAIN_VERSION,
+    capabilities: object = None,
+    **options: Unpack[ServerOptions],
+) -> AsyncIterator[ApprovingClient]:
+    """A real server, initialized by a client that can be asked unless its capabilities say otherwise."""
+    async with RawParley(model, **options) as raw:
+        speaker = ApprovingClient(raw, {"elicitation": {}} if capabilities is None else capabilities)
+        await speaker.initialize(version)
+        yield speaker
+
+
+async def asking(client: ApprovingClient, model: ScriptedModel) -> tuple[str, int]:
+    """A streamed conversation that asks: its id, and that of the message."""
+    model.says(shell("c1", "touch", "a"))
+    conversation = await client.create(**ASKS_FIRST)
+    await client.open_stream(conversation)
+    message = await client.say(conversation, "go")
+    await client.until_asked()
+    return conversation, message
+
+
+async def open_approval(client: ApprovingClient) -> str:
+    """The id of the one open question."""
+    (listed,) = (await client.value_of(client.call("approvalsList")))["approvals"]
+    return str(listed["approval_id"])
+
+
+def told(model: ScriptedModel) -> Any:
+    """What the model was told about its last call."""
+    return model.requests[-1].body["messages"][-1]["content"]
+
+
+def events_of(messages: list[Any]) -> list[Any]:
+    """The events of a stream, or of a call: each once."""
+    return [
+        message["params"]["msg"]
+        for message in messages
+        if "msg" in message.get("params", {}) and message["method"] != "codex/event"
+    ]
+
+
+def types_of(messages: list[Any]) -> list[str]:
+    """What came, in order: types of events, methods of the rest, `answer` for answers."""
+    return [message.get("method", "answer") for message in messages if message.get("method") != "codex/event"]
+
+
+def settlements(messages: list[Any]) -> list[Any]:
+    """The `approval_settled` events, without their ids."""
+    ids = ("type", "approval_id", "call_id")
+    return [
+        {key: value for key, value in event.items() if key not in ids}
+        for event in events_of(messages)
+        if event["type"] == "approval_settled"
+    ]

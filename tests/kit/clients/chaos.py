@@ -1,0 +1,283 @@
+"""Processes that share a home and are killed, stopped and started again, while clients of each do what they like.
+
+Everything random comes from one seed. Whatever happens is written down in one journal, which is printed: a run that
+went wrong can be told from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+from uuid import uuid4
+
+from kit.clients.shell_turns import sh
+from parley.client import Answer, Conversation, Question, Running, Stream
+from parley.client.errors import Disconnected, RequestFailed, ToolFailed
+from parley.testing import Delay, ParleyProcess, Pieces, RecordedRequest, Says, ScriptedModel
+from parley.testing.replies import Reply
+
+__all__ = ["SETTINGS", "Journal", "ProcessGroup", "ServerAndClient", "answer_to"]
+
+PATIENCE_SECONDS: Final = 60.0
+"""How long any call may take. A process that is stopped goes on before."""
+STOPPED_SECONDS: Final = 1.0
+SETTINGS: Final = "approval_policy = 'untrusted'\n"
+"""Every command is asked about."""
+
+EXPECTED: Final = ("does not answer; was it stopped?", "Server is shutting down")
+"""What a client may be told in all this."""
+
+
+class Journal:
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self.unexpected: list[str] = []
+
+    def note(self, who: str, what: str) -> None:
+        print(f"{time.monotonic() - self._began:7.3f} {who}: {what}")
+
+    def complain(self, who: str, what: str) -> None:
+        self.note(who, f"UNEXPECTED {what}")
+        self.unexpected.append(f"{who}: {what}")
+
+
+def answer_to(request: RecordedRequest, ran: Path) -> Reply:
+    """What the model says: `run ID` has a command append the id to a file, everything else gets some words."""
+    last = request.body["messages"][-1]
+    what, _, name = last["content"].partition(" ") if last["role"] == "user" else ("", "", "")
+    if what == "run":
+        return Says(("I run it.", sh(f"call-{name}-{uuid4()}", f"echo {name} >>{ran}")))
+    words = Pieces(f"This is what I say to {name or 'that'}: nothing. ", 7)
+    return Says((words, Delay(0.01), words, Delay(0.02), words))
+
+
+class ServerAndClient:
+    """One process and its client, from start to end."""
+
+    def __init__(self, crowd: ProcessGroup, name: str) -> None:
+        self.name = name
+        self.replies: list[Running] = []
+        self._crowd, self._random = crowd, Random(f"{crowd.seed}/{name}")
+        self.process = ParleyProcess(
+            crowd.model, home=crowd.home, config=SETTINGS, on_question=self._answer, checked=False
+        )
+        self.streams: dict[str, Stream] = {}
+        self.is_over = False
+        self.is_quiet = asyncio.Event()
+        """It does nothing more."""
+
+    @property
+    def frames(self) -> Sequence[bytes]:
+        """All that its client was sent."""
+        return self.process.frames
+
+    def note(self, what: str) -> None:
+        self._crowd.journal.note(self.name, what)
+
+    async def run(self) -> None:
+        """Start, do what comes to mind, and end as fate will have it, or with the crowd."""
+        async with self.process:
+            self.note(f"is process {self.process.pid}")
+            fate = asyncio.create_task(self._fate())
+            try:
+                while not self.is_over and not self._crowd.is_over:
+                    await self._do(self._random.choice(self._wishes()))
+                    await asyncio.sleep(self._random.uniform(0, 0.05))
+                if not self.is_over:
+                    fate.cancel()
+                    self.is_quiet.set()
+                    await self._crowd.settled.wait()
+            finally:
+                fate.cancel()
+                self.is_quiet.set()
+                self.process.child.send_signal(signal.SIGCONT)
+                await asyncio.gather(fate, return_exceptions=True)
+        self.note("has ended")
+
+    async def _fate(self) -> None:
+        await asyncio.sleep(self._random.uniform(0.3, 2.5))
+        fate = self._random.choice(("kill", "kill", "stop", "stop", "terminate"))
+        self.note(fate)
+        if fate == "stop":
+            os.kill(self.process.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(self._random.uniform(0.1, STOPPED_SECONDS))
+            finally:
+                os.kill(self.process.pid, signal.SIGCONT)
+            self.note("goes on")
+            await self._fate()
+            return
+        self.is_over = True
+        if fate == "kill":
+            self.process.kill()
+        else:
+            self.process.terminate()
+            if (code := await self.process.exit_code()) != 0:
+                self._crowd.journal.complain(self.name, f"exit code {code}: {self.process.stderr_text()}")
+
+    async def hear_the_end(self, ends: Mapping[str, int]) -> None:
+        """Return when its calls are answered, and its streams have come to the end of their conversations."""
+        for reply in self.replies:
+            self.note("waits for a reply")
+            await reply
+        for conversation_id, stream in self.streams.items():
+            self.note(f"waits for the end of {conversation_id[:4]}, from {stream.seq} to {ends[conversation_id]}")
+            while stream.seq < ends[conversation_id]:
+                await anext(stream)
+
+    # --- what its client does --------------------------------------------------------------
+
+    def _wishes(self) -> Sequence[Callable[[Conversation], Awaitable[None]]]:
+        return (*[self._send] * 6, *[self._watch] * 3, self._reply, self._rename, self._look, self._interrupt)
+
+    async def _do(self, wish: Callable[[Conversation], Awaitable[None]]) -> None:
+        conversation = self.process.client.conversation(self._random.choice(self._crowd.conversations))
+        what = f"{wish.__name__} {conversation.id[:4]}"
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await wish(conversation)
+        except Disconnected:
+            if not self.is_over:
+                self._crowd.journal.complain(self.name, f"died: {self.process.stderr_text()}")
+                self.is_over = True
+        except TimeoutError:
+            self._crowd.journal.complain(self.name, f"{what}: no answer; {self.process.stderr_text()}")
+            self.is_over = True
+        except ToolFailed as failed:
+            if any(text in str(failed) for text in EXPECTED):
+                self.note(f"{what}: {failed}")
+            else:
+                self._crowd.journal.complain(self.name, f"{what}: {failed}")
+        except RequestFailed as failed:
+            self._crowd.journal.complain(self.name, f"{what}: {failed}; {self.process.stderr_text()}")
+
+    async def _send(self, conversation: Conversation) -> None:
+        """Say something new, or something again that may not have arrived."""
+        unanswered = self._crowd.unanswered
+        if unanswered and self._random.random() < 0.5:
+            message_id, where, words = unanswered.pop(self._random.choice(list(unanswered)))
+        else:
+            number = next(self._crowd.numbers)
+            message_id, where = str(uuid4()), conversation.id
+            words = f"{self._random.choice(('say', 'run'))} {number}"
+        self._crowd.sent[message_id] = where, words
+        try:
+            await self.process.client.conversation(where).send(words, message_id=message_id)
+        except (Disconnected, RequestFailed, ToolFailed, TimeoutError):
+            unanswered[message_id] = message_id, where, words
+            raise
+        self._crowd.accepted.add(message_id)
+
+    async def _watch(self, conversation: Conversation) -> None:
+        """Begin to watch, or leave it for a moment and come back."""
+        stream = self.streams.pop(conversation.id, None)
+        if stream is None:
+            self.streams[conversation.id] = await conversation.stream()
+            return
+        await stream.close()
+
+    async def _reply(self, conversation: Conversation) -> None:
+        self.replies.append(self.process.client.codex_reply(conversation.id, f"say {next(self._crowd.numbers)}"))
+
+    async def _rename(self, conversation: Conversation) -> None:
+        title = f"Title {next(self._crowd.numbers)}"
+        await self.process.client.call_tool(
+            "conversationRename", {"conversation_id": conversation.id, "title": title}
+        )
+
+    async def _look(self, conversation: Conversation) -> None:
+        await conversation.status()
+        await self.process.client.list()
+
+    async def _interrupt(self, conversation: Conversation) -> None:
+        await conversation.interrupt()
+
+    async def _answer(self, question: Question) -> Answer:
+        """Mostly yes, mostly soon; sometimes it does not care."""
+        if self._random.random() < 0.3:
+            await asyncio.Event().wait()
+        await asyncio.sleep(self._random.uniform(0, 0.1))
+        return "denied" if self._random.random() < 0.2 else "approved"
+
+
+class ProcessGroup:
+    """Some processes at a time, each followed by another when it has ended, until time is up."""
+
+    def __init__(self, model: ScriptedModel, home: Path, seed: int) -> None:
+        self.model, self.home, self.seed = model, home, seed
+        self.journal = Journal()
+        self.journal.note("all", f"seed {seed}, home {home}")
+        self.conversations: list[str] = []
+        self.lives: list[ServerAndClient] = []
+        self.numbers = iter(range(1, 1_000_000))
+        self.sent: dict[str, tuple[str, str]] = {}
+        """By message id: in which conversation, and what."""
+        self.unanswered: dict[str, tuple[str, str, str]] = {}
+        """Of these nobody knows whether they have arrived."""
+        self.accepted: set[str] = set()
+        self.is_over = False
+        self.settled = asyncio.Event()
+        """Nothing happens any more."""
+
+    async def run(self, *, processes: int, conversations: int, seconds: float) -> None:
+        async with ParleyProcess(self.model, home=self.home, config=SETTINGS) as first:
+            self.conversations = [(await first.create()).id for _ in range(conversations)]
+        async with asyncio.TaskGroup() as tasks:
+            for place in range(processes):
+                tasks.create_task(self._one_after_another(place))
+            await asyncio.sleep(seconds)
+            self.is_over = True
+            self.journal.note("all", "time is up")
+            await self._settle()
+            self.settled.set()
+
+    async def _one_after_another(self, place: int) -> None:
+        number = 0
+        while not self.is_over:
+            number += 1
+            life = ServerAndClient(self, f"{place}.{number}")
+            self.lives.append(life)
+            await life.run()
+
+    async def _settle(self) -> None:
+        """Answer what is open, wait until nothing runs, and until whoever is there has heard so."""
+        async with ParleyProcess(self.model, home=self.home, config=SETTINGS, checked=False) as last:
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    for life in self.lives:
+                        await life.is_quiet.wait()
+                    ends = {
+                        conversation_id: await self._come_to_rest(last, last.client.conversation(conversation_id))
+                        for conversation_id in self.conversations
+                    }
+                    for life in self.lives:
+                        if not life.is_over:
+                            await life.hear_the_end(ends)
+            except TimeoutError:
+                self.journal.complain("all", f"it does not come to rest: {last.stderr_text()}")
+                for life in self.lives:
+                    self.journal.note(life.name, f"alive: {not life.is_over}\n{life.process.stderr_text()}")
+
+    async def _come_to_rest(self, last: ParleyProcess, conversation: Conversation) -> int:
+        """Answer what is open until nothing runs; the position of the last event."""
+        page = await conversation.read(limit=1)
+        while page.state != "idle":
+            for question in await last.client.approvals(conversation.id):
+                try:
+                    await last.client.answer(question.approval_id, "approved")
+                except ToolFailed as settled:
+                    self.journal.note("all", str(settled))
+            end = (await conversation.read(after=page.seq, limit=1000)).seq
+            page = await conversation.read(after=end, wait_seconds=1)
+        last_event = 0
+        page = await conversation.read()
+        while page.events:
+            last_event = page.events[-1].seq
+            page = await conversation.read(after=page.seq)
+        return last_event

@@ -1,0 +1,362 @@
+"""`codex` calls spoken by hand: what goes over the wire, and the messages and requests that must come of it.
+
+Everything is compared whole. A call gets pairs of notifications, then one answer; a model gets a
+body and headers. The builders here write both down from the few words that differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Unpack
+
+from kit.builders.json import as_json
+from kit.builders.tools import offered
+from kit.clients.messages import APIS, EITHER_API
+from kit.clients.requests import initialize, request
+from parley.agent.instructions import BASE_INSTRUCTIONS
+from parley.testing import RawParley, RecordedRequest, ScriptedModel
+from parley.testing.home import MODEL, ServerOptions
+from parley.testing.render import Api
+from parley.version import __version__
+from parley.wire.events import EventMsg, TokenCount
+from parley.wire.jsonrpc import RequestId
+from parley.wire.mcp import PLAIN_VERSION
+
+__all__ = [
+    "APIS",
+    "EITHER_API",
+    "AskedFor",
+    "Assistant",
+    "CallSent",
+    "Output",
+    "User",
+    "Wire",
+    "answered",
+    "body",
+    "configured",
+    "events_in",
+    "failed",
+    "history",
+    "interrupted",
+    "is_event",
+    "pairs",
+    "request_headers",
+    "shown",
+    "speaking",
+    "without_delays",
+    "without_message_ids",
+]
+
+_DELAY: Final = re.compile(r"retrying (\d+)/(\d+) in ([\d.]+)(ms|s)…$")
+_USUAL_DELAY_SECONDS: Final = 0.2
+
+
+# --- speaking ------------------------------------------------------------------------------
+
+
+class Wire:
+    """A server that has shaken hands. Requests have the ids that the test gives them."""
+
+    def __init__(self, raw: RawParley) -> None:
+        self.raw, self.model = raw, raw.model
+        self.calls_made = 0
+        self.sessions: list[str] = []
+        """The session of each `codex` call, in the order in which they were announced."""
+
+    @property
+    def work(self) -> Path:
+        return self.raw.work
+
+    def call(
+        self, request_id: RequestId, tool: str, arguments: object, *, progress_token: RequestId | None = None
+    ) -> None:
+        self.calls_made += 1
+        meta = {} if progress_token is None else {"_meta": {"progressToken": progress_token}}
+        params = {"name": tool, "arguments": arguments, **meta}
+        self.raw.send(request(request_id, "tools/call", params))
+
+    def codex(self, request_id: RequestId, prompt: str, **arguments: Any) -> None:
+        self.call(request_id, "codex", {"prompt": prompt, **arguments})
+
+    def reply(self, request_id: RequestId, prompt: str, *, session: str | None = None) -> None:
+        """Go on with a session; by default with the latest."""
+        self.call(request_id, "codex-reply", {"sessionId": session or self.sessions[-1], "prompt": prompt})
+
+    def send(self, request_id: RequestId, conversation: str, *texts: str) -> None:
+        content = [{"type": "text", "text": text} for text in texts]
+        self.call(request_id, "conversationSendMessage", {"conversation_id": conversation, "content": content})
+
+    def stream(self, request_id: RequestId, conversation: str) -> None:
+        self.call(request_id, "conversationStream", {"conversation_id": conversation})
+
+    def cancel(self, request_id: RequestId) -> None:
+        params = {"requestId": request_id}
+        self.raw.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+    async def until(self, wanted: Callable[[Any], bool]) -> list[Any]:
+        """All messages up to and including the next that fits."""
+        messages: list[Any] = []
+        while not messages or not wanted(messages[-1]):
+            messages.append(await self._next())
+        return messages
+
+    async def answer(self, *request_ids: RequestId) -> list[Any]:
+        """All messages up to and including the last of the answers to these requests."""
+        waiting = set(request_ids)
+
+        def last(message: Any) -> bool:
+            if "method" not in message:
+                waiting.discard(message["id"])
+            return not waiting
+
+        return await self.until(last)
+
+    async def text(self, request_id: RequestId) -> str:
+        """The text of an answer."""
+        return str((await self.answer(request_id))[-1]["result"]["content"][0]["text"])
+
+    async def silence(self) -> list[Any]:
+        """All messages that were on their way; a ping is answered behind them."""
+        self.raw.send(request("silence?", "ping"))
+        return (await self.answer("silence?"))[:-1]
+
+    async def _next(self) -> Any:
+        message = await self.raw.read_message()
+        if message.get("method") == "session_configured":
+            self.sessions.append(message["params"]["msg"]["session_id"])
+        return message
+
+
+@asynccontextmanager
+async def speaking(
+    model: ScriptedModel, *, version: str = PLAIN_VERSION, **options: Unpack[ServerOptions]
+) -> AsyncIterator[Wire]:
+    """A server for a client of this version."""
+    async with RawParley(model, **options) as raw:
+        raw.send(initialize("hello", version=version))
+        await raw.read_message()
+        raw.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        yield Wire(raw)
+
+
+def is_event(kind: str) -> Callable[[Any], bool]:
+    """Whether a message is the second half of such an event's pair, or such an event of a stream."""
+    return lambda message: message.get("method") == kind
+
+
+# --- what a call is told -------------------------------------------------------------------
+
+
+def pairs(request_id: RequestId, event_id: str, *events: EventMsg | dict[str, Any]) -> list[Any]:
+    """The notifications of these events for one call."""
+    messages: list[Any] = []
+    for event in events:
+        msg = as_json(event)
+        params = {"_meta": {"requestId": request_id}, "id": event_id, "msg": msg}
+        messages += [
+            {"jsonrpc": "2.0", "method": method, "params": params} for method in ("codex/event", msg["type"])
+        ]
+    return messages
+
+
+def configured(request_id: RequestId, session: str, model: str = MODEL) -> list[Any]:
+    msg: dict[str, Any] = {"type": "session_configured", "session_id": session, "model": model}
+    msg |= {"history_log_id": 0, "history_entry_count": 0}
+    return pairs(request_id, "0", msg)
+
+
+def answered(request_id: RequestId, text: str, **more: Any) -> Any:
+    """The answer to a call whose turn is done."""
+    return {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "result": {"content": [{"type": "text", "text": text}], **more},
+    }
+
+
+def failed(request_id: RequestId, message: str, **more: Any) -> Any:
+    """The answer to a call whose turn failed."""
+    content = [{"type": "text", "text": message}]
+    return {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "result": {"error": message, "content": content, "isError": True, **more},
+    }
+
+
+def interrupted(request_id: RequestId) -> Any:
+    return failed(request_id, " Turn interrupted")
+
+
+def shown(api: Api, *events: EventMsg) -> tuple[EventMsg, ...]:
+    """These events as they come over one API: token counts are told over responses alone."""
+    return tuple(event for event in events if api == "responses" or not isinstance(event, TokenCount))
+
+
+def without_delays(messages: Iterable[Any]) -> list[Any]:
+    """The messages with `<delay>` in the notices of a retry, which must be near the usual one."""
+
+    def cover(found: re.Match[str]) -> str:
+        attempt, most, number, unit = found.groups()
+        seconds = float(number) / 1000 if unit == "ms" else float(number)
+        usual = float(_USUAL_DELAY_SECONDS * 2 ** (int(attempt) - 1))
+        assert 0.9 * usual - 0.0001 <= seconds <= 1.1 * usual + 0.0001, found.group()  # told with one decimal
+        return f"retrying {attempt}/{most} in <delay>…"
+
+    def covered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: covered(one) for key, one in value.items()}
+        return _DELAY.sub(cover, value) if isinstance(value, str) else value
+
+    return [covered(message) for message in messages]
+
+
+def without_message_ids(messages: Iterable[Any]) -> list[Any]:
+    """The messages with `m1` for the ids that the server made up for what the user said."""
+
+    def covered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: "m1" if key == "message_id" else covered(one) for key, one in value.items()}
+        return value
+
+    return [covered(message) for message in messages]
+
+
+# --- what a model is sent ------------------------------------------------------------------
+
+
+class User(NamedTuple):
+    text: str
+
+
+class Assistant(NamedTuple):
+    text: str
+    item_id: str | None = "msg_1"
+    """As the responses API names it."""
+
+
+class CallSent(NamedTuple):
+    call_id: str
+    name: str
+    arguments: str
+    item_id: str | None = "fc_1"
+    same_response: bool = False
+    """Whether it is of the same response as the call before it."""
+
+
+class Output(NamedTuple):
+    call_id: str
+    text: str
+
+
+AskedFor = User | Assistant | CallSent | Output
+
+
+def history(api: Api, *items: AskedFor) -> list[Any]:
+    """What was said and done, in the form of one API."""
+    return _for_chat(*items) if api == "chat" else [_for_responses(item) for item in items]
+
+
+def _for_chat(*items: AskedFor) -> list[Any]:
+    """Messages: a response is one, with its text and all its calls; the outputs follow it."""
+    messages: list[dict[str, Any]] = []
+    spoken: dict[str, Any] | None = None
+    before: AskedFor | None = None
+    for item in items:
+        match item:
+            case User(text=text):
+                messages.append({"role": "user", "content": text})
+            case Assistant(text=text):
+                spoken = {"role": "assistant", "content": text}
+                messages.append(spoken)
+            case CallSent(call_id=call_id, name=name, arguments=arguments):
+                made = [] if spoken is None else [one["id"] for one in spoken.get("tool_calls", ())]
+                is_next = not item.same_response and not isinstance(before, Assistant)
+                if spoken is None or is_next or call_id in made:
+                    spoken = {"role": "assistant", "content": None}
+                    messages.append(spoken)
+                call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                spoken.setdefault("tool_calls", []).append(call)
+            case Output(call_id=call_id, text=text):
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        before = item
+    return messages
+
+
+def _for_responses(item: AskedFor) -> dict[str, Any]:
+    match item:
+        case User(text=text):
+            content = [{"type": "input_text", "text": text}]
+            return {"type": "message", "id": None, "role": "user", "content": content}
+        case Assistant(text=text, item_id=item_id):
+            content = [{"type": "output_text", "text": text}]
+            return {"type": "message", "id": item_id, "role": "assistant", "content": content}
+        case CallSent(call_id=call_id, name=name, arguments=arguments, item_id=item_id):
+            call = {"type": "function_call", "id": item_id, "call_id": call_id}
+            return {**call, "name": name, "arguments": arguments}
+        case Output(call_id=call_id, text=text):
+            return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def body(
+    api: Api,
+    *items: AskedFor,
+    cwd: Path,
+    session: str,
+    notes: str | None = None,
+    model: str = MODEL,
+    instructions: str = BASE_INSTRUCTIONS,
+    **changes: Any,
+) -> Any:
+    """The whole body of a request; `changes` are members that are not the usual ones."""
+    context = [User(_environment(cwd))]
+    if notes is not None:
+        context.append(User(f"<user_instructions>\n\n{notes}\n\n</user_instructions>"))
+    said = history(api, *context, *items)
+    if api == "chat":
+        messages = [{"role": "system", "content": instructions}, *said]
+        return {"model": model, "messages": messages, "stream": True, "tools": offered(api), **changes}
+    return {
+        "model": model,
+        "instructions": instructions,
+        "input": said,
+        "tools": offered(api),
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": None,
+        "store": True,
+        "stream": True,
+        "include": [],
+        "prompt_cache_key": session,
+        **changes,
+    }
+
+
+def _environment(cwd: Path) -> str:
+    return (
+        f"<environment_context>\n\nCurrent working directory: {cwd}\nApproval policy: never\n"
+        "Sandbox policy: danger-full-access\nNetwork access: enabled\n\n\n</environment_context>"
+    )
+
+
+def request_headers(api: Api, request: RecordedRequest, *, model: ScriptedModel, session: str) -> dict[str, str]:
+    """All headers that a request to a provider without a key has."""
+    headers = {
+        "accept": "text/event-stream",
+        "accept-encoding": "gzip, deflate",
+        "content-length": str(len(request.raw)),
+        "content-type": "application/json",
+        "host": model.base_url.removeprefix("http://").removesuffix("/v1"),
+        "user-agent": f"parley/{__version__}",
+    }
+    if api == "responses":
+        headers |= {"openai-beta": "responses=experimental", "originator": "codex_cli_rs", "session_id": session}
+    return headers
+
+
+def events_in(messages: Sequence[Any]) -> list[Any]:
+    """The events of a call, each once."""
+    return [one["params"]["msg"] for one in messages if one.get("method") == "codex/event"]

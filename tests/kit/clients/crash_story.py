@@ -1,0 +1,312 @@
+"""One conversation over the lives of several servers, told by a client that repeats itself after each death.
+
+Its first message has the agent ask for a command and run it; the others are small talk. Because messages are
+known by their ids, the client does not have to know how far it came: it says everything again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NoReturn, Self
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from kit.builders.entries import everything_in
+from kit.clients.approving import ASKS_FIRST, ApprovingClient
+from kit.clients.shell_turns import Gate, nothing_left_of, sh
+from parley.conversation.folds import Folds
+from parley.conversation.log import Entry
+from parley.conversation.records import TurnEnded, record_type
+from parley.conversation.state import Phase
+from parley.ports.store import Query
+from parley.stores.sqlite import SqliteStore
+from parley.testing import RawParley, RecordedRequest, Reply, Says, ScriptedModel
+from parley.wire.events import EVENT_TYPES
+from parley.wire.ids import Seq
+from parley.wire.mcp import FULL_VERSION
+from parley.wire.notifications import ConversationEvent, EventMeta, InitialState
+
+__all__ = ["AGAIN", "RESTARTED", "RUN", "STOPPED", "RepeatingClient", "Story", "ends_in", "events_in"]
+
+Said = tuple[str, str]
+"""A message: its id and its text."""
+
+RUN: Final[Said] = ("11111111-0000-4000-8000-000000000000", "Run it.")
+AGAIN: Final[Said] = ("22222222-0000-4000-8000-000000000000", "And again?")
+STILL: Final[Said] = ("33333333-0000-4000-8000-000000000000", "Still there?")
+
+RESTARTED: Final = "Turn interrupted: the server was restarted"
+STOPPED: Final = "Turn interrupted: the server was stopped"
+LOST: Final = "The server stopped while this ran; it may have taken effect."
+YES: Final = {"action": "accept", "content": {"decision": "approved"}}
+
+WAIT_SECONDS: Final = 10
+
+
+React = Callable[["RepeatingClient", Any], None]
+
+
+class RepeatingClient(ApprovingClient):
+    """Says yes when it is asked, and lets the command end once it has said something."""
+
+    def __init__(self, raw: RawParley, gate: Gate, react: React) -> None:
+        super().__init__(raw, {"elicitation": {}})
+        self._gate, self._react = gate, react
+        self.asked: list[str] = []
+        """The ids of the questions."""
+        self.is_leaving = False
+        """Whether the server was told to stop, and may refuse what it is asked."""
+
+    async def read(self) -> Any:
+        message = await super().read()
+        self._react(self, message)
+        return message
+
+    def react(self, message: Any) -> None:
+        """Do what a message calls for."""
+        match message.get("method"):
+            case "elicitation/create":
+                self.asked.append(message["params"]["_meta"]["parley_approval_id"])
+                self.answer(message["id"], YES)
+            case "exec_command_output_delta":
+                self._gate.open()
+            case _:
+                pass
+
+    async def tell(self, *messages: Said) -> None:
+        """Find the conversation or begin it, follow it, and say these, one after the other."""
+        listed = await self.value_behind(self.call("conversationsList"))
+        known = [one["conversation_id"] for one in listed["conversations"]]
+        conversation = known[0] if known else await self.create(**ASKS_FIRST)
+        await self.until_answer(self.stream(conversation))
+        for message_id, text in messages:
+            await self.over(conversation)
+            value = await self.value_behind(self.message(conversation, text, message_id=message_id))
+            assert value == {"status": "ok", "message_id": message_id}
+        await self.over(conversation)
+
+    async def value_of(self, request_id: int) -> Any:
+        return await self.value_behind(request_id)
+
+    async def value_behind(self, request_id: int) -> Any:
+        result = (await self.until_answer(request_id))[-1]["result"]
+        if result["isError"]:
+            assert self.is_leaving, result
+            await self.hear_to_the_end()
+        return result["structuredContent"]
+
+    async def hear_to_the_end(self) -> NoReturn:
+        """Raises EOFError, when all is said."""
+        while True:
+            await self.read()
+
+    async def over(self, conversation: str) -> None:
+        seen = await self.value_behind(self.call("conversationStatus", conversation_id=conversation))
+        while seen["state"] != "idle":
+            wanted = {"after": seen["seq"], "wait_seconds": WAIT_SECONDS}
+            seen = await self.value_behind(self.call("conversationRead", conversation_id=conversation, **wanted))
+
+
+class Story:
+    """`async with Story(directory) as story`: a model, a home, and what clients were sent in each life."""
+
+    def __init__(self, directory: Path) -> None:
+        self.home = directory / "home"
+        self._directory = directory
+        self._work = directory / "work"
+        self._marker = uuid4().hex
+        self.sent: dict[Seq, bytes] = {}
+        """Every event with a position that some client was sent."""
+        self.asked: list[str] = []
+        """The ids of all questions that some client was asked."""
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._work.mkdir(parents=True)
+            self.model = await stack.enter_async_context(ScriptedModel())
+            self._gate = await stack.enter_async_context(Gate(self._work / "gate"))
+            self.model.replies(self._reply)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _reply(self, request: RecordedRequest) -> Reply:
+        messages = request.body["messages"]
+        said = max(place for place, message in enumerate(messages) if message["role"] == "user")
+        if messages[said]["content"] != RUN[1]:
+            return Says(("Of ", "course."))
+        if any(message["role"] == "tool" for message in messages[said:]):
+            return Says(("It ", "ran."))
+        script = f"export LEFT={self._marker}; echo once >> ran; echo said; read _ < gate; echo end"
+        return Says(("Let me ", "see.", sh("c1", script)))
+
+    async def live(self, raw: RawParley, *messages: Said, react: React | None = None) -> int:
+        """One life of a server, until it ends by itself or has nothing more to do; its exit code.
+
+        `react` is told of every message, in place of the client.
+        """
+        client = RepeatingClient(raw, self._gate, react or RepeatingClient.react)
+        async with raw:
+            try:
+                await client.initialize(FULL_VERSION)
+                await client.tell(*messages)
+                raw.close_stdin()
+                await client.hear_to_the_end()
+            except EOFError:
+                pass
+            except msgspec.DecodeError:
+                raw.frames.pop()  # half of the last message
+            exit_code = await raw.exit_code()
+        assert exit_code in (0, -signal.SIGKILL), raw.stderr_text()
+        sent = places_in(raw.frames)
+        assert {seq: msg for seq, msg in sent.items() if self.sent.get(seq, msg) != msg} == {}
+        self.sent |= sent
+        self.asked += client.asked
+        return exit_code
+
+    async def goes_on(self, words: str) -> None:
+        """Behind a life that ended anyhow, the next one finds everything, ends what ran, and goes on.
+
+        `words` are those by which it was cut short, if it was.
+        """
+        await nothing_left_of(self._marker)
+        before = await self.found()
+        folds = folded(before)
+        assert self.sent.items() <= events_in(before).items()
+        asked_before = set(self.asked)
+        self.asked.clear()
+
+        raw = RawParley(self.model, home=self.home)
+        exit_code = await self.live(raw, RUN, AGAIN, STILL)
+        after = await kept_in(self.home)
+
+        assert (exit_code, after[: len(before)]) == (0, before)
+        assert [entry.seq for entry in after] == list(range(1, len(after) + 1))
+        assert places_in(raw.frames) == events_in(after)
+        self._check_turns(before, after, folds.state.phase, words)
+        self._check_calls(before, folds)
+        self._check_command(after)
+        if folds.ledger.open is not None:
+            assert self.asked == [folds.ledger.open.approval_id]
+        assert len(asked_before | set(self.asked)) <= 1
+        await nothing_left_of(self._marker)
+
+    async def found(self) -> list[Entry]:
+        """What is on disk; the next life does not notice that somebody has looked."""
+        with TemporaryDirectory(dir=self._directory) as copy:
+            for file in self.home.glob("parley.db*"):
+                shutil.copy(file, copy)
+            return await kept_in(Path(copy))
+
+    def _check_turns(self, before: list[Entry], after: list[Entry], phase: Phase, words: str) -> None:
+        """Each message has one turn, and each turn one end."""
+        said = [msgspec.json.decode(entry.encoded)["message_id"] for entry in after if entry.type == "user_message"]
+        assert said == [message_id for message_id, _ in (RUN, AGAIN, STILL)]
+        ends = [*ends_in(before), *(["restarted"] if phase is Phase.RUNNING else [])]
+        assert ends_in(after) == ends + ["done"] * (len(said) - len(ends))
+        cut = [end for end in ends if end != "done"]
+        assert len(cut) <= 1
+        counted = Counter(entry.type for entry in after)
+        assert (counted["turn_started"], counted["task_complete"]) == (len(said), len(said) - len(cut))
+        told = [msgspec.json.decode(entry.encoded)["message"] for entry in after if entry.type == "error"]
+        assert told == [words] * len(cut)
+
+    def _check_calls(self, before: list[Entry], folds: Folds) -> None:
+        """Each call that the model knows of has one output, and it is told if that is lost."""
+        messages = self.model.requests[-1].body["messages"]
+        calls = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+        outputs = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
+        assert list(outputs) == calls
+        assert len(outputs) == sum(message["role"] == "tool" for message in messages)
+        if folds.state.phase is Phase.RUNNING and folds.history.unanswered:
+            assert outputs == {"c1": LOST}
+        elif "stopped" not in ends_in(before) and calls:
+            assert '"output":"said\\nend\\n"' in outputs["c1"]
+
+    def _check_command(self, after: list[Entry]) -> None:
+        """It ran once, or never, and never before that was written down."""
+        place = self._work / "ran"
+        lines = place.read_text().splitlines() if place.exists() else []
+        types = {entry.type for entry in after}
+        assert lines in ([], ["once"])
+        if "exec_command_end" in types:
+            assert lines == ["once"]
+        if "exec_command_begin" not in types:
+            assert lines == []
+
+
+# --- what a client was sent --------------------------------------------------------------
+
+
+class _Notification(Struct):
+    method: str = ""
+    params: Raw = Raw(b"{}")
+
+
+def places_in(frames: Iterable[bytes]) -> dict[Seq, bytes]:
+    """Every event with a position, as it came; one that came twice was the same, and none came out of order."""
+    places: dict[Seq, bytes] = {}
+    for frame in frames:
+        sent = msgspec.json.decode(frame, type=_Notification)
+        if sent.method in EVENT_TYPES:
+            live = msgspec.json.decode(sent.params, type=ConversationEvent)
+            _note(places, live.meta, live.msg)
+        elif sent.method == InitialState.METHOD:
+            assert not places
+            for event in msgspec.json.decode(sent.params, type=InitialState).initial_state.events:
+                _note(places, event.meta, event.msg)
+    return places
+
+
+def _note(places: dict[Seq, bytes], meta: object, msg: Raw) -> None:
+    assert isinstance(meta, EventMeta)
+    if meta.seq is not UNSET:
+        assert meta.seq > max(places, default=0)
+        places[meta.seq] = bytes(msg)
+
+
+# --- what is on disk -----------------------------------------------------------------------
+
+
+async def kept_in(home: Path) -> list[Entry]:
+    """The whole log of the only conversation of a home, if there is one; the database is not damaged."""
+    store = SqliteStore(str(home))
+    try:
+        found = (await store.find(Query())).page
+        entries = await everything_in(store, found[0].conversation_id) if found else []
+    finally:
+        await store.close()
+    assert len(found) <= 1
+    db = sqlite3.connect(home / "parley.db")
+    damage = db.execute("PRAGMA integrity_check").fetchall()
+    db.close()
+    assert damage == [("ok",)]
+    return entries
+
+
+def events_in(entries: Iterable[Entry]) -> dict[Seq, bytes]:
+    return {entry.seq: entry.encoded for entry in entries if entry.is_event}
+
+
+def ends_in(entries: Iterable[Entry]) -> list[str]:
+    """How each turn ended, in order."""
+    ended = record_type(TurnEnded)
+    return [msgspec.json.decode(entry.encoded, type=TurnEnded).why for entry in entries if entry.type == ended]
+
+
+def folded(entries: Sequence[Entry]) -> Folds:
+    folds = Folds()
+    folds.replay(entries)
+    return folds

@@ -1,0 +1,141 @@
+"""Several processes on one home: clients that share a conversation, what they are shown, and when they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from kit.clients.approving import ASKS_FIRST
+from parley.client import Answer, Conversation, Question, Stream
+from parley.client.stream import Event, ends_turn
+from parley.testing import ParleyProcess
+from parley.wire.events import AgentMessageDelta, ExecCommandOutputDelta, UserMessage
+from parley.wire.ids import ItemId, Seq
+from parley.wire.tools import Owner
+
+__all__ = [
+    "ASKS",
+    "Asked",
+    "Shown",
+    "Start",
+    "events_until",
+    "is_",
+    "kept",
+    "log_of",
+    "owner_of",
+    "said",
+    "shared",
+    "turn_in",
+]
+
+ASKS: Any = ASKS_FIRST
+"""For calls whose arguments are typed."""
+
+Start = Callable[..., Awaitable[ParleyProcess]]
+
+
+async def shared(start: Start) -> tuple[ParleyProcess, ParleyProcess, Conversation, Conversation]:
+    """Two processes, and a new conversation as a client of each has it."""
+    one, two = await start(), await start()
+    here = await one.create()
+    return one, two, here, two.client.conversation(here.id)
+
+
+class Asked:
+    """A client that is asked, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        self.taken_back = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, question: Question) -> Answer:
+        assert isinstance(question.codex_command, tuple)
+        self.commands.append(question.codex_command)
+        self._asked.set()
+        try:
+            return await asyncio.shield(self._answer)
+        except asyncio.CancelledError:
+            self.taken_back.set()
+            raise
+
+    async def asked(self) -> None:
+        await self._asked.wait()
+
+    def answer(self, decision: Answer) -> None:
+        self._answer.set_result(decision)
+
+
+class Shown(NamedTuple):
+    """What a client was shown, and where it stands; the pieces of what is being said put together."""
+
+    msg: Event
+    seq: Seq | UnsetType
+    item: ItemId | UnsetType
+    offset: int | UnsetType
+
+
+async def turn_in(stream: Stream) -> list[Shown]:
+    """All that is shown up to the end of a turn. What one reader gets in pieces another may get whole, but nothing
+    may lie between the pieces."""
+    shown: list[Shown] = []
+    async for seen in stream.detailed():
+        assert seen.meta is not None
+        one = Shown(seen.msg, seen.meta.seq, seen.meta.item, seen.meta.offset)
+        if shown and isinstance(one.item, str) and one.item == shown[-1].item:
+            shown[-1] = _joined(shown[-1], one)
+        else:
+            shown.append(one)
+        if ends_turn(seen.msg):
+            return shown
+    raise AssertionError("the stream has ended")
+
+
+def _joined(first: Shown, second: Shown) -> Shown:
+    msg: Event
+    match first.msg, second.msg:
+        case AgentMessageDelta(delta=before), AgentMessageDelta(delta=after):
+            length, msg = len(before), AgentMessageDelta(delta=before + after)
+        case ExecCommandOutputDelta(chunk=data), ExecCommandOutputDelta(chunk=more) as last:
+            length, msg = len(data), replace(last, chunk=data + more)
+        case _:
+            raise AssertionError(f"{first} and {second} are of one item")
+    assert isinstance(first.offset, int)
+    assert second.offset == first.offset + length
+    return first._replace(msg=msg)
+
+
+def kept(shown: list[Shown]) -> list[Shown]:
+    """What stays: whoever begins to follow when something has been said sees no pieces of it."""
+    return [one for one in shown if one.item is UNSET]
+
+
+async def events_until(stream: Stream, wanted: Callable[[Event], bool]) -> list[Event]:
+    events: list[Event] = []
+    async for event in stream:
+        events.append(event)
+        if wanted(event):
+            return events
+    raise AssertionError("the stream has ended")
+
+
+def is_(kind: type) -> Callable[[Event], bool]:
+    return lambda event: isinstance(event, kind)
+
+
+def said(events: list[Event]) -> list[str]:
+    return [item.text for event in events if isinstance(event, UserMessage) for item in event.content]  # type: ignore[union-attr] # texts
+
+
+async def owner_of(conversation: Conversation) -> int | None:
+    owner = (await conversation.status()).owner
+    return owner.pid if isinstance(owner, Owner) else None
+
+
+async def log_of(conversation: Conversation) -> list[Event]:
+    return [event.msg for event in (await conversation.read(limit=1000)).events]

@@ -1,0 +1,551 @@
+"""A client with a great many conversations: each is led at random, and held against its log.
+
+Streams are opened, left, taken over and read from anywhere, and the client now and then does not read at all.
+Whatever it does, in the end everybody has seen the same as one who was always there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from random import Random, SystemRandom
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from kit.builders.json import from_json
+from kit.clients.messages import APIS, answered, turn_value, user_message
+from kit.clients.slow_client import SlowClient
+from kit.clients.view import View
+from kit.models.random_model import AT_LENGTH, LET_ME_SEE, LONG_TEXT, RandomModel
+from parley.conversation.log import ENDS, VOIDS
+from parley.testing import ScriptedModel
+from parley.testing.home import MODEL
+from parley.wire.ids import Seq
+from parley.wire.mcp import FULL_VERSION
+from parley.wire.notifications import CodexEvent, ConversationEvent, InitialState, StreamDisconnected
+
+__all__ = [
+    "PATIENCE_SECONDS",
+    "SLACK_BYTES",
+    "Calling",
+    "Size",
+    "Soaked",
+    "Soaking",
+    "new_seed",
+    "stints",
+]
+
+SEED_VARIABLE: Final = "PARLEY_SOAK_SEED"
+"""Set it to what a failed run printed to run the same again, as far as two processes allow."""
+
+AT_ONCE: Final = 40
+"""Conversations in which something is done at the same time."""
+STEPS: Final = 6
+"""What is done in a stint."""
+PATIENCE_SECONDS: Final = 30.0
+PAUSES: Final = 1
+"""How often in the time of a stint the client stops reading, until a long answer has passed by unread."""
+
+BYTES_AN_ENTRY: Final = 384
+"""A little more than an entry costs beside its text: its struct, its position, its time, its place in the state and
+in the history; a turn has about ten."""
+BYTES_A_TURN: Final = 1024
+"""Its part of the history, from which a branch may begin, and what is known behind its messages."""
+COPIES: Final = 3
+"""A text stands in the log as an event and as a record, and once more in the history."""
+SLACK_BYTES: Final = 8 * 1024 * 1024
+"""What an allocator keeps of a busier moment. In a half that has tens of thousands of requests, two hundred bytes
+that each of them left behind would be more."""
+
+INTERRUPTED: Final = " Turn interrupted"
+
+
+def new_seed() -> str:
+    """Another one each time, unless the variable says which."""
+    seed = os.environ.get(SEED_VARIABLE) or str(SystemRandom().getrandbits(32))
+    print(f"{SEED_VARIABLE}={seed}")
+    return seed
+
+
+class Reading:
+    """One reader of a conversation and what it has seen."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.changed = asyncio.Event()
+
+    def take(self, sent: Any) -> None:
+        msg = sent["msg"]
+        if msg["type"] in ENDS:
+            ended = msg.get("message", msg.get("text"))
+            for kind, so_far in self.view.open.values():
+                assert kind != ENDS[msg["type"]].value or ended.startswith(so_far), (so_far, msg)
+        self.view.take(from_json(ConversationEvent, sent))
+        self.changed.set()
+
+    async def reach(self, seq: int) -> None:
+        while self.view.position < seq:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+class Calling:
+    """A `codex` or `codex-reply` call and what it was told."""
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+        self.events: list[Any] = []
+        self.cut_short = 0
+        """Texts that were whole before all of their pieces were told."""
+        self._pair: Any = None
+        self._so_far: dict[str, str] = {}
+
+    def take(self, method: str, params: Any) -> None:
+        if method == CodexEvent.METHOD:
+            assert self._pair is None
+            self._pair = params
+            return
+        assert (self._pair, method) == (params, params["msg"]["type"])
+        self._pair = None
+        msg = params["msg"]
+        if method.endswith("_delta"):
+            self._so_far[method] = self._so_far.get(method, "") + msg["delta"]
+            return
+        if method in ENDS:
+            text, so_far = msg.get("message", msg.get("text")), self._so_far.pop(ENDS[method].value, "")
+            assert text.startswith(so_far)
+            self.cut_short += text != so_far
+        elif method in VOIDS:
+            self._so_far.clear()
+        self.events.append(msg)
+
+
+class Soaking(SlowClient):
+    """Brings every message to whom it concerns."""
+
+    def __init__(self, model: ScriptedModel, *, config: str = "") -> None:
+        super().__init__(model, version=FULL_VERSION, request_max_retries=1, stream_max_retries=1, config=config)
+        self.counts: Counter[str] = Counter()
+        self.streams: dict[str, Reading] = {}
+        """The reader that events of a conversation belong to."""
+        self.waiting: dict[int, asyncio.Future[Any]] = {}
+        self.unanswered: set[str] = set()
+        """Ids of messages that were sent and not answered."""
+        self._opening: dict[int, tuple[str, Reading]] = {}
+        self._calls: dict[int, Calling] = {}
+        self.reads = asyncio.Event()
+        """Cleared while it does not read."""
+        self.reads.set()
+
+    async def listen(self) -> None:
+        """Read for ever."""
+        while True:
+            await self.reads.wait()
+            self._route(await self.read())
+
+    def _route(self, message: Any) -> None:
+        self.counts["messages"] += 1
+        if "id" in message:
+            self._take_answer(message)
+            return
+        method, params = message["method"], message["params"]
+        if method == InitialState.METHOD:
+            reading = self.streams[params["_meta"]["conversationId"]]
+            for one in params["initial_state"]["events"]:
+                reading.take(one)
+            reading.view.reached(Seq(params["_meta"]["seq"]))
+        elif method == StreamDisconnected.METHOD:
+            assert params["reason"] == StreamDisconnected.TAKEN_OVER
+            self.counts["take-overs"] += 1
+        elif "id" in params:
+            self._calls[params["_meta"]["requestId"]].take(method, params)
+        else:
+            # The answer to a send leaves before the first event of its turn.
+            assert params["msg"].get("message_id") not in self.unanswered
+            self.streams[params["_meta"]["conversationId"]].take(params)
+
+    def _take_answer(self, message: Any) -> None:
+        request_id = message["id"]
+        if (opening := self._opening.pop(request_id, None)) is not None:
+            conversation, reading = opening
+            self.streams[conversation] = reading
+        self.unanswered.discard(message["result"].get("structuredContent", {}).get("message_id", ""))
+        self.waiting.pop(request_id).set_result(message)  # complains about a second answer
+
+    def answer(self, request_id: int) -> asyncio.Future[Any]:
+        """The one answer to come."""
+        self.counts["requests"] += 1
+        future = self.waiting[request_id] = asyncio.get_running_loop().create_future()
+        return future
+
+    async def value(self, request_id: int) -> Any:
+        """The value of a typed result."""
+        message = await self.answer(request_id)
+        value = message["result"]["structuredContent"]
+        assert message == answered(request_id, value)
+        return value
+
+    def begin_stream(self, conversation: str, reading: Reading) -> tuple[int, asyncio.Future[Any]]:
+        request_id = self.stream(conversation, after=reading.view.position)
+        self._opening[request_id] = conversation, reading
+        return request_id, self.answer(request_id)
+
+    def begin_call(self, calling: Calling, tool: str, **arguments: Any) -> tuple[int, asyncio.Future[Any]]:
+        request_id = self.call(tool, prompt=calling.prompt, **arguments)
+        self._calls[request_id] = calling
+        return request_id, self.answer(request_id)
+
+    async def ping(self) -> None:
+        assert (await self.answer(self.request("ping", {})))["result"] == {}
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/task"))
+
+    def log_text(self) -> str:
+        return self._home.stderr_text()
+
+
+# --- one conversation ------------------------------------------------------------------------
+
+
+class Soaked:
+    """What is done in one conversation, one thing after the other, and what must come of it."""
+
+    def __init__(self, client: Soaking, moods: RandomModel, name: str, luck: Random) -> None:
+        self.client, self._moods, self._name, self._luck = client, moods, name, luck
+        self._questions = 0
+        self._sent: dict[str, str] = {}
+        """All messages with an id of ours, by their id."""
+        self._prompts: list[str] = []
+        """All that was said in calls."""
+        self._calls: list[tuple[Calling, int, asyncio.Future[Any]]] = []
+        self._cancelled: set[int] = set()
+        """Calls that were cancelled: one that the cancellation ended is not answered."""
+        self._readings: list[Reading] = []
+        self._stream: tuple[int, Reading] | None = None
+        self._pager = Reading(View())
+        self._last_send: int | None = None
+        self.turns = self.entries = self.text_bytes = 0
+
+    async def begin(self) -> None:
+        """Half of them by hand, half by a `codex` call."""
+        settings = {"cwd": str(self.client.work), "config": {"model_provider": self._luck.choice(APIS)}}
+        if self._luck.random() < 0.5:
+            call = self.client.call("conversationCreate", prompt="", model=MODEL, **settings)
+            self.id = (await self.client.value(call))["conversation_id"]
+            return
+        calling = Calling(self._question())
+        request_id, result = self.client.begin_call(calling, "codex", **settings)
+        message = await result
+        self.id = message["result"]["structuredContent"]["sessionId"]
+        configured = calling.events.pop(0)
+        assert (configured["type"], configured["session_id"]) == ("session_configured", self.id)
+        self._remember(calling, request_id, result)
+
+    async def leave(self) -> None:
+        """Have nothing to do with it for a while."""
+        await self._pause()
+
+    async def stint(self, steps: int) -> None:
+        for _ in range(steps):
+            await self._step()
+        await self.settle()
+
+    async def sleep_through(self, answers: int) -> None:
+        """Stop reading while a long answer is told to a stream and to a call, and read on; so many times."""
+        for _ in range(answers):
+            await self._open()
+            calling = Calling(f"{self._question()} {AT_LENGTH}")
+            self._moods.said_at_length.clear()
+            self.client.reads.clear()
+            request_id, result = self.client.begin_call(calling, "codex-reply", sessionId=self.id)
+            self._remember(calling, request_id, result)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._moods.said_at_length.wait()
+            self.client.counts["pauses in reading"] += 1
+            self.client.reads.set()
+            await self.settle()
+
+    async def _step(self) -> None:
+        does = self._luck.choices(
+            (
+                self._send,
+                self._reply,
+                self._repeat,
+                self._open,
+                self._open_from_the_start,
+                self._take_over_at_once,
+                self._pause,
+                self._interrupt,
+                self._cancel_send,
+                self._cancel_call,
+                self._page,
+                self._over,
+            ),
+            (25, 10, 3, 12, 3, 3, 8, 4, 4, 3, 8, 17),
+        )[0]
+        self.client.counts[does.__name__.strip("_").replace("_", " ")] += 1
+        await does()
+
+    def _question(self) -> str:
+        self._questions += 1
+        return f"{self._name} asks {self._questions}"
+
+    # --- saying ------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        message_id = str(UUID(int=self._luck.getrandbits(128), version=4))
+        self._sent[message_id] = self._question()
+        self.client.unanswered.add(message_id)
+        await self._say(message_id)
+
+    async def _repeat(self) -> None:
+        """Nothing comes of a message that was sent before."""
+        if self._sent:
+            await self._say(self._luck.choice(list(self._sent)))
+
+    async def _say(self, message_id: str) -> None:
+        self._last_send = self.client.message(self.id, self._sent[message_id], message_id=message_id)
+        assert await self.client.value(self._last_send) == {"status": "ok", "message_id": message_id}
+
+    async def _reply(self) -> None:
+        """Begin a turn or join the one that runs; its answer comes when it comes."""
+        calling = Calling(self._question())
+        request_id, result = self.client.begin_call(calling, "codex-reply", sessionId=self.id)
+        self._remember(calling, request_id, result)
+
+    def _remember(self, calling: Calling, request_id: int, result: asyncio.Future[Any]) -> None:
+        self._prompts.append(calling.prompt)
+        self._calls.append((calling, request_id, result))
+
+    async def _interrupt(self) -> None:
+        call = self.client.call("conversationInterrupt", conversation_id=self.id)
+        assert await self.client.value(call) == {"status": "ok"}
+
+    async def _cancel_send(self) -> None:
+        """It is answered, so nothing comes of it."""
+        if self._last_send is not None:
+            self.client.cancel(self._last_send)
+
+    async def _cancel_call(self) -> None:
+        if self._calls:
+            self._cancelled.add(self._calls[-1][1])
+            self.client.cancel(self._calls[-1][1])
+
+    # --- reading -----------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Read on from where the last stream was; where it is still open, it is taken over."""
+        await self._begin_stream(self._beginning_at_the_last())
+
+    async def _open_from_the_start(self) -> None:
+        await self._begin_stream(Reading(View()))
+
+    async def _take_over_at_once(self) -> None:
+        """Several streams, of which all but the last are taken over as soon as they begin."""
+        readings = [Reading(View()), self._beginning_at_the_last(), Reading(View())]
+        with self.client.at_once():
+            begun = [self.client.begin_stream(self.id, reading) for reading in readings]
+        self._readings += readings
+        self._stream = begun[-1][0], readings[-1]
+        for request_id, result in begun:
+            assert await result == answered(request_id, {})
+
+    async def _begin_stream(self, reading: Reading) -> None:
+        request_id, result = self.client.begin_stream(self.id, reading)
+        self._readings.append(reading)
+        self._stream = request_id, reading
+        assert await result == answered(request_id, {})
+
+    def _beginning_at_the_last(self) -> Reading:
+        """A reader that knows what the last one knows so far; what is on its way comes to both."""
+        reading = Reading(View())
+        if self._readings:
+            known = self._readings[-1].view
+            reading.view.events.update(known.events)
+            reading.view.reached(known.position)
+        return reading
+
+    async def _pause(self) -> None:
+        if self._stream is not None:
+            self.client.cancel(self._stream[0])
+            self._stream = None
+
+    async def _page(self) -> None:
+        await self._read_on(self._pager, limit=self._luck.choice((1, 3, 100)), wait_seconds=0.05)
+
+    async def _read_on(self, reading: Reading, **more: Any) -> Any:
+        page = await self.client.value(
+            self.client.call("conversationRead", conversation_id=self.id, after=reading.view.position, **more)
+        )
+        for one in page["events"]:
+            reading.take({"_meta": {"seq": one["seq"]}, "msg": one["msg"]})
+        reading.view.reached(Seq(page["seq"]))
+        return page
+
+    async def _over(self) -> None:
+        """Until no turn runs."""
+        seq, wait_seconds = 0, 0
+        while True:
+            call = self.client.call(
+                "conversationRead", conversation_id=self.id, after=seq, limit=1000, wait_seconds=wait_seconds
+            )
+            page = await self.client.value(call)
+            if page["state"] == "idle":
+                return
+            seq, wait_seconds = page["seq"], 10
+
+    # --- what must come of it ------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Everything ends, and everybody has seen the same."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            results = [
+                (calling, request_id, await self._result(calling, request_id, result))
+                for calling, request_id, result in self._calls
+            ]
+            await self._over()
+            truth = Reading(View())
+            while (page := await self._read_on(truth, limit=1000))["events"]:
+                pass
+            log = truth.view.events
+            assert (page["state"], page["open"]) == ("idle", [])
+            last = max(log, default=0)
+            if self._stream is not None:
+                await self._stream[1].reach(last)
+                assert self._stream[1].view.open == {}
+            while (await self._read_on(self._pager))["events"]:
+                pass
+        assert self._pager.view.events == log
+        for reading in self._readings:
+            position = reading.view.position
+            assert reading.view.events == {seq: msg for seq, msg in log.items() if seq <= position}
+        events = list(log.values())
+        self._check_turns(events)
+        for calling, request_id, message in results:
+            self._check_call(calling, request_id, message, events)
+        self.client.counts["views compared"] += 1 + len(self._readings) + len(results)
+        self.client.counts["texts cut short"] += sum(calling.cut_short for calling, _, _ in self._calls)
+        self._calls.clear()
+        self._cancelled.clear()
+        self._readings = [self._stream[1]] if self._stream is not None else self._readings[-1:]
+        self.turns = sum(event["type"] == "task_started" for event in events)
+        self.entries = page["seq"]
+        self.text_bytes = sum(len(msgspec.json.encode(event)) for event in events)
+
+    async def _result(self, calling: Calling, request_id: int, result: asyncio.Future[Any]) -> Any:
+        """The answer to a call; None where its cancellation has ended it."""
+        while request_id in self._cancelled and not result.done():
+            await self.client.ping()
+            if calling.events and calling.events[-1].get("message") == INTERRUPTED:
+                await self.client.ping()  # an answer would have come by now
+                if not result.done():
+                    del self.client.waiting[request_id]
+                    self.client.counts["calls that were dropped"] += 1
+                    return None
+        return await result
+
+    def _check_turns(self, events: list[Any]) -> None:
+        """Each turn has one end, each message is there once, and what was said belongs to this conversation."""
+        said = [event for event in events if event["type"] == "user_message"]
+        ours = [event for event in said if event["message_id"] in self._sent]
+        assert sorted(ours, key=_id_of) == sorted(
+            (user_message(text, message_id) for message_id, text in self._sent.items()), key=_id_of
+        )
+        others = sorted(event["content"][0]["text"] for event in said if event not in ours)
+        assert others == sorted(self._prompts)
+        running, asked = False, ""
+        for at, event in enumerate(events):
+            match event["type"]:
+                case "task_started":
+                    assert not running
+                    running = True
+                case "task_complete":
+                    assert running
+                    running = False
+                    assert event["last_agent_message"] in (None, self._moods.answer_to(asked))
+                case "error" if event["message"] == INTERRUPTED:
+                    assert running
+                    running = False
+                case "user_message":
+                    assert running
+                    asked = event["content"][0]["text"]
+                case "agent_message":
+                    assert running
+                    assert event["message"] in (LET_ME_SEE, LONG_TEXT) or event["message"].startswith(
+                        f"[{self._name} asks "
+                    )
+                case _:
+                    assert running, f"outside of a turn: {events[max(at - 8, 0) : at + 8]}"
+        assert not running
+
+    def _check_call(self, calling: Calling, request_id: int, message: Any, events: list[Any]) -> None:
+        """The call was told its part of the turn, and answered by how it ended."""
+        (place,) = [
+            at
+            for at, event in enumerate(events)
+            if event["type"] == "user_message" and event["content"][0]["text"] == calling.prompt
+        ]
+        first = place - (calling.events[0]["type"] == "task_started")
+        assert calling.events == events[first : first + len(calling.events)]
+        *before, last = calling.events
+        failed = last["type"] == "error" or last["last_agent_message"] is None
+        if last["type"] == "error":
+            text = last["message"]
+        else:
+            text = before[-1]["message"] if failed else last["last_agent_message"]
+        result: dict[str, Any] = {
+            "content": [{"type": "text", "text": text}],
+            "structuredContent": turn_value(self.id, text),
+        }
+        if failed:
+            result |= {"error": text, "isError": True}
+        if message is None:
+            assert text == INTERRUPTED
+        else:
+            assert message == {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def _id_of(event: Any) -> str:
+    return str(event["message_id"])
+
+
+class Size:
+    """How large the server is, and how much of that its logs explain."""
+
+    def __init__(self, client: Soaking, lives: list[Soaked]) -> None:
+        self.resident = client.memory()
+        self.turns = sum(life.turns for life in lives)
+        self.entries = sum(life.entries for life in lives)
+        self.text = sum(life.text_bytes for life in lives)
+
+    @property
+    def explained(self) -> int:
+        return self.entries * BYTES_AN_ENTRY + self.turns * BYTES_A_TURN + self.text * COPIES
+
+
+# --- all of them -------------------------------------------------------------------------------
+
+
+async def stints(lives: list[Soaked], sleeper: Soaked) -> None:
+    """Every conversation is taken up once, some of them at a time, while the client now and then does not read."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(life: Soaked) -> None:
+        async with room:
+            await life.stint(STEPS)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(sleeper.sleep_through(PAUSES))
+        for life in lives:
+            tasks.create_task(one(life))

@@ -1,0 +1,3 @@
+"""Servers, peers and stores under test, as processes and in this process."""
+
+__all__: list[str] = []

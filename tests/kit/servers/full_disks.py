@@ -1,0 +1,66 @@
+"""Servers whose disk is full when the test says so."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Final, Unpack
+
+from kit.system.mounts import UNSHARED
+from parley.testing import RawParley, ScriptedModel
+from parley.testing.home import Home, ServerOptions
+
+__all__ = ["LimitedFiles", "SmallDisk"]
+
+LIMIT_BYTES: Final = 32 * 1024
+"""Less than a database has from its first moment on, and more than a server logs."""
+
+MOUNT: Final = """\
+cp "$0/config.toml" "$0/../config.toml" && mount -t tmpfs -o size=4m none "$0" &&
+cp "$0/../config.toml" "$0" && exec "$@"
+"""
+
+
+class LimitedFiles(RawParley):
+    """A server that may not write beyond a place in any file."""
+
+    def fill(self) -> None:
+        self._limit(LIMIT_BYTES)
+
+    def make_room(self) -> None:
+        self._limit(None)
+
+    def _limit(self, size: int | None) -> None:
+        _, most = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (most if size is None else size, most))
+
+
+class _SmallHome(Home):
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (*UNSHARED, MOUNT, str(self.path), *super().command)
+
+
+class SmallDisk(RawParley):
+    """A server whose home is a file system of its own, in memory, which nobody else sees."""
+
+    def __init__(self, model: ScriptedModel, **options: Unpack[ServerOptions]) -> None:
+        super().__init__(model, **options)
+        self._home = _SmallHome(model, **options)
+
+    def fill(self) -> None:
+        with open(self._filler, "wb", buffering=0) as filler:
+            for size in (65536, 4096, 1):
+                try:
+                    while True:
+                        filler.write(b"x" * size)
+                except OSError:
+                    continue
+
+    def make_room(self) -> None:
+        os.unlink(self._filler)
+
+    @property
+    def _filler(self) -> Path:
+        return Path(f"/proc/{self.pid}/root{self.home}/filler")

@@ -1,0 +1,175 @@
+"""One life of a server after the other, in this process and on one store: conversations without any client.
+
+A message tells the agent what to do: `say WORDS`, or `run NAME` once or more, with commas between. A command
+needs somebody's yes and then does nothing but count, or wait if it is called `slow`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from kit.builders.records import call, message
+from kit.builders.tools import NoCommands
+from kit.servers.local_server import StandingClock
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
+from parley.config.load import Loader
+from parley.config.types import Settings, StoreSettings, Wanted
+from parley.conversation.history import UserItem
+from parley.conversation.records import CallItem
+from parley.conversation.state import Phase
+from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
+from parley.ports.peers import Peers
+from parley.ports.tools import Denied, Desk, Granted, Hands, RunCommand
+from parley.runtime.conversation import Conversation
+from parley.runtime.conversations import Conversations
+from parley.runtime.messages import Accepted
+from parley.wire.events import TokenCount
+from parley.wire.ids import ConversationId, MessageId
+from parley.wire.items import InputItem, TextItem, text_of
+
+__all__ = ["Life"]
+
+
+class Life:
+    """`async with Life(home, store) as life`; it ends in order, unless it was killed before."""
+
+    def __init__(self, home: str, store: SlowStore, *, peers: Peers | None = None, **keeping: int) -> None:
+        self.store = store
+        self.clock = StandingClock()
+        self.ran: list[str] = []
+        """The commands that ran, in order."""
+        self.requests: list[ModelRequest] = []
+        self.settings: list[Settings] = []
+        """Those with which a model was opened."""
+        self.usage: TokenCount | None = None
+        """What every response says that it cost."""
+        self.slow = asyncio.Event()
+        """Set when a slow command has begun."""
+        self.go_on = asyncio.Event()
+        """Lets it end."""
+        self.gave_back = 0
+        """How often it gave memory back."""
+        self._home = home
+        self.conversations = Conversations(
+            store=store,
+            choose=Loader(environ={"PARLEY_HOME": home}, server_dir=home).choose,
+            clock=self.clock,
+            open_model=self._open_model,
+            tools=self,
+            commands=NoCommands(),
+            environ={},
+            peers=peers,
+            keeping=lambda: StoreSettings(**keeping),
+            give_back_memory=self._give_back_memory,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.conversations.stop()
+            await self.conversations.close()
+
+    def _give_back_memory(self) -> None:
+        self.gave_back += 1
+        gc.collect()
+
+    def killed(self, conversation: Conversation) -> None:
+        """To all others it is as if this life had ended in this moment; itself it does not know yet."""
+        self.store.evict(conversation.id)
+
+    # --- using it ------------------------------------------------------------------------
+
+    async def create(self, **config: Any) -> Conversation:
+        wanted = Wanted(
+            cwd=self._home, approval_policy="untrusted", sandbox="danger-full-access", config=config or None
+        )
+        return await self.conversations.create(wanted)
+
+    async def find(self, conversation_id: ConversationId) -> Conversation:
+        return await self.conversations.find(conversation_id)
+
+    async def send(
+        self, conversation: Conversation, words: str, *, message_id: str | None = None, wanted: Wanted | None = None
+    ) -> Accepted:
+        """Send a message; what became of it when it was taken."""
+        taken: list[Accepted] = []
+        named = None if message_id is None else MessageId(message_id)
+        await conversation.submit((TextItem(text=words),), message_id=named, wanted=wanted, accepted=taken.append)
+        return taken[0]
+
+    async def until(self, conversation: Conversation, phase: Phase) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while conversation.state.phase is not phase or not conversation.log.is_durable:
+                await conversation.book.wait_beyond(conversation.log.durable)
+
+    async def until_at_rest(self, conversation: Conversation) -> None:
+        """Until others could write to it."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while conversation.book.is_ours:  # noqa: ASYNC110  # nothing tells when it is given back
+                await asyncio.sleep(0)
+
+    # --- the agent -------------------------------------------------------------------------
+
+    def _open_model(self, settings: Settings, conversation_id: ConversationId) -> _Model:
+        self.settings.append(settings)
+        return _Model(self)
+
+    @asynccontextmanager
+    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+        yield _Hands(self, desk)
+
+    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+        return ()
+
+    async def close(self) -> None:
+        return
+
+
+class _Model:
+    max_retries = 0
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        self._life.requests.append(request)
+        last = request.history[-1]
+        what, _, words = text_of(last.content).partition(" ") if isinstance(last, UserItem) else ("say", "", "Done")
+        if what == "run":
+            calls = (CallDone(call(f"call {name}", name)) for name in words.split(","))
+            yield [*calls, ResponseDone(self._life.usage)]
+        else:
+            yield [MessageDone(message(words)), ResponseDone(self._life.usage)]
+
+
+class _Hands:
+    def __init__(self, life: Life, desk: Desk) -> None:
+        self._life, self._desk = life, desk
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+    async def run(self, call: CallItem) -> str:
+        wish = RunCommand(call_id=call.call_id, argv=("touch", call.arguments), cwd=self._desk.settings.cwd)
+        verdict = await self._desk.permit(wish)
+        if isinstance(verdict, Denied):
+            return f"denied: {verdict.reason}"
+        assert isinstance(verdict, Granted)
+        self._life.ran.append(call.arguments)
+        if call.arguments == "slow":
+            self._life.slow.set()
+            await self._life.go_on.wait()
+        return f"{call.arguments} has run"

@@ -1,0 +1,352 @@
+"""One server with several clients in this process: all of it is real but the agent, which only asks.
+
+A message is a script of what the agent wants to be allowed, one question behind the other; what came of
+each stands in `LocalServer.told`. Nothing leaves the process: clients are lists of frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+
+from kit.builders.questions import CWD, command_question
+from kit.builders.records import call, message
+from kit.builders.tools import NoCommands
+from kit.clients.requests import request
+from kit.system.commands import PATIENCE_SECONDS
+from parley.config.load import Loader
+from parley.config.types import Settings, Wanted
+from parley.conversation.history import UserItem
+from parley.conversation.questions import Shown
+from parley.conversation.records import CallItem, QuestionAsked
+from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
+from parley.ports.store import Store
+from parley.ports.tools import Desk, Hands
+from parley.runtime.conversation import Conversation
+from parley.runtime.conversations import Conversations
+from parley.server.context import ServerContext
+from parley.server.dispatch import Dispatch
+from parley.server.methods import methods
+from parley.server.session import Session
+from parley.stores.memory import MemoryStore
+from parley.testing import check_message
+from parley.wire.elicitation import ElicitationParams
+from parley.wire.framing import Overlong
+from parley.wire.ids import ConversationId
+from parley.wire.items import InputItem, text_of
+from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.mcp import FULL_VERSION
+
+__all__ = ["FrameList", "LocalClient", "LocalServer", "StandingClock"]
+
+# --- the agent -------------------------------------------------------------------------------
+
+
+class _Obedient:
+    """A model that calls for one question after another: as many as the last message says."""
+
+    max_retries = 0
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        last = request.history[-1]
+        if isinstance(last, UserItem) and (wanted := int(text_of(last.content))):
+            yield [*(CallDone(call(f"call{n}")) for n in range(1, wanted + 1)), ResponseDone(None)]
+        else:
+            yield [MessageDone(message("Done")), ResponseDone(None)]
+
+
+class _Asks:
+    """Hands that ask and do nothing."""
+
+    def __init__(self, room: LocalServer, desk: Desk) -> None:
+        self._room, self._desk = room, desk
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+    async def run(self, call: CallItem) -> str:
+        number = next(self._room.numbers)
+        asking = next(one for one in self._room.conversations if one.book is self._desk.transcript)
+        shown, asked = self._room.question(number)
+        answered = await asking.questions.ask(shown, asked, self._desk.settings.approvals)
+        told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
+        self._room.told.append((number, told))
+        return told
+
+
+class _Tools:
+    def __init__(self, room: LocalServer) -> None:
+        self._room = room
+
+    @asynccontextmanager
+    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+        yield _Asks(self._room, desk)
+
+    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+        return ()
+
+    async def close(self) -> None:
+        return
+
+
+class StandingClock:
+    """Time that stands still until it is told to pass."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._sleeping: list[tuple[float, asyncio.Event]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        awake = asyncio.Event()
+        self._sleeping.append((self._now + seconds, awake))
+        await awake.wait()
+
+    def passes(self, seconds: float) -> None:
+        self._now += seconds
+        for until, awake in self._sleeping:
+            if until <= self._now:
+                awake.set()
+
+
+# --- the room --------------------------------------------------------------------------------
+
+
+class LocalServer:
+    """`async with LocalServer() as room`; `home` has no config.toml."""
+
+    def __init__(
+        self,
+        home: str,
+        question: Callable[[int], tuple[Shown, QuestionAsked]] | None = None,
+        *,
+        store: Store | None = None,
+    ) -> None:
+        """Rooms with the same store are one behind the other, as processes of one home are."""
+        self.question: Callable[[int], tuple[Shown, QuestionAsked]]
+        self.question = question or (lambda number: command_question(number, "make", f"t{number}"))
+        self.numbers = count(1)
+        self.told: list[tuple[int, str]] = []
+        """What came of each question, as the model was told."""
+        self.clock = StandingClock()
+        self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
+        self.conversations = Conversations(
+            store=store or MemoryStore(),
+            choose=self._loader.choose,
+            clock=self.clock,
+            open_model=lambda settings, conversation: _Obedient(),
+            tools=_Tools(self),
+            commands=NoCommands(),
+            environ={},
+        )
+        self.host = ServerContext(conversations=self.conversations, loader=self._loader)
+
+    async def __aenter__(self) -> LocalServer:
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.conversations.stop()
+            await self.conversations.close()
+            await self._tasks.__aexit__(*error)
+
+    async def create(self, config: Mapping[str, Any] | None = None) -> Conversation:
+        """A conversation that no client has created."""
+        return await self.conversations.create(Wanted(cwd=CWD, config=dict(config or {})))
+
+    async def guest(self, *, version: str = FULL_VERSION, capabilities: object = None) -> LocalClient:
+        """A client that has shaken hands, and can be asked unless its capabilities say otherwise."""
+        guest = self.stranger(version)
+        guest.introduce(capabilities)
+        await guest.answer_to("hello")
+        return guest
+
+    async def asking(self, *guests: LocalClient, questions: int = 1) -> Conversation:
+        """A conversation that these clients stream: the first let it ask so many questions, all were asked one."""
+        conversation = await self.create()
+        for guest in guests:
+            await guest.stream(conversation.id)
+        await guests[0].say(conversation.id, questions)
+        for guest in guests:
+            await guest.question()
+        return conversation
+
+    def stranger(self, version: str = FULL_VERSION) -> LocalClient:
+        """A client that has not shaken hands."""
+        return LocalClient(self, self._tasks, version)
+
+    async def settle_down(self) -> None:
+        """Until everybody has done what can be done without anybody else."""
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+
+    async def after(self, seconds: float) -> None:
+        """Until everybody has done what there is to do so much later."""
+        self.clock.passes(seconds)
+        await self.settle_down()
+
+    def happened(self, conversation: ConversationId) -> list[str]:
+        """The types of all entries of a log, in order."""
+        return [entry.type for one in self.conversations if one.id == conversation for entry in one.log.entries]
+
+
+ROUNDS: Final = 60
+"""More turns of the loop than the longest chain of callbacks in a room has: a whole turn takes about thirty."""
+
+
+class FrameList:
+    """The way out to one client in this process."""
+
+    def __init__(self, version: str) -> None:
+        self.messages: list[Any] = []
+        self.writable = True
+        self.is_gone = False
+        self.changed = asyncio.Event()
+        self._version = version
+        self._waiting: list[Callable[[], None]] = []
+
+    def send(self, frame: bytes) -> None:
+        if self.is_gone:
+            return
+        for line in frame.split(b"\n"):
+            check_message(line, version=self._version)
+            self.messages.append(msgspec.json.decode(line))
+        self.changed.set()
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        self._waiting.append(wake)
+
+    def read_on(self) -> None:
+        """There is room again."""
+        self.writable = True
+        waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
+
+
+class LocalClient:
+    """A client in this process."""
+
+    def __init__(self, room: LocalServer, tasks: asyncio.TaskGroup, version: str) -> None:
+        self.door = FrameList(version)
+        self._session = Session(self.door, room.host.request_ids)
+        self._dispatch = Dispatch(
+            self.door, methods(self._session, room.host), own=self._session.requests, tasks=tasks
+        )
+        self._ids = count(1)
+        self._version = version
+
+    @property
+    def messages(self) -> list[Any]:
+        """All that it was sent."""
+        return self.door.messages
+
+    # --- saying ------------------------------------------------------------------------
+
+    def send(self, message: Any) -> None:
+        self.send_frame(encode(message))
+
+    def send_frame(self, frame: bytes | Overlong) -> None:
+        """What is sent without a breath between comes as in one read."""
+        self._dispatch.take(frame)
+
+    def introduce(self, capabilities: object = None) -> None:
+        """Shake hands; the request has the id `hello`."""
+        able = {"elicitation": {}} if capabilities is None else capabilities
+        info = {"name": "guest", "version": "1"}
+        params = {"protocolVersion": self._version, "capabilities": able, "clientInfo": info}
+        self.send(request("hello", "initialize", params))
+
+    def call(self, tool: str, **arguments: Any) -> int:
+        """Call a tool; the id of the request."""
+        request_id = next(self._ids)
+        self.send(request(request_id, "tools/call", {"name": tool, "arguments": arguments}))
+        return request_id
+
+    async def value_of(self, request_id: int) -> Any:
+        """The value of a typed result."""
+        return (await self.answer_to(request_id))["result"]["structuredContent"]
+
+    def cancel(self, request_id: RequestId) -> None:
+        params = {"requestId": request_id}
+        self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+    def answer(self, request_id: RequestId, result: object) -> None:
+        self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    async def say(self, conversation: ConversationId, questions: int) -> int:
+        """Let the agent ask so many questions; the id of the request."""
+        content = [{"type": "text", "text": str(questions)}]
+        request_id = self.call("conversationSendMessage", conversation_id=conversation, content=content)
+        await self.answer_to(request_id)
+        return request_id
+
+    async def stream(self, conversation: ConversationId) -> int:
+        """Open a stream, and wait for its snapshot; the id of the request."""
+        snapshots = self.number_of("notifications/initial_state")
+        request_id = self.call("conversationStream", conversation_id=conversation)
+        await self.until(lambda: self.number_of("notifications/initial_state") > snapshots)
+        return request_id
+
+    def leave(self) -> None:
+        """Be gone from one moment to the next."""
+        self.door.is_gone = True
+        self._session.gone()
+
+    # --- what it was sent --------------------------------------------------------------
+
+    def number_of(self, method: str) -> int:
+        return sum(message.get("method") == method for message in self.messages)
+
+    @property
+    def asked(self) -> list[Any]:
+        """The questions it was asked, in order."""
+        return [one for one in self.messages if one.get("method") == ElicitationParams.METHOD]
+
+    @property
+    def taken_back(self) -> list[Any]:
+        """The requests that it need not answer any more, and why."""
+        return [one["params"] for one in self.messages if one.get("method") == "notifications/cancelled"]
+
+    def event(self, kind: str) -> Any:
+        """The first event of this type that it was sent."""
+        return next(one["params"]["msg"] for one in self.messages if one.get("method") == kind)
+
+    def heard(self, *methods: str) -> list[str]:
+        """Which of these methods it was sent, in order."""
+        return [one["method"] for one in self.messages if one.get("method") in methods]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():
+                self.door.changed.clear()
+                await self.door.changed.wait()
+
+    async def question(self, number: int = 1) -> Any:
+        """The so-manieth question it is asked, once it is."""
+        await self.until(lambda: len(self.asked) >= number)
+        return self.asked[number - 1]
+
+    async def answer_to(self, request_id: RequestId) -> Any:
+        """The answer to one of its own requests."""
+
+        def found() -> list[Any]:
+            return [one for one in self.messages if "method" not in one and one["id"] == request_id]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
+
+    async def hears(self, method: str, times: int = 1) -> None:
+        await self.until(lambda: self.number_of(method) >= times)

@@ -1,0 +1,61 @@
+"""Conversations as one life of a server leaves them to the next, and what their logs say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from kit.servers.lives import Life
+from parley.conversation.state import Phase
+from parley.runtime.conversation import Conversation
+from parley.wire.events import Settlement
+from parley.wire.ids import ApprovalId
+
+__all__ = ["last", "leave_asking", "leave_running", "open_question", "pass_time", "settle", "types"]
+
+
+def types(conversation: Conversation, *wanted: str) -> list[str]:
+    """Which of these entries the log has, in order."""
+    return [entry.type for entry in conversation.log.entries if entry.type in wanted]
+
+
+def last(conversation: Conversation, kind: str) -> dict[str, Any]:
+    """The last entry of a type."""
+    found = [entry.encoded for entry in conversation.log.entries if entry.type == kind]
+    decoded: dict[str, Any] = msgspec.json.decode(found[-1])
+    return decoded
+
+
+def open_question(conversation: Conversation) -> ApprovalId:
+    assert conversation.questions.open is not None
+    return conversation.questions.open.approval_id
+
+
+async def settle(conversation: Conversation, decision: Settlement, *, reason: str | None = None) -> None:
+    await conversation.answer(open_question(conversation), decision, by="tool", reason=reason)
+
+
+async def leave_asking(life: Life, what: str = "run a") -> Conversation:
+    """A conversation whose turn waits for an answer."""
+    conversation = await life.create()
+    await life.send(conversation, what)
+    await life.until(conversation, Phase.ASKING)
+    return conversation
+
+
+async def leave_running(life: Life) -> Conversation:
+    """A conversation whose command runs."""
+    conversation = await leave_asking(life, "run slow")
+    await settle(conversation, "approved")
+    await life.slow.wait()
+    return conversation
+
+
+async def pass_time(life: Life, seconds: int) -> None:
+    """Second by second, so that whoever looks now and then has looked."""
+    for _ in range(seconds):
+        life.clock.passes(1)
+        for _ in range(3):
+            await asyncio.sleep(0)

@@ -1,0 +1,103 @@
+"""Other processes of a home, and what comes of a link to one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Raw
+
+from parley.client.child import Child
+from parley.ports.peers import Link, Peers
+from parley.wire.jsonrpc import Message, encode, error_of
+
+__all__ = ["PATIENCE_SECONDS", "Ear", "Peer", "StartPeer", "leaving", "saying"]
+
+TESTS: Final = Path(__file__).parents[2]
+PATIENCE_SECONDS: Final = 20
+
+
+class Peer:
+    """A process of the home other than ours."""
+
+    address: str
+    _child: Child
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def start(self, home: Path, most_files: int) -> None:
+        self._child = await Child.start(
+            (sys.executable, "-m", "kit.servers.peer_program", str(home), str(most_files)),
+            cwd=TESTS,
+            on_line=self._lines.put_nowait,
+            on_end=lambda: None,
+        )
+        self.address = await self.heard()
+
+    async def heard(self) -> Any:
+        """The next message that it was sent."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return json.loads(await self._lines.get())
+
+    def tells(self, method: str, params: str) -> None:
+        self._child.write(f"{method} {params}\n".encode())
+
+    async def killed(self) -> None:
+        self._child.kill()
+        await self._child.close()
+
+    def stopped(self) -> None:
+        """It runs no more, and is still there."""
+        os.kill(self._child.pid, signal.SIGSTOP)
+
+    async def close(self) -> None:
+        self._child.send_signal(signal.SIGCONT)
+        await self._child.close()
+
+
+StartPeer = Callable[..., Awaitable[Peer]]
+
+
+class Ear:
+    """A link, and all that came of it, in order."""
+
+    def __init__(self) -> None:
+        self._heard: asyncio.Queue[object] = asyncio.Queue()
+
+    async def on(self, peers: Peers, address: str) -> Link:
+        link = await peers.connect(address, hear=self.hear, gone=self.gone)
+        assert link is not None
+        return link
+
+    def answered(self, message: Message) -> None:
+        self._heard.put_nowait(("failed",) if error_of(message) else ("answered", message.id))
+
+    async def next(self) -> object:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._heard.get()
+
+    def nothing_more(self) -> bool:
+        return self._heard.empty()
+
+    def hear(self, method: str, params: Raw) -> None:
+        self._heard.put_nowait((method, json.loads(bytes(params))))
+
+    def gone(self) -> None:
+        self._heard.put_nowait("gone")
+
+
+def saying(*lines: str) -> bytes:
+    """What makes a peer say these lines."""
+    return encode({"say": lines})
+
+
+def leaving(*lines: str) -> bytes:
+    """What makes it end the connection behind them."""
+    return encode({"say": lines, "leave": True})

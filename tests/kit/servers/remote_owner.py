@@ -1,0 +1,123 @@
+"""A conversation whose turn another process has, and that process by hand: what it is told, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kit.servers.lives import Life
+from kit.servers.slow_store import SlowStore
+from kit.system.commands import PATIENCE_SECONDS
+from parley.conversation.state import Phase
+from parley.runtime.conversation import Conversation
+from parley.wire.ids import ApprovalId, Seq
+from parley.wire.jsonrpc import ErrorObject, Message, encode
+from parley.wire.peers import Follow, Followed, InterruptTurn, RenameConversation, Submit, Submitted
+
+__all__ = ["FollowedTurn", "Owner"]
+
+
+class Owner:
+    """The port `Peers`, and the only link to the process that has the turn. It lets everybody follow."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_silent = False
+        """Whether it lets nobody follow any more; it is asked for that as for everything else."""
+        self.passed_on: list[str] = []
+        """What it was asked to do, in order."""
+        self.waiting: list[Callable[[Message], None]] = []
+        """Who has no answer yet."""
+        self._came = asyncio.Event()
+
+    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
+        self.gone = gone
+        return self
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        if method == Follow.METHOD and not self.is_silent:
+            after = msgspec.json.decode(params, type=Follow).after
+            _answer(answered, Followed(last=after))
+            return
+        self.passed_on.append(_named(method, params))
+        self.waiting.append(answered)
+        self._came.set()
+
+    async def asked(self, number: int) -> None:
+        """Return when it was asked so often."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.passed_on) < number:
+                self._came.clear()
+                await self._came.wait()
+
+    def answers(self, result: Struct | None = None) -> None:
+        """To whoever has waited longest."""
+        _answer(self.waiting.pop(0), result or Submitted(event_id=None, first=Seq(1)))
+
+    def refuses(self, code: int, message: str) -> None:
+        self.waiting.pop(0)(Message(id=1, error=Raw(encode(ErrorObject(code, message)))))
+
+    def notify(self, method: str, params: bytes) -> None: ...
+
+    async def listen(self) -> None: ...
+
+    def tell_all(self, method: str, params: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class FollowedTurn:
+    """`async with FollowedTurn(home) as two`: it asks in the first life, and the second one follows it."""
+
+    here: Conversation
+    there: Conversation
+
+    def __init__(self, home: str, store: SlowStore | None = None, does: str = "run slow") -> None:
+        self.store = store or SlowStore()
+        self.owner, self._does = Owner("of the second"), does
+        self.first = Life(home, self.store, peers=Owner("of the first"))
+        self.second = Life(home, self.store, peers=self.owner)
+
+    async def __aenter__(self) -> Self:
+        self.there = await self.first.create()
+        await self.first.send(self.there, self._does)
+        await self.first.until(self.there, Phase.ASKING)
+        self.here = await self.second.find(self.there.id)
+        assert self.here.sharing.is_elsewhere
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for life in (self.second, self.first):
+            await life.stop()
+
+    @property
+    def question(self) -> ApprovalId:
+        assert self.here.questions.open is not None
+        return self.here.questions.open.approval_id
+
+    def owner_is_killed(self) -> None:
+        self.first.killed(self.there)
+        self.owner.gone()
+
+
+def _named(method: str, params: bytes) -> str:
+    match method:
+        case Submit.METHOD:
+            (item,) = msgspec.json.decode(params, type=Submit).content
+            return item.text  # type: ignore[union-attr]  # tests send texts
+        case RenameConversation.METHOD:
+            return "title"
+        case InterruptTurn.METHOD:
+            return "interrupt"
+        case Follow.METHOD:
+            return "follow"
+        case _:
+            return "answer"
+
+
+def _answer(answered: Callable[[Message], None], result: Struct) -> None:
+    answered(Message(id=1, result=Raw(encode(result))))

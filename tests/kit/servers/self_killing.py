@@ -1,0 +1,56 @@
+"""Servers whose last moment is known beforehand; `self_killing_program.py` is what they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, Unpack
+
+from parley.testing import RawParley, ScriptedModel
+from parley.testing.home import Home, ServerOptions
+
+__all__ = ["MOMENTS", "Doomed", "Fate", "Moment"]
+
+TESTS: Final = Path(__file__).parents[2]
+
+Moment = Literal["before a commit", "behind a commit", "in a write"]
+"""Behind a commit nobody has been told of it yet; of a write to stdout half of the bytes are written."""
+
+MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "behind a commit", "in a write")
+
+
+class Fate(NamedTuple):
+    """When a server kills itself."""
+
+    moment: Moment
+    number: int
+    """The first is 1."""
+    notes: Path
+    """Where it notes how long the log of the database is behind each commit."""
+
+    def lengths(self) -> list[int]:
+        """What it has noted."""
+        return [int(line) for line in self.notes.read_text().split()]
+
+
+class _DoomedHome(Home):
+    def __init__(self, model: ScriptedModel, fate: Fate, **options: Unpack[ServerOptions]) -> None:
+        super().__init__(model, **options)
+        self._fate = fate
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        moment, number, notes = self._fate
+        interpreter, _, _, _, *words = super().command  # `python -P -m parley`, and the rest
+        return (interpreter, "-m", "kit.servers.self_killing_program", moment, str(number), str(notes), *words)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, "PYTHONPATH": str(TESTS)}
+
+
+class Doomed(RawParley):
+    """A server that kills itself when its time has come."""
+
+    def __init__(self, model: ScriptedModel, fate: Fate, **options: Unpack[ServerOptions]) -> None:
+        super().__init__(model, **options)
+        self._home = _DoomedHome(model, fate, **options)

@@ -1,0 +1,211 @@
+"""Tool servers to try the pool on: programs, an address on loopback, and a turn that uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from aiohttp import web
+
+from kit.builders.transcript import RecordingTranscript
+from kit.models.raw_provider import settings
+from kit.servers.tool_server import Message, ToolServerProgram
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.config.types import ToolServer
+from parley.conversation.records import CallItem
+from parley.ports.tools import Action, Desk, Refused, Verdict
+from parley.tools.servers import Lease, ServerPool
+from parley.wire.ids import CallId
+
+__all__ = [
+    "ENVIRON",
+    "PATIENCE_SECONDS",
+    "Loopback",
+    "Spoil",
+    "call_item",
+    "call_text",
+    "closing",
+    "desk",
+    "marker",
+    "nothing_running",
+    "program",
+    "running",
+    "text",
+]
+
+ENVIRON: Final = {"HOME": "/nowhere", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_KEY": "hidden"}
+"""What the pools of the tests find in their environment."""
+
+PROGRAM: Final = str(Path(__file__).with_name("tool_server.py"))
+
+
+def marker() -> str:
+    """A word by which the processes of one test can be told from all others."""
+    return f"marker-{uuid4()}"
+
+
+def program(name: str, mode: str = "serve", *, mark: str = "", env: dict[str, str] | None = None) -> ToolServer:
+    # -P: the folder of the program holds modules that are called like those of the standard library.
+    return ToolServer(
+        name=name, command=sys.executable, args=("-P", PROGRAM, mode, *([mark] if mark else [])), env=env or {}
+    )
+
+
+def running(mark: str) -> int:
+    """How many processes have the marker in their command line; the dead that wait to be collected do not."""
+    found = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                found += mark.encode() in (folder / "cmdline").read_bytes()
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+async def nothing_running(mark: str) -> None:
+    """Until no process has the marker: what was killed may take a moment to be gone."""
+    await until(lambda: running(mark) == 0)
+
+
+def text(result: dict[str, Any]) -> str:
+    """The text of a result that has only that."""
+    (block,) = result["content"]
+    assert block["type"] == "text"
+    return str(block["text"])
+
+
+def _ignore(done: float, total: float | None, message: str | None) -> None:
+    pass
+
+
+async def call_text(lease: Lease, name: str, arguments: dict[str, Any] | None = None) -> str:
+    tool = lease.find(name)
+    assert tool is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return text(await tool.call(arguments, progress=_ignore))
+
+
+# --- a turn ------------------------------------------------------------------------------
+
+
+async def _refuse(action: Action) -> Verdict:
+    return Refused(why="nobody was asked")
+
+
+def desk(notebook: RecordingTranscript) -> Desk:
+    return Desk(settings=settings(), transcript=notebook, permit=_refuse)
+
+
+def call_item(name: str, arguments: str, call_id: str = "c1") -> CallItem:
+    return CallItem(call_id=CallId(call_id), name=name, arguments=arguments)
+
+
+# --- an address --------------------------------------------------------------------------
+
+
+Spoil = Callable[[web.Request, Message], Awaitable[web.StreamResponse]]
+
+
+class Loopback:
+    """A tool server on loopback, over streamable HTTP; wants a bearer token if it has one."""
+
+    def __init__(self, token: str | None = None) -> None:
+        self._token = token
+        self._program = ToolServerProgram(self._route)
+        self._streams: dict[Any, asyncio.Queue[Message]] = {}
+        self._session: str | None = None
+        self.sessions = 0
+        self.farewells = 0
+        self.seen_tokens: list[str | None] = []
+        self.redirect_to: str | None = None
+        self.falls_silent = False
+        """Once it has greeted, it answers no request more."""
+        self.spoils: dict[str, Spoil] = {}
+        """By method, of MCP or HTTP: what it does instead of answering."""
+        self.seen_encodings: set[str | None] = set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        """Yields its address."""
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/mcp", self._post)
+        app.router.add_get("/mcp", self._get, allow_head=False)
+        app.router.add_delete("/mcp", self._delete)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+        finally:
+            await runner.cleanup()
+
+    def forget_session(self) -> None:
+        self._session = None
+
+    def _route(self, message: Message) -> None:
+        """To the answer of the request that it belongs to."""
+        request_id = message.get("id", (message.get("params") or {}).get("progressToken"))
+        if request_id in self._streams:
+            self._streams[request_id].put_nowait(message)
+
+    async def _post(self, request: web.Request) -> web.StreamResponse:
+        self.seen_tokens.append(request.headers.get("authorization"))
+        if self.redirect_to is not None:
+            return web.Response(status=307, headers={"location": self.redirect_to})
+        if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
+            return web.Response(status=401)
+        self.seen_encodings.add(request.headers.get("accept-encoding"))
+        message = await request.json()
+        headers = {}
+        if message["method"] == "initialize":
+            self.sessions += 1
+            self._session = headers["mcp-session-id"] = f"session-{self.sessions}"
+        elif request.headers.get("mcp-session-id") != self._session:
+            return web.Response(status=404)
+        if message["method"] in self.spoils:
+            return await self.spoils[message["method"]](request, message)
+        if "id" not in message:
+            self._program.answer(message)
+            return web.Response(status=202)
+        if self.falls_silent and message["method"] != "initialize":
+            await asyncio.Event().wait()
+        stream = self._streams[message["id"]] = asyncio.Queue()
+        self._program.answer(message)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream", **headers})
+        await response.prepare(request)
+        while True:
+            one = await stream.get()
+            await response.write(b"event: message\ndata: " + web.json_response(one).body + b"\n\n")  # type: ignore[operator] # a body of bytes
+            if "id" in one:
+                break
+        del self._streams[message["id"]]
+        return response
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        if "GET" in self.spoils:
+            return await self.spoils["GET"](request, {})
+        return web.Response(status=405)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        self.farewells += 1
+        if self.falls_silent:
+            await asyncio.Event().wait()
+        return web.Response()
+
+
+@asynccontextmanager
+async def closing(pool: ServerPool) -> AsyncIterator[ServerPool]:
+    try:
+        yield pool
+    finally:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await pool.close()

@@ -1,0 +1,31 @@
+"""Running commands within bounds, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kit.system.commands import PATH, PATIENCE_SECONDS, Ran, kept
+from parley.ports.commands import Bounds, Command, Commands
+
+__all__ = ["confined"]
+
+
+async def confined(
+    commands: Commands,
+    bounds: Bounds | None,
+    *argv: str,
+    cwd: object = "/",
+    env: Mapping[str, str] | None = None,
+    files: tuple[bytes, ...] = (),
+    timeout_seconds: float = PATIENCE_SECONDS,
+) -> Ran:
+    """Run a command and keep all that it says."""
+    command = Command(
+        argv=argv,
+        cwd=str(cwd),
+        env={"PATH": PATH} if env is None else env,
+        timeout_seconds=timeout_seconds,
+        bounds=bounds,
+        files=files,
+    )
+    return await kept(lambda output: commands.run(command, output=output))

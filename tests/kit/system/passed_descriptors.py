@@ -1,0 +1,37 @@
+"""A program that gives a descriptor of its own to somebody outside, who holds it for as long as wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kit.system.commands import PATIENCE_SECONDS, Ran
+
+__all__ = ["given_away"]
+
+
+@asynccontextmanager
+async def given_away(
+    place: Path, run: Callable[[str], Coroutine[Any, Any, Ran]]
+) -> AsyncIterator[asyncio.Task[Ran]]:
+    """Run a program that connects to the socket at this place and sends a descriptor; the block holds it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        listener.listen()
+        listener.setblocking(False)
+        task = asyncio.create_task(run(str(place)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+    with connection:
+        connection.settimeout(PATIENCE_SECONDS)
+        _, [held], _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, 1)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield task
+    finally:
+        os.close(held)

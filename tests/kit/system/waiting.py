@@ -1,0 +1,27 @@
+"""Waits for what the system does without announcing it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kit.system.commands import PATIENCE_SECONDS
+
+__all__ = ["until"]
+
+LOOK_SECONDS: Final = 0.005
+
+
+async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None = None) -> None:
+    """Return as soon as a condition holds.
+
+    Raises:
+        AssertionError: it never did; the text is that of `otherwise`.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise AssertionError(otherwise() if otherwise else "waited in vain") from None
