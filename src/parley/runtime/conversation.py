@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from typing import assert_never
 from uuid import uuid4
 
 import msgspec
@@ -17,11 +18,13 @@ from msgspec import Raw, to_builtins
 
 from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.log import Log
+from parley.conversation.questions import Question
 from parley.conversation.state import Phase, State
 from parley.errors import (
     ConfigError,
     HomeLost,
     InvalidRequest,
+    NotOwned,
     ParleyError,
     ShuttingDown,
     StoreError,
@@ -37,7 +40,7 @@ from parley.runtime.means import Means
 from parley.runtime.messages import Accepted, Messages
 from parley.runtime.outlast import outlast
 from parley.runtime.permits import Permits, Trust
-from parley.runtime.questions import Questions
+from parley.runtime.questions import Asked, Questions
 from parley.runtime.readers import Reader
 from parley.runtime.rounds import Rounds
 from parley.runtime.sharing import Sharing, TheirTurn
@@ -47,11 +50,15 @@ from parley.runtime.writing import Writing
 from parley.wire.events import SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
+from parley.wire.jsonrpc import encode
 from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "PeerRequest"]
 
 log = logging.getLogger(__name__)
+
+PeerRequest = AnswerQuestion | InterruptTurn | RenameConversation | Submit
+"""Requests that another process sends to the owner of a conversation."""
 
 
 class Conversation:
@@ -92,7 +99,7 @@ class Conversation:
             writing=self._writing,
             questions=self.questions,
             closing=means.closing,
-            gone=self.go,
+            gone=self.mark_deleted,
         )
         self.book.on_dropped, self.book.on_lost = self.questions.left_by, self._turns.leave
         self._turns.on_over = self._turn_is_over
@@ -100,12 +107,11 @@ class Conversation:
         """What nobody waits for."""
         self.rounds = Rounds()
         """In which it is looked what other processes have done, for whoever asks for it."""
-        self.is_gone = False
-        """Whether somebody has deleted it."""
+        self.is_deleted = False
+        """Whether it was deleted, or the home was lost."""
         self.lost: HomeLost | None = None
-        """Why it is gone, where it was not deleted."""
-        self.when_gone: dict[object, Callable[[], None]] = {}
-        """What is to be called then, by who wants it."""
+        """The reason, if the home was lost."""
+        self._on_deleted: dict[Hashable, Callable[[], None]] = {}
 
     # --- what there is -----------------------------------------------------------------
 
@@ -130,6 +136,11 @@ class Conversation:
     def turn(self) -> OurTurn | None:
         """The turn that runs in this process, if one does."""
         return self._turns.running
+
+    @property
+    def phase(self) -> Phase:
+        """The phase up to the last durable entry."""
+        return self.book.phase
 
     @property
     def is_watched(self) -> bool:
@@ -165,15 +176,33 @@ class Conversation:
 
     # --- reading -----------------------------------------------------------------------
 
-    def attach(self, reader: Reader, *, can_be_asked: bool, full: bool, only_waits: bool = False) -> None:
-        """Let a reader follow from its cursor on; it says what it lacks when the next entry is shown."""
+    def attach(self, reader: Reader) -> None:
+        """Send entries after the reader's cursor to it, from the next durable entry on."""
         self.book.attach(reader)
-        self.questions.read_by(reader, can_be_asked=can_be_asked, full=full, only_waits=only_waits)
 
     def detach(self, reader: Reader) -> None:
-        """Forget a reader; nothing else changes."""
+        """Remove a reader, and what `register_reader` noted of it."""
         if self.book.detach(reader):
             self.questions.left_by(reader)
+
+    def register_reader(
+        self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool = False
+    ) -> None:
+        """Note what a reader can be asked, which decides how long an open approval waits.
+
+        `knows_limits` if its client knows the event `limit_reached`; `waits_for_turn` if it is a call that waits
+        for the end of the turn, whose client cannot answer meanwhile.
+        """
+        self.questions.read_by(reader, can_be_asked=can_be_asked, full=knows_limits, only_waits=waits_for_turn)
+
+    def unregister_reader(self, reader: Hashable) -> None:
+        """Undo `register_reader`; what was delivered to the client stays open there."""
+        self.questions.left_by(reader)
+
+    def note_poll(self, *, can_answer: bool) -> None:
+        """Note a client that polls, and so counts as a reader for a while; `can_answer` if it is offered
+        `approvalAnswer`."""
+        self.questions.read_once(can_answer=can_answer)
 
     async def wait_beyond(self, position: Seq) -> None:
         """Return when the log has an entry behind `position`, or the server ends.
@@ -182,7 +211,7 @@ class Conversation:
             UnknownConversation: it was deleted.
         """
         while self.log.durable <= position and not self._closing.is_set():
-            if self.is_gone:
+            if self.is_deleted:
                 raise self.lost or UnknownConversation(self.id)
             await self.book.wait_beyond(position)
 
@@ -239,7 +268,50 @@ class Conversation:
             answered=taken,
         )
 
-    # --- questions ---------------------------------------------------------------------
+    # --- tool servers ------------------------------------------------------------------
+
+    def start_tool_servers(self) -> None:
+        """Begin to start the tool servers of the settings in force."""
+        self.tool_servers.begin(self.settings)
+
+    async def tool_servers_started(self) -> None:
+        """Return when the start of the tool servers has ended, or `stop_waiting_for_tool_servers` was called."""
+        await self.tool_servers.begun()
+
+    def stop_waiting_for_tool_servers(self) -> None:
+        """Let them start in the background; failures are reported when the next turn begins."""
+        self.tool_servers.stop_waiting()
+
+    # --- approvals ---------------------------------------------------------------------
+
+    @property
+    def open_approval(self) -> Question | None:
+        """The approval that waits for an answer, once it is durable."""
+        return self.questions.open
+
+    @property
+    def returns_approval(self) -> bool:
+        """Whether a call that waits for the turn is to be answered with the open approval."""
+        return self.questions.is_returned
+
+    @property
+    def seconds_for_followers(self) -> float:
+        """Seconds left in which a client of another process may begin to follow the turn."""
+        return self.questions.seconds_for_followers
+
+    def delivered_to(self, recipient: Asked) -> None:
+        """Note that the open approval was sent to a client."""
+        self.questions.put_to(recipient)
+
+    def withdrawn_from(self, recipient: Asked) -> None:
+        """Note that a client will not answer."""
+        self.questions.forgotten_by(recipient)
+
+    def answer_with_retry(
+        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+    ) -> asyncio.Future[None]:
+        """Like `answer`, and repeat it while it cannot be stored: the client that gave it cannot be told."""
+        return self.questions.insist(approval_id, decision, by=by, reason=reason)
 
     def answer(
         self,
@@ -345,6 +417,39 @@ class Conversation:
         if turn.is_left and not self._closing.is_set():
             self.sharing.catch_up()  # another process goes on with it
 
+    # --- requests of other processes ---------------------------------------------------
+
+    async def execute_for_peer(
+        self, request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
+    ) -> None:
+        """Execute a request of another process; call `answered` with the encoded result before any reader sees its
+        effects.
+
+        Raises:
+            OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown: this process does not own the conversation.
+            ParleyError: as for a client of this process.
+        """
+        if self.turn is None:
+            raise NotOwned
+
+        def accepted(message: Accepted) -> None:
+            event_id = None if message.turn is None else message.turn.event_id
+            answered(encode(Submitted(event_id=event_id, first=message.first)))
+
+        match request:
+            case Submit():
+                await self.here.submit(request, deadline, accepted=accepted)
+                return
+            case AnswerQuestion():
+                await self.here.answer(request, deadline)
+            case InterruptTurn():
+                await self.here.interrupt(request, deadline)
+            case RenameConversation():
+                await self.here.rename(request, deadline)
+            case _:
+                assert_never(request)
+        answered(b"{}")
+
     # --- writing -----------------------------------------------------------------------
 
     async def _get_ready(self, deadline: Deadline) -> None:
@@ -396,22 +501,30 @@ class Conversation:
                     raise TurnIsRunning
                 await self.book.delete()
         self._neighbours.tell(self.id)
-        self.go()
+        self.mark_deleted()
 
-    def go(self) -> None:
-        """It was deleted: whoever reads it hears so."""
-        self.is_gone = True
+    def on_deleted(self, owner: Hashable, call: Callable[[], None]) -> None:
+        """Have `call` called once when the conversation is deleted or lost; one callback for each owner."""
+        self._on_deleted[owner] = call
+
+    def cancel_on_deleted(self, owner: Hashable) -> None:
+        """Remove the callback of an owner, if it has one."""
+        self._on_deleted.pop(owner, None)
+
+    def mark_deleted(self) -> None:
+        """Tell readers and waiters that the conversation was deleted."""
+        self.is_deleted = True
         self.book.wake()
-        gone, self.when_gone = self.when_gone, {}
-        for tell in gone.values():
-            tell()
+        callbacks, self._on_deleted = self._on_deleted, {}
+        for call in callbacks.values():
+            call()
 
     def lose(self, lost: HomeLost) -> None:
         """End the running turn because the home is gone. Its end cannot be written."""
         self.lost = lost
         self._turns.lose(lost)
         self.sharing.lose(lost)
-        self.go()
+        self.mark_deleted()
 
     async def stop(self) -> None:
         """End the running turn because the server ends; return when its end is written down.

@@ -132,7 +132,7 @@ class Conversations:
         """
         await self._means.neighbours.listen()
         conversation = self._alive.get(conversation_id)
-        if conversation is None or conversation.is_gone:
+        if conversation is None or conversation.is_deleted:
             conversation = self._made(conversation_id)
         if not conversation.book.is_ours or conversation.rounds.is_waited_for:
             await conversation.rounds.join(partial(self._look, conversation))
@@ -150,7 +150,7 @@ class Conversations:
             await conversation.book.load()
         except UnknownConversation:
             self._forget(conversation.id, is_gone=True)
-            conversation.go()
+            conversation.mark_deleted()
             raise
         await conversation.sharing.look_after()
 
@@ -265,7 +265,7 @@ class Conversations:
             await self._damaged.delete(conversation_id)
             self._means.neighbours.tell(conversation_id)
             if (as_far_as_read := self._alive.get(conversation_id)) is not None:
-                as_far_as_read.go()
+                as_far_as_read.mark_deleted()
         self._forget(conversation_id, is_gone=True)
 
     async def fork(self, conversation_id: ConversationId, *, at: MessageId | None) -> ConversationId:
@@ -399,7 +399,7 @@ class Conversations:
             if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds
         ]
         for one in gone:
-            self._forget(one.id, is_gone=one.is_gone)
+            self._forget(one.id, is_gone=one.is_deleted)
         return len(gone)
 
 

@@ -19,7 +19,7 @@ from parley.conversation.questions import Question
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import ParleyError, QuestionIsSettled
 from parley.runtime.conversation import Conversation
-from parley.runtime.questions import DISMISSED, Questions
+from parley.runtime.questions import DISMISSED
 from parley.server.approval_text import elicitation
 from parley.server.hosts import PLAIN, Features
 from parley.server.outgoing_requests import OutgoingRequests
@@ -53,7 +53,7 @@ class Elicitor:
         self._features = PLAIN
         self._calls: dict[ConversationId, str] = {}
         """The first request by which the client had to do with a conversation."""
-        self._open: dict[ApprovalId, tuple[RequestId, Questions]] = {}
+        self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
         """What it was asked and has not answered."""
 
     def begin(self, features: Features, *, can_be_asked: bool) -> None:
@@ -68,7 +68,7 @@ class Elicitor:
 
     def passed(self, conversation: Conversation, entry: Entry) -> None:
         """The client was shown all up to this entry: if it is an open question, that is asked now."""
-        if entry.type != _ASKED or (question := conversation.questions.open) is None:
+        if entry.type != _ASKED or (question := conversation.open_approval) is None:
             return
         # A client that is behind passes questions that are settled, while a later one is open.
         if _named.decode(entry.encoded).approval_id == question.approval_id:
@@ -76,42 +76,45 @@ class Elicitor:
 
     def ask_what_is_open(self, conversation: Conversation) -> None:
         """The client was shown all that happened."""
-        if (question := conversation.questions.open) is not None:
+        if (question := conversation.open_approval) is not None:
             self._ask(conversation, question)
 
     def _ask(self, conversation: Conversation, question: Question) -> None:
-        approval_id, questions = question.approval_id, conversation.questions
+        approval_id = question.approval_id
         if not self.can_be_asked or approval_id in self._open:
             return
         if question.asked.kind == "limit" and not self._features.full_version:
             return  # it sees the turn end instead (docs/protocol.md#limits)
         full = self._features.full_version
         params = elicitation(question, conversation.id, call=self._calls[conversation.id], full=full)
-        answered = partial(self._settle, questions, approval_id)
+        answered = partial(self._settle, conversation, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
-        self._open[approval_id] = request_id, questions
-        questions.put_to(self)
+        self._open[approval_id] = request_id, conversation
+        conversation.delivered_to(self)
 
-    def _settle(self, questions: Questions, approval_id: ApprovalId, answer: Message) -> None:
+    def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
         """What is settled was taken back, and what is taken back is not answered: so this question is open."""
         decision, reason = read_answer(answer)
         if self._features.dismissal_denies and is_dismissal(answer):
             decision, reason = "denied", DISMISSED
-        settled = questions.insist(approval_id, decision, by="client", reason=escape_for_display(reason or ""))
-        settled.add_done_callback(partial(self._see_to, questions, approval_id))
+        settled = conversation.answer_with_retry(
+            approval_id, decision, by="client", reason=escape_for_display(reason or "")
+        )
+        settled.add_done_callback(partial(self._see_to, conversation, approval_id))
 
-    def _see_to(self, questions: Questions, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
+    def _see_to(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
         """If it could not be settled it stays open, and the client can be asked it again."""
         if not settled.cancelled() and (error := settled.exception()) is not None:
-            known, is_open = isinstance(error, ParleyError), self._is_open(questions, approval_id)
+            known, is_open = isinstance(error, ParleyError), self._is_open(conversation, approval_id)
             level = logging.WARNING if is_open or not known else logging.DEBUG  # somebody else was faster
             log.log(level, "an answer was not taken: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
-            questions.forgotten_by(self)
+            conversation.withdrawn_from(self)
 
     @staticmethod
-    def _is_open(questions: Questions, approval_id: ApprovalId) -> bool:
-        return questions.open is not None and questions.open.approval_id == approval_id
+    def _is_open(conversation: Conversation, approval_id: ApprovalId) -> bool:
+        approval = conversation.open_approval
+        return approval is not None and approval.approval_id == approval_id
 
     # --- what becomes of it ------------------------------------------------------------
 
@@ -132,5 +135,5 @@ class Elicitor:
         self.can_be_asked = False
         self._requests.forget()
         while self._open:
-            _, (_, questions) = self._open.popitem()
-            questions.forgotten_by(self)
+            _, (_, conversation) = self._open.popitem()
+            conversation.withdrawn_from(self)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -15,10 +16,8 @@ from parley.conversation.output import OutputDelta
 from parley.errors import LeaseLost, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown, StoreFailed
 from parley.ports.outbox import Outbox
 from parley.ports.store import CALL_SECONDS
-from parley.runtime.conversation import Conversation
+from parley.runtime.conversation import Conversation, PeerRequest
 from parley.runtime.deadline import Deadline
-from parley.runtime.here import Here
-from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.server.context import ServerContext
 from parley.server.dispatch import Call, Dispatch, Handler, Notice
@@ -42,7 +41,6 @@ from parley.wire.peers import (
     PeerRead,
     RenameConversation,
     Submit,
-    Submitted,
     Unfollow,
 )
 
@@ -56,6 +54,7 @@ PEER_SECONDS: Final = CALL_SECONDS - 1.0
 """How long a request of another process waits for the write lock: that process is answered before it tells its
 client that this one is silent."""
 
+_REQUESTS: Final[tuple[type[PeerRequest], ...]] = (Submit, AnswerQuestion, InterruptTurn, RenameConversation)
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
@@ -83,10 +82,7 @@ class _Peering:
         self._followed: dict[ConversationId, tuple[Conversation, Reader]] = {}
         self.requests: Mapping[str, Handler] = {
             Follow.METHOD: self._follow,
-            Submit.METHOD: self._submit,
-            AnswerQuestion.METHOD: self._answer,
-            InterruptTurn.METHOD: self._interrupt,
-            RenameConversation.METHOD: self._rename,
+            **{kind.METHOD: partial(self._execute, kind) for kind in _REQUESTS},
         }
         self.notices: Mapping[str, Notice] = {
             Unfollow.METHOD: self._unfollow,
@@ -111,32 +107,8 @@ class _Peering:
         voice = PeerEncoder(wish.conversation_id)
         reader = Reader(conversation.log, Cursor.of_records(wish.after), self._out, voice)
         self._followed[wish.conversation_id] = conversation, reader
-        conversation.book.attach(reader)
+        conversation.attach(reader)
         reader.pump()
-
-    async def _submit(self, call: Call) -> None:
-        message = _params(Submit, call.params)
-
-        def accepted(taken: Accepted) -> None:
-            event_id = None if taken.turn is None else taken.turn.event_id
-            call.answer(encode(Submitted(event_id=event_id, first=taken.first)))
-
-        await self._do(message.conversation_id, lambda here, until: here.submit(message, until, accepted=accepted))
-
-    async def _answer(self, call: Call) -> None:
-        answer = _params(AnswerQuestion, call.params)
-        await self._do(answer.conversation_id, lambda here, until: here.answer(answer, until))
-        call.answer(b"{}")
-
-    async def _interrupt(self, call: Call) -> None:
-        wish = _params(InterruptTurn, call.params)
-        await self._do(wish.conversation_id, lambda here, until: here.interrupt(wish, until))
-        call.answer(b"{}")
-
-    async def _rename(self, call: Call) -> None:
-        wish = _params(RenameConversation, call.params)
-        await self._do(wish.conversation_id, lambda here, until: here.rename(wish, until))
-        call.answer(b"{}")
 
     def _unfollow(self, params: Raw) -> None:
         self._stop(msgspec.json.decode(params, type=Unfollow).conversation_id)
@@ -147,9 +119,9 @@ class _Peering:
             return
         conversation, reader = followed
         if said.is_read:
-            conversation.questions.read_by(reader, can_be_asked=said.can_be_asked, full=said.full)
+            conversation.register_reader(reader, can_be_asked=said.can_be_asked, knows_limits=said.full)
         else:
-            conversation.questions.left_by(reader)
+            conversation.unregister_reader(reader)
 
     def _changed(self, params: Raw) -> None:
         self._host.conversations.changed(msgspec.json.decode(params, type=Changed).conversation_id)
@@ -159,16 +131,19 @@ class _Peering:
             conversation, reader = followed
             conversation.detach(reader)
 
-    async def _do(self, conversation_id: ConversationId, wish: Callable[[Here, Deadline], Awaitable[None]]) -> None:
-        """What is refused here is refused there, in the same words. Where we end, another process has to do it.
+    async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
+        """Execute a request; a refusal has the words that a client of this process would get.
 
-        Whoever is told that it is not ours has to follow it anew: what he wished for behind that must not be done
-        before it.
+        A process that is told "not the owner" has to follow again first: its later requests must not be executed
+        before the refused one.
         """
+        request = _params(kind, call.params)
+        conversation_id = request.conversation_id
         try:
             if conversation_id not in self._followed:
                 raise NotOwned
-            await wish(self._ours(conversation_id).here, Deadline(PEER_SECONDS))
+            conversation = self._ours(conversation_id)
+            await conversation.execute_for_peer(request, Deadline(PEER_SECONDS), answered=call.answer)
         except ParleyError as error:
             if self._host.conversations.closing or isinstance(error, _NOT_OURS):
                 self._stop(conversation_id)

@@ -48,8 +48,8 @@ class _Stream:
             self._join()
         else:
             session = self._session
-            self._conversation.questions.read_by(
-                self, can_be_asked=session.asking.can_be_asked, full=session.features.full_version
+            self._conversation.register_reader(
+                self, can_be_asked=session.asking.can_be_asked, knows_limits=session.features.full_version
             )
             self.out.when_writable(self._join)
 
@@ -70,7 +70,7 @@ class _Stream:
             log, Cursor.at_end_of(log), self.out, self.voice, passed=self._passed, on_dropped=self._dropped
         )
         self._session.attach(self._conversation, self._reader)
-        self._conversation.questions.left_by(self)
+        self._conversation.unregister_reader(self)
         self._session.asking.ask_what_is_open(self._conversation)
 
     def _passed(self, entry: Entry) -> None:
@@ -82,7 +82,7 @@ class _Stream:
     def end(self) -> None:
         self._ended = True
         self.call.finished()
-        self._conversation.questions.left_by(self)
+        self._conversation.unregister_reader(self)
         if self._reader is not None:
             self._session.detach(self._conversation, self._reader)
 
@@ -149,16 +149,17 @@ class Session:
         """Where events are sent: to the client, or nowhere if its host would drop them."""
         return self.out if self.features.event_notifications else SILENT
 
-    def attach(self, conversation: Conversation, reader: Reader, *, only_waits: bool = False) -> None:
+    def attach(self, conversation: Conversation, reader: Reader, *, waits_for_turn: bool = False) -> None:
         """Let the client follow a conversation, unless it went while it was being found."""
         if self._is_gone:
             return
         self._followed[reader] = conversation
-        conversation.attach(
+        conversation.attach(reader)
+        conversation.register_reader(
             reader,
             can_be_asked=self.asking.can_be_asked,
-            full=self.features.full_version,
-            only_waits=only_waits,
+            knows_limits=self.features.full_version,
+            waits_for_turn=waits_for_turn,
         )
 
     def detach(self, conversation: Conversation, reader: Reader) -> None:
@@ -180,9 +181,12 @@ class Session:
         self._streams[conversation.id] = stream
         voice.name_conversation(len(self._streams) > 1)
         self._tell_apart()
-        conversation.when_gone[self] = lambda: self._disconnect(
-            conversation.id,
-            StreamDisconnected.DELETED if conversation.lost is None else str(conversation.lost),
+        conversation.on_deleted(
+            self,
+            lambda: self._disconnect(
+                conversation.id,
+                StreamDisconnected.DELETED if conversation.lost is None else str(conversation.lost),
+            ),
         )
         call.on_cancel(lambda: self._close(conversation.id))  # it may have been cancelled already
         stream.begin()

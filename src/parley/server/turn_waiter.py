@@ -99,7 +99,7 @@ class TurnWaiter:
         )
         session = self._call.session
         self._note_earlier_turn(after)
-        session.attach(self._conversation, self._reader, only_waits=True)
+        session.attach(self._conversation, self._reader, waits_for_turn=True)
         session.asking.ask_what_is_open(self._conversation)  # where it joins a turn that waits for an answer
         if turn is not None:
             self._call.call.on_cancel(partial(self._cancel, turn))
@@ -112,7 +112,7 @@ class TurnWaiter:
     def cancel_before_it_begins(self) -> None:
         """Let the turn begin without waiting for tool servers: it then ends where it begins."""
         if not self._features.is_timeout(self._call.call.cancel_reason):
-            self._conversation.tool_servers.stop_waiting()
+            self._conversation.stop_waiting_for_tool_servers()
 
     def _cancel(self, turn: Turn) -> None:
         """Interrupt the turn, or only stop waiting for it where the client's patience has ended."""
@@ -147,17 +147,15 @@ class TurnWaiter:
 
     def _return_question(self) -> None:
         """Answer with the open question, where no client can be asked and the settings want it returned."""
-        questions = self._conversation.questions
-        if self._ended or not questions.is_returned:
+        conversation = self._conversation
+        approval = conversation.open_approval
+        if self._ended or approval is None or not conversation.returns_approval:
             return
-        if left := questions.seconds_for_followers:
+        if left := conversation.seconds_for_followers:
             asyncio.get_running_loop().call_later(left, self._return_question)
             return
-        assert questions.open is not None
         may_answer = self._features.may_answer_approvals
-        self._end(
-            returned_question(questions.open.asked, self._conversation.id, may_answer=may_answer), is_done=True
-        )
+        self._end(returned_question(approval.asked, conversation.id, may_answer=may_answer), is_done=True)
 
     def _note_earlier_turn(self, before: Seq) -> None:
         """Say how the turn ended that an earlier call of this client stopped waiting for."""

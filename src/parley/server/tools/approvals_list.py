@@ -15,6 +15,6 @@ async def list_questions(call: ToolCall, args: ApprovalsListArguments) -> CallTo
         asking = await call.host.conversations.asking()
     else:
         asking = [await call.conversation(args.conversation_id)]
-    found = [(question, one.id) for one in asking if (question := one.questions.open) is not None]
+    found = [(question, one.id) for one in asking if (question := one.open_approval) is not None]
     found.sort(key=lambda one: one[0].at)
     return typed_result(ApprovalsListResult(approvals=tuple(listed(*one) for one in found)))

@@ -23,9 +23,9 @@ async def codex(call: ToolCall, args: CodexArguments) -> None:
     conversation = await open_conversation(call.host, args)
     turn = TurnWaiter(call, conversation)
     turn.say(_configured(conversation.id, conversation.settings))
-    conversation.tool_servers.begin(conversation.settings)
+    conversation.start_tool_servers()
     call.call.on_cancel(turn.cancel_before_it_begins)
-    await conversation.tool_servers.begun()  # what fails is told before the turn begins
+    await conversation.tool_servers_started()  # what fails is told before the turn begins
     await turn.run_first(words)
 
 

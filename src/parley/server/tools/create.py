@@ -13,5 +13,5 @@ __all__ = ["create"]
 async def create(call: ToolCall, args: ConversationCreateArguments) -> CallToolResult:
     conversation = await open_conversation(call.host, args)
     call.session.asking.came_by(conversation.id, call.call.id)
-    conversation.tool_servers.begin(conversation.settings)
+    conversation.start_tool_servers()
     return typed_result(ConversationCreated(conversation_id=conversation.id, model=conversation.settings.model))

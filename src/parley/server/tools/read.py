@@ -31,7 +31,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
         raise PositionBeyondEnd(after=after, last=log.durable)
     hidden = hidden_events(full=call.session.features.additions)
     may_answer = call.session.features.may_answer_approvals
-    conversation.questions.read_once(can_answer=may_answer)
+    conversation.note_poll(can_answer=may_answer)
 
     def newer() -> list[Entry]:
         return list(islice(log.events(after=after, hidden=hidden), limit + 1))
@@ -50,7 +50,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
             # may have been appended in the moment in which the time was over.
             found = newer()
         call.call.finished()
-    conversation.questions.read_once(can_answer=may_answer)  # one may have been asked meanwhile
+    conversation.note_poll(can_answer=may_answer)  # one may have been asked meanwhile
     events: list[PositionedEvent] = []
     page = 0
     while page < len(found) and len(events) < limit:  # what a command said counts by the piece
@@ -61,7 +61,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
         events=tuple(events),
         open=() if more or not log.is_durable else tuple(_open(log)),
         seq=found[page - 1].seq if more else log.durable,
-        state=conversation.book.phase.value,
+        state=conversation.phase.value,
     )
     return typed_result(result)
 

@@ -15,8 +15,8 @@ __all__ = ["status"]
 async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     conversation = await call.conversation(args.conversation_id)
     owner = (await call.host.conversations.head(conversation.id)).owner
-    state, phase = conversation.state, conversation.book.phase
-    question = conversation.questions.open
+    state, phase = conversation.state, conversation.phase
+    question = conversation.open_approval
     if phase is Phase.IDLE:
         owner = None  # it is about to let go
     result = ConversationStatusResult(
