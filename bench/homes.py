@@ -18,7 +18,7 @@ from parley.conversation.records import (
     TurnStarted,
 )
 from parley.ports.store import PAGE, Store, Summary
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.events import AgentMessage, TaskComplete, TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, EventId, MessageId
 from parley.wire.items import TextItem

@@ -12,7 +12,7 @@ from bench.pipe import Gone
 from bench.report import BARE, Row
 from bench.servers import Parley, ParleyRunning
 from bench.snapshot import EVENT, EVENTS
-from parley.stores.database_files import DATABASE
+from parley.stores.sqlite.files import DATABASE
 
 __all__ = ["loading"]
 

@@ -14,8 +14,8 @@ from bench.report import BARE, Row
 from bench.servers import ON_DISK, Parley
 from parley.conversation.log import Entry
 from parley.ports.store import Lease, Summary
-from parley.stores.opening import open_home
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.database import open_home
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["store", "sync_seconds"]
@@ -131,7 +131,7 @@ def _bare(home: Path, producers: int) -> float:
         return seq * producers / (now - began)
     finally:
         opened.close()
-        opened.owners.close()
+        opened.lease_locks.close()
 
 
 def _shown(updated_at: float) -> tuple[str, str, str, str, float]:

@@ -172,7 +172,7 @@ class WriteLockHeld(StoreFailed):
     code = "write_lock_held"
 
     def __init__(self, holder: str) -> None:
-        """`holder` describes the process, as `stores/lock_holders.py` does."""
+        """`holder` describes the process, as `stores/sqlite/lock_holders.py` does."""
         super().__init__(f"{holder} holds the write lock of the home; nothing was changed")
         self.holder = holder
 

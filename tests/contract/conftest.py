@@ -10,7 +10,7 @@ import pytest
 
 from parley.ports.store import Store
 from parley.stores.memory import MemoryStore
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 
 STORES: Final[dict[str, Callable[[Path], Store]]] = {
     "memory": lambda home: MemoryStore(),

@@ -152,7 +152,7 @@ async def came_of(doing: Any) -> type[BaseException] | None:
 
 
 async def shown(store: Store, query: Query) -> list[tuple[ConversationId, Summary, bool]]:
-    return [(one.conversation_id, one.summary, one.owned) for one in (await store.find(query)).page]
+    return [(one.conversation_id, one.summary, one.owned) for one in (await store.find(query)).items]
 
 
 def listed(model: Model, query: Query) -> list[tuple[ConversationId, Summary, bool]]:

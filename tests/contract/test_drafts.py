@@ -16,7 +16,7 @@ async def test_nobody_sees_a_draft_before_it_is_whole(store: Store) -> None:
     draft = await store.draft()
     await draft.add(answers(1, PAGE))
     await draft.add(answers(PAGE + 1, PAGE + 10))
-    seen_before = (await store.find(Query(archived=None))).page
+    seen_before = (await store.find(Query(archived=None))).items
     with pytest.raises(UnknownConversation):
         await store.head(FIRST)
     with pytest.raises(UnknownConversation):
@@ -51,7 +51,7 @@ async def test_of_two_drafts_for_one_id_the_first_that_is_whole_gets_it(store: S
     await first.drop()
 
     assert await everything_in(store) == answers(1, 3)
-    assert [one.summary.title for one in (await store.find(Query())).page] == ["second"]
+    assert [one.summary.title for one in (await store.find(Query())).items] == ["second"]
 
 
 async def test_deleting_a_conversation_does_not_touch_a_draft(store: Store) -> None:

@@ -35,14 +35,14 @@ async def test_the_owner_is_known_while_there_is_one(store: Store) -> None:
     before = (await store.head(FIRST)).owner
     lease = await store.acquire(FIRST, address="here")
     during = (await store.head(FIRST)).owner
-    listed = (await store.find(Query())).page[0].owned
+    listed = (await store.find(Query())).items[0].owned
     await store.release(lease)
     after = (await store.head(FIRST)).owner
 
     assert (before, after) == (None, None)
     assert during is not None
     assert (during.pid, during.address, listed) == (os.getpid(), "here", True)
-    assert not (await store.find(Query())).page[0].owned
+    assert not (await store.find(Query())).items[0].owned
 
 
 async def test_each_lease_has_a_higher_epoch_and_tells_the_last_position(store: Store) -> None:

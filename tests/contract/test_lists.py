@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from kit.builders.entries import FIRST, OTHER, asked, said, summary
 from parley.conversation.log import Entry
-from parley.ports.store import Found, Listed, Query, Store
+from parley.ports.store import ConversationListing, ConversationPage, Query, Store
 from parley.wire.ids import ConversationId, Seq
 
 
-def ids(found: Found) -> list[str]:
-    return [listed.conversation_id for listed in found.page]
+def ids(found: ConversationPage) -> list[str]:
+    return [listed.conversation_id for listed in found.items]
 
 
 async def test_a_list_shows_what_was_written_last(store: Store) -> None:
@@ -20,15 +20,15 @@ async def test_a_list_shows_what_was_written_last(store: Store) -> None:
     lease = await store.acquire(FIRST, address="")
     await store.append(lease, [said(1, "one")], summary("New", state="asking", updated_at=3.0))
 
-    assert await store.find(Query()) == Found(
-        page=(
-            Listed(
+    assert await store.find(Query()) == ConversationPage(
+        items=(
+            ConversationListing(
                 conversation_id=FIRST,
                 summary=summary("New", state="asking", updated_at=3.0),
                 archived=False,
                 owned=True,
             ),
-            Listed(
+            ConversationListing(
                 conversation_id=OTHER,
                 summary=summary("Other", cwd="/other", updated_at=2.0),
                 archived=False,
@@ -46,7 +46,7 @@ async def test_pages_follow_each_other_also_where_moments_are_equal(store: Store
 
     pages = [await store.find(Query(limit=3))]
     while pages[-1].more:
-        pages.append(await store.find(Query(limit=3, behind=pages[-1].page[-1].place)))
+        pages.append(await store.find(Query(limit=3, after=pages[-1].items[-1].cursor)))
 
     assert [ids(page) for page in pages] == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
 
@@ -122,5 +122,5 @@ async def test_what_is_active_now_is_listed_first_also_after_the_clock_was_set_b
     assert ids(await store.find(Query())) == [OTHER, FIRST, third]
 
     await store.append(lease, [said(2, "two")], replace(summary(updated_at=2000.0), is_active=True))
-    (newest, *_) = (await store.find(Query())).page
+    (newest, *_) = (await store.find(Query())).items
     assert newest.summary == summary(updated_at=2000.0)

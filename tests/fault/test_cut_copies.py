@@ -24,7 +24,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.conversation.log import Entry
 from parley.runtime.whole import write_whole
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.ids import Seq
 

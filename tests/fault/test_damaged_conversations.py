@@ -17,7 +17,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.app.files.keeping import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.client import ToolFailed
 from parley.ports.store import Query, StateName, Summary
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.ids import ConversationId
 
@@ -138,7 +138,7 @@ async def test_one_that_is_damaged_is_removed_with_the_others_that_are_not_neede
     await store.archive(damaged[0], archived=False)
     await store.archive(named(LOST_END), archived=False)
     removed = await remove_unneeded(store, unneeded)
-    left = [one.conversation_id for one in (await store.find(Query(archived=None))).page]
+    left = [one.conversation_id for one in (await store.find(Query(archived=None))).items]
     await store.close()
 
     assert (len(unneeded.conversations), removed.conversations) == (len(damaged) + 1, len(damaged) - 1)

@@ -22,7 +22,7 @@ from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http
-from parley.ports.store import Found, Query
+from parley.ports.store import ConversationPage, Query
 from parley.runtime.conversations import Conversations
 from parley.server.context import ServerContext
 from parley.server.serve import serve
@@ -75,7 +75,7 @@ class Unending(Conversations):
 class Unanswering(Conversations):
     """Nobody is told which there are."""
 
-    async def page(self, query: Query) -> Found:
+    async def page(self, query: Query) -> ConversationPage:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -20,7 +20,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ToolFailed
 from parley.conversation.exported import read_head
 from parley.errors import BadHome, HomeLost, UnknownConversation
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import HOLD, ParleyProcess, RawParley, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -207,7 +207,7 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
 
 
 async def test_nothing_is_saved_where_commands_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.stores.emergency_export.ELSEWHERE", str(tmp_path))
+    monkeypatch.setattr("parley.stores.sqlite.emergency_export.ELSEWHERE", str(tmp_path))
     home = tmp_path / "deep" / "home"
     home.mkdir(parents=True)
     store = SqliteStore(str(home))

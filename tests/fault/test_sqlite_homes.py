@@ -15,8 +15,8 @@ from kit.servers.store_process import StoreProcess
 from kit.system.mounts import MOUNTS, UNSHARED
 from parley.client import ToolFailed
 from parley.errors import BadHome, HomeLost, StoreFailed
-from parley.stores.read_only import look_at_database
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.read_only import look_at_database
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 
 BIG = 400_000

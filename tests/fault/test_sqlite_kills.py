@@ -12,7 +12,7 @@ import pytest
 
 from kit.builders.entries import FIRST, everything_in, said, summary
 from kit.servers.store_process import StoreProcess
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
 

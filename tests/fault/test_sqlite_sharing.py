@@ -15,8 +15,8 @@ from kit.servers.lock_holders import held_by_flock
 from kit.servers.store_process import StoreProcess
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.stores.lock_holders import UNKNOWN, holder_in
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.lock_holders import UNKNOWN, holder_in
+from parley.stores.sqlite.store import SqliteStore
 
 WAIT_SECONDS = 60
 ENOUGH = 20

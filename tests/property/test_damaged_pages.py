@@ -16,7 +16,7 @@ from kit.builders.records import command_output, settings_chosen, turn_ended, tu
 from parley.conversation.log import Entry
 from parley.errors import BadHome, Unreadable
 from parley.ports.store import Query, Summary
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId
 
 PAGE_BYTES = 4096
@@ -57,7 +57,7 @@ async def survey(home: Path, kept: Kept) -> tuple[set[ConversationId], set[Conve
     """The conversations that are listed, and those that are read as they were written. No other is read."""
     store = SqliteStore(str(home))
     try:
-        listed = {one.conversation_id for one in (await store.find(Query(limit=2 * CONVERSATIONS))).page}
+        listed = {one.conversation_id for one in (await store.find(Query(limit=2 * CONVERSATIONS))).items}
         whole: set[ConversationId] = set()
         for name, entries in kept.items():
             try:

@@ -45,8 +45,8 @@ from parley.cli.import_ import USAGE as IMPORT_USAGE
 from parley.cli.import_ import run_import
 from parley.conversation.log import Happened, Log
 from parley.ports.store import Head, Query, StateName, Summary
-from parley.stores.locks import WriteLock
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.locks import WriteLock
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 from parley.wire.items import ImageItem
 
@@ -506,7 +506,7 @@ async def full(home: Home) -> Home:
 async def conversations_in(home: Home) -> list[str]:
     async with home.store() as store:
         found = [await store.find(Query(archived=archived)) for archived in (True, False)]
-    return sorted(listed.conversation_id for page in found for listed in page.page)
+    return sorted(listed.conversation_id for page in found for listed in page.items)
 
 
 async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None:

@@ -14,7 +14,7 @@ from kit.clients.messages import answered, refused
 from kit.clients.wire_client import WireClient, speaking
 from parley.conversation.log import Log
 from parley.ports.store import Summary
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.ids import ConversationId
 from parley.wire.mcp import FULL_VERSION

@@ -23,7 +23,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ToolFailed
 from parley.conversation.log import Entry
 from parley.ports.store import Query, Summary
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.events import TaskComplete
 from parley.wire.ids import ConversationId
@@ -72,7 +72,7 @@ async def made(home: Path) -> Kept:
 
 async def found_in(home: Path) -> Kept:
     store = SqliteStore(str(home))
-    page = (await store.find(Query(archived=None, limit=1000))).page
+    page = (await store.find(Query(archived=None, limit=1000))).items
     found = {one.conversation_id: await everything_in(store, one.conversation_id) for one in page}
     await store.close()
     return found

@@ -18,8 +18,8 @@ from kit.builders.events import task_complete, task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen, turn_ended, turn_started
 from parley.ports.store import Summary
-from parley.stores.locks import WriteLock
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.locks import WriteLock
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
 PATIENCE_SECONDS = 20

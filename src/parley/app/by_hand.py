@@ -84,13 +84,13 @@ async def _limits(commands: Sandboxed) -> str:
 
 def why_no_conversations(home: str) -> str | None:
     """Why those that are in a home cannot be used; None: they can, or there are none."""
-    from parley.stores.integrity_check import damage_in
-    from parley.stores.read_only import look_at_database
-    from parley.stores.refusals import REPAIR
+    from parley.stores.sqlite.errors import REPAIR
+    from parley.stores.sqlite.maintenance import find_damage
+    from parley.stores.sqlite.read_only import look_at_database
 
     try:
         look_at_database(home)
-        damage = damage_in(home)
+        damage = find_damage(home)
     except (BadHome, StoreFailed) as refusal:
         return refusal.detail
     return None if damage is None else f"the database is damaged ({damage}). {REPAIR}"

@@ -31,7 +31,7 @@ from parley.server.context import ServerContext
 from parley.server.peering import serve_peer
 from parley.server.serve import Transport, serve
 from parley.stores.memory import MemoryStore
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.threads import checked_pool, start_thread
 from parley.tools import AgentTools
 from parley.tools.open_files import allow_many

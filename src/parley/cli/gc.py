@@ -86,12 +86,12 @@ async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
         print("archived conversations: all are kept, since [store] keep_days is not set")
     blobs = unneeded.blobs
     print(f"images and outputs of no conversation: {blobs.blobs}, {blobs.bytes:,} bytes")
-    print(f"room that deleted conversations have left: {unneeded.left_empty:,} bytes", flush=True)
+    print(f"room that deleted conversations have left: {unneeded.reclaimable_bytes:,} bytes", flush=True)
     return 0
 
 
 def _is_anything_in(unneeded: Unneeded) -> bool:
-    return bool(unneeded.conversations or unneeded.blobs.blobs or unneeded.left_empty)
+    return bool(unneeded.conversations or unneeded.blobs.blobs or unneeded.reclaimable_bytes)
 
 
 def _is_wanted() -> bool:

@@ -23,13 +23,13 @@ __all__ = [
     "PAGE",
     "STATES",
     "TURN_SECONDS",
+    "ConversationListing",
+    "ConversationPage",
     "Draft",
-    "Found",
     "Head",
     "Lease",
-    "Listed",
     "Owner",
-    "Place",
+    "PageCursor",
     "Query",
     "StateName",
     "Store",
@@ -102,7 +102,7 @@ class Head(Struct, frozen=True, kw_only=True):
     archived: bool
 
 
-Place = tuple[float, ConversationId]
+PageCursor = tuple[float, ConversationId]
 """Where a conversation stands in a list: its last activity, and its id where two are equal."""
 
 
@@ -118,12 +118,12 @@ class Query(Struct, frozen=True, kw_only=True):
     """None: whether or not they are."""
     asked: ApprovalId | None = None
     """The conversation in which this question was asked."""
-    behind: Place | None = None
+    after: PageCursor | None = None
     """Only what comes behind this one."""
     limit: int = 50
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ConversationListing(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
     summary: Summary
     archived: bool
@@ -131,14 +131,14 @@ class Listed(Struct, frozen=True, kw_only=True):
     """Whether somebody holds its lease. One that is not idle and has no owner was left by a process that died."""
 
     @property
-    def place(self) -> Place:
+    def cursor(self) -> PageCursor:
         return self.summary.updated_at, self.conversation_id
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class ConversationPage(Struct, frozen=True, kw_only=True):
     """One page of a list, latest activity first; then by id, the greatest first."""
 
-    page: tuple[Listed, ...]
+    items: tuple[ConversationListing, ...]
     more: bool
     """Whether there are others behind the last one."""
 
@@ -243,7 +243,7 @@ class Store(Protocol):
         """
         ...
 
-    async def find(self, query: Query) -> Found: ...
+    async def find(self, query: Query) -> ConversationPage: ...
 
     async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
         """Whether one of these questions was asked in any conversation."""

@@ -30,7 +30,7 @@ from parley.ports.clock import Clock
 from parley.ports.commands import Commands
 from parley.ports.model import OpenModel
 from parley.ports.peers import Peers
-from parley.ports.store import Found, Head, Query, Store, Summary
+from parley.ports.store import ConversationPage, Head, Query, Store, Summary
 from parley.ports.tools import Tools
 from parley.runtime.alone import Alone
 from parley.runtime.choices import Choices, Choose
@@ -201,7 +201,7 @@ class Conversations:
             if approval_id in conversation.questions:
                 return conversation
         found = await self._store.find(Query(asked=approval_id, archived=None, limit=1))
-        for listed in found.page:
+        for listed in found.items:
             return await self.find(listed.conversation_id)
         raise UnknownQuestion
 
@@ -216,22 +216,22 @@ class Conversations:
         while True:
             found = await self._store.find(query)
             # At once: each of those whose process was stopped takes its time.
-            finding = (self._find_if_possible(listed.conversation_id) for listed in found.page)
+            finding = (self._find_if_possible(listed.conversation_id) for listed in found.items)
             asking += [one for one in await asyncio.gather(*finding) if one is not None]
             if not found.more:
                 return [one for one in asking if one.questions.open is not None]
-            query = Query(state="asking", archived=None, behind=found.page[-1].place)
+            query = Query(state="asking", archived=None, after=found.items[-1].cursor)
 
     # --- lists -------------------------------------------------------------------------
 
-    async def page(self, query: Query) -> Found:
+    async def page(self, query: Query) -> ConversationPage:
         """One page of all conversations.
 
         Raises:
             StoreError: they cannot be looked for.
         """
         found = await self._store.find(query)
-        left = [one for one in found.page if one.summary.state == "running" and not one.owned]
+        left = [one for one in found.items if one.summary.state == "running" and not one.owned]
         if not left:
             return found
         # Concurrently: each takes seconds while another process holds the write lock.

@@ -1,1 +1,1 @@
-"""Where logs are kept: in memory, or in one SQLite database for all processes of a home."""
+"""Stores: a conversation's log in memory, or in one SQLite database for all processes of a home."""

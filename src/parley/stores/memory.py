@@ -18,11 +18,18 @@ from msgspec.structs import replace
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreFailed, UnknownConversation
-from parley.ports.store import PAGE, Draft, Found, Head, Lease, Listed, Owner, Query, Summary
-from parley.stores.activity import active_at
-from parley.stores.asking import question_in
-from parley.stores.paths import plain_path
-from parley.stores.wording import SEARCHED, said
+from parley.ports.store import (
+    PAGE,
+    ConversationListing,
+    ConversationPage,
+    Draft,
+    Head,
+    Lease,
+    Owner,
+    Query,
+    Summary,
+)
+from parley.stores.search import SEARCHED, active_at, approval_id_in, contains_text, normalize_path
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = ["MemoryStore"]
@@ -146,12 +153,12 @@ class MemoryStore:
             archived=kept.archived,
         )
 
-    async def find(self, query: Query) -> Found:
+    async def find(self, query: Query) -> ConversationPage:
         self._refuse_when_closed()
         text = None if query.text is None else query.text.casefold()
-        cwd = None if query.cwd is None else plain_path(query.cwd)
+        cwd = None if query.cwd is None else normalize_path(query.cwd)
         found = [
-            Listed(
+            ConversationListing(
                 conversation_id=conversation_id,
                 summary=kept.summary,
                 archived=kept.archived,
@@ -160,18 +167,18 @@ class MemoryStore:
             for conversation_id, kept in self._kept.items()
             if query.archived in (None, kept.archived)
             and (query.asked is None or _asks(kept, query.asked))
-            and (cwd is None or cwd == plain_path(kept.summary.cwd))
+            and (cwd is None or cwd == normalize_path(kept.summary.cwd))
             and query.state in (None, kept.summary.state)
             and (text is None or _mentions(kept, text))
         ]
-        found.sort(key=lambda listed: listed.place, reverse=True)
-        behind = [listed for listed in found if query.behind is None or listed.place < query.behind]
-        return Found(page=tuple(behind[: query.limit]), more=len(behind) > query.limit)
+        found.sort(key=lambda listed: listed.cursor, reverse=True)
+        rest = [listed for listed in found if query.after is None or listed.cursor < query.after]
+        return ConversationPage(items=tuple(rest[: query.limit]), more=len(rest) > query.limit)
 
     async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
         self._refuse_when_closed()
         return any(
-            question_in(entry.body) in questions
+            approval_id_in(entry.body) in questions
             for kept in self._kept.values()
             for entry in kept.entries
             if entry.type == _ASKED and not entry.is_event
@@ -214,5 +221,5 @@ def _asks(kept: _Kept, approval_id: ApprovalId) -> bool:
 
 def _mentions(kept: _Kept, text: str) -> bool:
     return text in kept.summary.title.casefold() or any(
-        said(text, entry.body) for entry in kept.entries if entry.is_event and entry.type in SEARCHED
+        contains_text(text, entry.body) for entry in kept.entries if entry.is_event and entry.type in SEARCHED
     )

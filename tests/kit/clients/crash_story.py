@@ -28,7 +28,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import TurnEnded, record_type
 from parley.conversation.state import Phase
 from parley.ports.store import Query
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.testing import RawParley, RecordedRequest, Reply, Says, ScriptedModel
 from parley.wire.events import EVENT_TYPES
 from parley.wire.ids import Seq
@@ -284,7 +284,7 @@ async def kept_in(home: Path) -> list[Entry]:
     """The whole log of the only conversation of a home, if there is one; the database is not damaged."""
     store = SqliteStore(str(home))
     try:
-        found = (await store.find(Query())).page
+        found = (await store.find(Query())).items
         entries = await everything_in(store, found[0].conversation_id) if found else []
     finally:
         await store.close()

@@ -20,8 +20,8 @@ from typing import Any, Final
 from kit.builders.entries import said, summary
 from parley.errors import BadHome, HomeLost, OwnedElsewhere, ParleyError
 from parley.ports.store import Lease
-from parley.stores.locks import WriteLock
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.locks import WriteLock
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
 __all__ = ["Answer", "StoreProcess"]

@@ -28,7 +28,7 @@ from parley.conversation.state import Phase
 from parley.errors import StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Draft, Query, Summary
 from parley.stores.memory import MemoryStore
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.events import ApprovalSettled
 from parley.wire.ids import START, CallId, ConversationId, Seq
 from parley.wire.jsonrpc import encode
@@ -123,7 +123,7 @@ async def test_what_was_begun_is_removed_when_somebody_has_enough(long_file: str
     await asyncio.wait({importing})
 
     assert importing.cancelled()
-    assert (await store.find(Query())).page == ()
+    assert (await store.find(Query())).items == ()
 
 
 async def test_what_has_gone_on_here_is_here_already(long_file: str, settings: Settings) -> None:
@@ -169,7 +169,7 @@ async def test_what_another_import_has_begun_is_not_touched(long_file: str, sett
     await asyncio.wait({first})
 
     assert (second.outcome, is_first_at_it) == (Outcome.FAILED, True)
-    assert (await store.find(Query())).page == ()
+    assert (await store.find(Query())).items == ()
 
 
 async def test_an_older_state_of_a_conversation_is_left_alone(tmp_path: Path, settings: Settings) -> None:
@@ -204,13 +204,13 @@ async def test_a_file_that_was_given_another_id_is_known_by_it_the_next_time(
         write_export(tmp_path / f"{one}.jsonl", settings_chosen(), agent_message(one), *QUESTION) for one in "abc"
     ]
     first = [await import_file(store, file, settings) for file in files]
-    count = len((await store.find(Query())).page)
+    count = len((await store.find(Query())).items)
 
     again = [await import_file(store, file, settings) for file in files]
 
     assert [one.outcome for one in first] == [Outcome.IMPORTED] * 3
     assert [one.outcome for one in again] == [Outcome.ALREADY_HERE] * 3
-    assert count == len((await store.find(Query())).page) == 3
+    assert count == len((await store.find(Query())).items) == 3
 
 
 def questions_in(entries: Sequence[Entry]) -> list[bytes]:
@@ -245,7 +245,7 @@ async def test_somebody_who_has_enough_need_not_wait_until_a_file_is_read(
     await asyncio.wait({importing})
 
     assert importing.cancelled()
-    assert (await store.find(Query())).page == ()
+    assert (await store.find(Query())).items == ()
 
 
 @pytest.mark.parametrize("at", [1e300, -1.0])

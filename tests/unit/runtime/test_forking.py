@@ -43,7 +43,7 @@ async def test_a_title_that_was_given_after_the_last_turn_is_that_of_the_fork(ho
         await source.rename("Foxes")
         forked = await life.conversations.fork(source.id, at=None if at is None else MessageId(at))
         found = await life.find(forked)
-        listed = {one.conversation_id: one.summary.title for one in (await life.conversations.page(Query())).page}
+        listed = {one.conversation_id: one.summary.title for one in (await life.conversations.page(Query())).items}
 
     assert (found.state.title, listed[forked]) == ("Foxes", "Foxes")
     assert list(found.state.messages) == (["a"] if at == "a" else ["a", "b"])
@@ -74,4 +74,4 @@ async def test_a_server_that_ends_gives_up_a_fork_and_keeps_nothing_of_it(home: 
         with pytest.raises(ShuttingDown):
             await life.conversations.fork(FIRST, at=None)
 
-        assert [one.conversation_id for one in (await store.find(Query())).page] == [FIRST]
+        assert [one.conversation_id for one in (await store.find(Query())).items] == [FIRST]

@@ -171,7 +171,7 @@ async def test_whoever_lists_conversations_finds_none_that_runs_nowhere(home: st
         left = await leave_running(first)
         first.killed(left)
 
-        [listed] = (await second.conversations.page(Query())).page
+        [listed] = (await second.conversations.page(Query())).items
         assert (listed.conversation_id, listed.summary.state) == (left.id, "idle")
 
 

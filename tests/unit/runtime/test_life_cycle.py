@@ -23,7 +23,7 @@ async def test_a_title_that_was_given_is_kept(home: str) -> None:
         found = await second.find(left.id)
         assert found.state.title == "Foxes"
         await found.rename("Hares")
-        [listed] = (await second.conversations.page(Query())).page
+        [listed] = (await second.conversations.page(Query())).items
         assert (found.state.title, listed.summary.title) == ("Hares", "Hares")
 
 
@@ -42,7 +42,7 @@ async def test_what_runs_or_asks_cannot_be_deleted_and_is_left_as_it_is(home: st
         await life.conversations.delete(conversation.id)
         with pytest.raises(UnknownConversation):
             await life.find(conversation.id)
-        assert (await life.conversations.page(Query())).page == ()
+        assert (await life.conversations.page(Query())).items == ()
 
 
 async def test_an_interrupt_that_cannot_be_written_ends_the_turn_when_there_is_room_again(home: str) -> None:

@@ -9,8 +9,7 @@ from typing import BinaryIO
 from parley.app.files.homes import entries_until
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.ports.store import Store
-from parley.stores.home import sync_directory
-from parley.stores.unfinished import Unfinished, folder_of
+from parley.stores.sqlite.files import AtomicFile, directory_of, sync_directory
 from parley.wire.ids import ConversationId
 
 __all__ = ["export_conversation", "written_whole"]
@@ -53,8 +52,8 @@ def written_whole(path: str, *, over: bool) -> Iterator[BinaryIO]:
         FileExistsError: there is one, and it stays as it is.
         OSError: it cannot be written.
     """
-    with Unfinished(path) as unfinished:
-        with open(unfinished.name, "wb") as file:
+    with AtomicFile(path) as atomic:
+        with open(atomic.name, "wb") as file:
             yield file
-        unfinished.give_name(over=over)
-    sync_directory(folder_of(path))
+        atomic.commit(overwrite=over)
+    sync_directory(directory_of(path))

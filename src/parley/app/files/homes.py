@@ -13,9 +13,8 @@ from parley.conversation.exported import read_head
 from parley.conversation.log import Entry
 from parley.errors import BadFile, BadHome, UnknownConversation
 from parley.ports.store import Store
-from parley.stores.database_files import DATABASE
-from parley.stores.sqlite import SqliteStore
-from parley.stores.unfinished import folder_of
+from parley.stores.sqlite.files import DATABASE, directory_of
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId, Seq
 
 __all__ = ["entries_until", "open_home", "why_not_over"]
@@ -55,7 +54,7 @@ def why_not_over(home: str, path: str) -> str | None:
         return "names no file"
     if is_there and not stat.S_ISREG(os.lstat(path).st_mode):
         return "is no regular file, and nothing else is replaced"
-    place = PurePath(os.path.realpath(folder_of(path)), os.path.basename(path))
+    place = PurePath(os.path.realpath(directory_of(path)), os.path.basename(path))
     database = PurePath(os.path.realpath(os.path.join(home, DATABASE)))
     if place.parent == database.parent and place.name.startswith(database.name):
         return NEEDED

@@ -8,8 +8,9 @@ from math import inf
 from typing import Final, NamedTuple
 
 from parley.errors import OwnedElsewhere, UnknownConversation, Unreadable
-from parley.ports.store import Listed
-from parley.stores.sqlite import Freed, SqliteStore
+from parley.ports.store import ConversationListing
+from parley.stores.sqlite.maintenance import Freed
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START
 
 __all__ = ["Removed", "Unneeded", "find_unneeded", "remove_unneeded"]
@@ -20,10 +21,10 @@ DAY_SECONDS: Final = 86_400
 class Unneeded(NamedTuple):
     """What may go."""
 
-    conversations: Sequence[Listed]
+    conversations: Sequence[ConversationListing]
     conversation_bytes: int
     blobs: Freed
-    left_empty: int
+    reclaimable_bytes: int
     """Bytes of the database that hold nothing any more."""
 
 
@@ -43,7 +44,7 @@ async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Un
             while page := await store.read(listed.conversation_id, after=at):
                 at = page[-1].seq
                 size += sum(len(entry.body) for entry in page)
-    return Unneeded(expired, size, await store.unused_blobs(), await store.left_empty())
+    return Unneeded(expired, size, await store.unused_blobs(), await store.reclaimable_bytes())
 
 
 async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
@@ -60,7 +61,7 @@ async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
     return Removed(removed, await store.tidy())
 
 
-async def _is_as_before(store: SqliteStore, listed: Listed) -> bool:
+async def _is_as_before(store: SqliteStore, listed: ConversationListing) -> bool:
     """Whether it is archived, and nothing has happened in it."""
     try:
         head = await store.head(listed.conversation_id)

@@ -18,8 +18,8 @@ from parley.errors import BadHome
 from parley.os_errors import os_detail
 from parley.ports.store import Store, Summary
 from parley.runtime.whole import write_whole
-from parley.stores.salvage import Salvaged, salvaged
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.salvage import Salvaged, salvaged
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import encode
 

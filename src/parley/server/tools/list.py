@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from parley.ports.store import Listed, Place, Query
+from parley.ports.store import ConversationListing, PageCursor, Query
 from parley.server.errors import BadCursor
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
@@ -19,7 +19,7 @@ __all__ = ["list_conversations"]
 
 DEFAULT_LIMIT: Final = 50
 
-_decoder: Final[msgspec.json.Decoder[Place]] = msgspec.json.Decoder(Place)
+_decoder: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(PageCursor)
 
 
 async def list_conversations(call: ToolCall, args: ConversationsListArguments) -> CallToolResult:
@@ -28,18 +28,18 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
         text=args.text or None,
         state=args.state,
         archived=bool(args.archived),
-        behind=_decode(args.cursor) if args.cursor is not None else None,
+        after=_decode(args.cursor) if args.cursor is not None else None,
         limit=args.limit or DEFAULT_LIMIT,
     )
     found = await call.host.conversations.page(query)
     result = ConversationsListResult(
-        conversations=tuple(_summary(one, full=call.session.features.additions) for one in found.page),
-        next_cursor=_encode(found.page[-1].place) if found.more else UNSET,
+        conversations=tuple(_summary(one, full=call.session.features.additions) for one in found.items),
+        next_cursor=_encode(found.items[-1].cursor) if found.more else UNSET,
     )
     return typed_result(result)
 
 
-def _summary(listed: Listed, *, full: bool) -> ConversationSummary:
+def _summary(listed: ConversationListing, *, full: bool) -> ConversationSummary:
     summary = listed.summary
     return ConversationSummary(
         conversation_id=listed.conversation_id,
@@ -50,11 +50,11 @@ def _summary(listed: Listed, *, full: bool) -> ConversationSummary:
     )
 
 
-def _encode(place: Place) -> str:
+def _encode(place: PageCursor) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 
-def _decode(cursor: str) -> Place:
+def _decode(cursor: str) -> PageCursor:
     try:
         return _decoder.decode(base64.urlsafe_b64decode(cursor.encode()))
     except (ValueError, msgspec.DecodeError):

@@ -20,9 +20,9 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import BadHome, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, StateName
-from parley.stores.copying import copy_to
-from parley.stores.locks import owners_of
-from parley.stores.sqlite import Freed, SqliteStore
+from parley.stores.sqlite.locks import open_lease_locks
+from parley.stores.sqlite.maintenance import Freed, copy_to
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, Seq
 
 IMAGE = b64encode(bytes(range(256)) * 4000).decode()
@@ -61,7 +61,7 @@ def image(number: int) -> Entry:
 def test_nothing_is_loaded_or_made_before_it_is_needed(home: Path) -> None:
     program = f"""
 import asyncio, os, sys
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.store import SqliteStore
 store = SqliteStore({str(home)!r})
 asyncio.run(store.close())
 assert "sqlite3" not in sys.modules and not os.path.exists({str(home)!r})
@@ -171,7 +171,7 @@ async def test_only_archived_conversations_that_were_long_left_expire(store: Sql
     await store.create(OTHER, [], summary(updated_at=10.0))
 
     assert await store.expired(archived_before=10.0) == []
-    assert await store.expired(archived_before=10.5) == list((await store.find(Query(archived=True))).page)
+    assert await store.expired(archived_before=10.5) == list((await store.find(Query(archived=True))).items)
 
 
 async def test_whoever_writes_that_a_turn_is_over_has_nothing_to_write_when_giving_the_lease_back(
@@ -205,8 +205,8 @@ async def test_a_lease_is_given_back_also_where_nothing_can_be_written_any_more(
         await store.append(lease, [said(1, "text")], summary())
     await store.release(lease)
 
-    other = owners_of(str(home))
-    is_taken = other.taken(1)
+    other = open_lease_locks(str(home))
+    is_taken = other.is_held(1)
     other.close()
     assert not is_taken
 
@@ -269,7 +269,7 @@ def test_a_copy_that_was_given_up_leaves_nothing(tmp_path: Path) -> None:
 async def test_a_log_is_found_by_what_stands_beside_an_image(store: SqliteStore) -> None:
     await store.create(FIRST, [asked(1, f"{IMAGE} Look at this")], summary())
 
-    assert len((await store.find(Query(text="look at THIS"))).page) == 1
+    assert len((await store.find(Query(text="look at THIS"))).items) == 1
 
 
 async def test_whoever_reads_or_waits_for_a_lease_while_it_is_closed_is_told_so(
@@ -280,8 +280,8 @@ async def test_whoever_reads_or_waits_for_a_lease_while_it_is_closed_is_told_so(
     await store.close()
     again = SqliteStore(str(home))
     await again.create(FIRST, [], summary())
-    others = owners_of(str(home))
-    assert others.take(1)  # and does not say who it is: it is asked again, after a while
+    others = open_lease_locks(str(home))
+    assert others.try_acquire(1)  # and does not say who it is: it is asked again, after a while
     loop = asyncio.get_running_loop()
     now = loop.time()
     with monkeypatch.context() as standing_still:

@@ -14,11 +14,19 @@ from sqlite3 import Connection
 from typing import Final, TypeVar
 
 from parley.errors import BadHome, StoreFailed, WriteLockHeld
-from parley.stores.database_files import DATABASE, LOG, SHARED_MEMORY, file_states
-from parley.stores.locks import Owners, write_lock_holder
-from parley.stores.opening import Home, Opened, is_new, prepare_reader, refuse_old_sqlite, version_of, was_used
-from parley.stores.refusals import refused_at_opening
-from parley.stores.schema import MIGRATIONS
+from parley.stores.sqlite.database import (
+    Database,
+    Home,
+    is_new,
+    prepare_reader,
+    refuse_old_sqlite,
+    version_of,
+    was_used,
+)
+from parley.stores.sqlite.errors import opening_error
+from parley.stores.sqlite.files import DATABASE, LOG, SHARED_MEMORY, file_states
+from parley.stores.sqlite.locks import LeaseLocks, write_lock_holder
+from parley.stores.sqlite.schema import MIGRATIONS
 
 __all__ = ["ReadOnlyHome", "connect_read_only", "look_at_database"]
 
@@ -32,12 +40,12 @@ T = TypeVar("T")
 
 
 class ReadOnlyHome:
-    """Reads like `Opened`, from a home that is not open."""
+    """Reads like `Database`, from a home that is not open."""
 
-    def __init__(self, home: Home, opened: Callable[[], Opened | None]) -> None:
+    def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
         """`opened` returns the open database as soon as there is one."""
         self._home, self._opened = home, opened
-        self.owners: Owners = home.owners
+        self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
@@ -105,7 +113,7 @@ def look_at_database(home: str) -> None:
             _look(home)
         except Exception as error:
             if not isinstance(error, sqlite3.Error | FileNotFoundError) or file_states(home) == before:
-                raise refused_at_opening(home, error) from error
+                raise opening_error(home, error) from error
         else:
             return
 

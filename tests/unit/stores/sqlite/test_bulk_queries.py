@@ -15,8 +15,8 @@ from kit.builders.entries import everything_in, said, summary
 from kit.system.commands import resident_bytes
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease
-from parley.stores.batch import AT_ONCE
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite.batch import AT_ONCE
+from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId
 
 PATIENCE_SECONDS = 20

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from parley.errors import BadHome
-from parley.stores.home import SHARED, file_system, prepare_home
+from parley.stores.sqlite.files import NETWORK_FILE_SYSTEMS, file_system, prepare_home
 
 MOUNTS = """\
 21 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -18,8 +18,8 @@ MOUNTS = """\
 
 def test_the_file_system_of_a_device_is_read_off_the_mounts() -> None:
     assert file_system(MOUNTS, 254, 0) == "ext4"
-    assert file_system(MOUNTS, 0, 40) in SHARED
-    assert file_system(MOUNTS, 0, 41) in SHARED
+    assert file_system(MOUNTS, 0, 40) in NETWORK_FILE_SYSTEMS
+    assert file_system(MOUNTS, 0, 41) in NETWORK_FILE_SYSTEMS
     assert file_system(MOUNTS, 0, 2) is None
     assert file_system("", 0, 2) is None
 

@@ -1,6 +1,6 @@
 """Locks between the processes of a home. The kernel frees them when a process ends, however it ends.
 
-`WriteLock` is held for one transaction or checkpoint, and is waited for. `Owners` says who has a conversation:
+`WriteLock` is held for one transaction or checkpoint, and is waited for. `LeaseLocks` says who has a conversation:
 its locks are only tried, and held for as long as the conversation is. Every file is opened so that no program
 that is started later inherits it.
 """
@@ -15,16 +15,16 @@ import time
 from types import TracebackType
 from typing import Final, Protocol
 
-from parley.stores.lock_holders import UNKNOWN, holder_of
+from parley.stores.sqlite.lock_holders import UNKNOWN, holder_of
 
 __all__ = [
     "LOCKS",
     "WRITE_LOCK",
-    "OwnerBytes",
-    "OwnerFiles",
-    "Owners",
+    "ByteRangeLocks",
+    "LeaseLocks",
+    "LockFiles",
     "WriteLock",
-    "owners_of",
+    "open_lease_locks",
     "write_lock_holder",
 ]
 
@@ -96,18 +96,18 @@ def write_lock_holder(home: str) -> str:
     return UNKNOWN
 
 
-class Owners(Protocol):
+class LeaseLocks(Protocol):
     """Who has which conversation, by the number of its row."""
 
-    def take(self, row: int) -> bool:
+    def try_acquire(self, row: int) -> bool:
         """Take it, unless it is taken: by another process, or by this object itself."""
         ...
 
-    def free(self, row: int) -> None:
+    def release(self, row: int) -> None:
         """Give it back; nothing happens where it was not taken."""
         ...
 
-    def taken(self, row: int) -> bool:
+    def is_held(self, row: int) -> bool:
         """Whether anybody has it now."""
         ...
 
@@ -116,11 +116,11 @@ class Owners(Protocol):
         ...
 
 
-def owners_of(home: str) -> Owners:
-    return OwnerBytes(home) if sys.platform == "linux" else OwnerFiles(home)
+def open_lease_locks(home: str) -> LeaseLocks:
+    return ByteRangeLocks(home) if sys.platform == "linux" else LockFiles(home)
 
 
-class OwnerBytes:
+class ByteRangeLocks:
     """One byte of one file for each row.
 
     The locks belong to the open file, not to the process: two objects exclude each other in one process, too, and
@@ -131,7 +131,7 @@ class OwnerBytes:
         self._fd = os.open(os.path.join(home, OWNERS_LOCK), _FLAGS, _MODE)
         self._rows: set[int] = set()
 
-    def take(self, row: int) -> bool:
+    def try_acquire(self, row: int) -> bool:
         if row in self._rows:
             return False
         try:
@@ -141,12 +141,12 @@ class OwnerBytes:
         self._rows.add(row)
         return True
 
-    def free(self, row: int) -> None:
+    def release(self, row: int) -> None:
         if row in self._rows:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _byte(fcntl.F_UNLCK, row))
             self._rows.discard(row)
 
-    def taken(self, row: int) -> bool:
+    def is_held(self, row: int) -> bool:
         if row in self._rows:
             return True
         found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _byte(fcntl.F_WRLCK, row))
@@ -167,7 +167,7 @@ def _byte(kind: int, row: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, row, 1, 0)
 
 
-class OwnerFiles:
+class LockFiles:
     """One file for each row, for systems whose locks on bytes belong to the process."""
 
     def __init__(self, home: str) -> None:
@@ -175,7 +175,7 @@ class OwnerFiles:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         self._files: dict[int, int] = {}
 
-    def take(self, row: int) -> bool:
+    def try_acquire(self, row: int) -> bool:
         if row in self._files:
             return False
         fd = os.open(self._path(row), _FLAGS, _MODE)
@@ -185,11 +185,11 @@ class OwnerFiles:
         self._files[row] = fd
         return True
 
-    def free(self, row: int) -> None:
+    def release(self, row: int) -> None:
         if (fd := self._files.pop(row, None)) is not None:
             os.close(fd)
 
-    def taken(self, row: int) -> bool:
+    def is_held(self, row: int) -> bool:
         if row in self._files:
             return True
         try:
@@ -203,7 +203,7 @@ class OwnerFiles:
 
     def close(self) -> None:
         for row in list(self._files):
-            self.free(row)
+            self.release(row)
 
     def _path(self, row: int) -> str:
         return os.path.join(self._directory, f"{row}.lock")

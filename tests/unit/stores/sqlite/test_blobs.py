@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.stores.blobs import SHORTEST, cut, mended, unpacked
+from parley.stores.sqlite.blobs import SHORTEST, cut, decompress, restore
 
 LONG = b64encode(bytes(range(256)) * 20)
 
 
 def back(body: bytes) -> bytes:
     rest, cuts = cut(body)
-    return mended(rest, [(one.offset, unpacked(one.blob.data)) for one in cuts])
+    return restore(rest, [(one.offset, decompress(one.blob.data)) for one in cuts])
 
 
 PIECES = st.one_of(
@@ -46,7 +46,7 @@ def test_a_long_run_is_cut_out_and_its_bytes_are_kept() -> None:
     rest, (one,) = cut(b'{"url":"data:image/png;base64,' + b64encode(image) + b'"}')
 
     assert rest == b'{"url":"data:image/png;base64,"}'
-    assert (one.offset, one.blob.size, unpacked(one.blob.data)) == (30, len(image), image)
+    assert (one.offset, one.blob.size, decompress(one.blob.data)) == (30, len(image), image)
 
 
 def test_the_shortest_run_is_found_wherever_it_begins() -> None:

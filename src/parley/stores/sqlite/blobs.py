@@ -1,7 +1,7 @@
 """Long runs of base64, cut out of the bodies they stand in: images, and what is kept of the output of commands.
 
 A blob is kept once, under the hash of its bytes, compressed; a cut says where in a body it belongs. A body that is
-mended is the one that was cut, byte for byte.
+restore is the one that was cut, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["Blob", "Cut", "cut", "mended", "unpacked"]
+__all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
 
 SHORTEST: Final = 4096
 """Characters; what is shorter stays where it is."""
@@ -56,7 +56,7 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
     return (b"".join((*pieces, body[end:])), cuts) if cuts else (body, [])
 
 
-def mended(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
+def restore(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
     """The whole body again: the bytes of each blob, with the offset of its cut, in order."""
     return b"".join(_pieces(body, runs))
 
@@ -90,7 +90,7 @@ def _packed(data: bytes) -> Blob:
     return Blob(hashlib.sha256(data).digest(), len(data), zlib.compress(data, _FAST))
 
 
-def unpacked(data: bytes) -> bytes:
+def decompress(data: bytes) -> bytes:
     """Raises ValueError: this was never packed."""
     try:
         return zlib.decompress(data)

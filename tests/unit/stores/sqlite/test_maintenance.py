@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
-from parley.stores.copying import copy_to
+from parley.stores.sqlite.maintenance import copy_to
 
 
 class Faster(Event):

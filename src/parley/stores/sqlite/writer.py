@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from parley.errors import HomeLost, ParleyError, StoreFailed, WriteLockHeld
 from parley.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.store import CALL_SECONDS, PAGE
-from parley.stores.batch import Batch
+from parley.stores.sqlite.batch import Batch
 from parley.threads import start_thread
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from parley.stores.opening import Home, Opened
+    from parley.stores.sqlite.database import Database, Home
 
 __all__ = ["Writer", "open_only"]
 
@@ -59,7 +59,7 @@ anything, and may be run again if it was undone."""
 
 
 class _Job:
-    """Something to be written: one of those that `work` writes together."""
+    """Something to be written: one of those that `work` writes bulk_queries."""
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
 
@@ -101,7 +101,7 @@ class Writer:
         """The holder of the write lock that was logged last."""
         self.home: Home | None = None
         """Set by the thread, before it waits for the write lock for the first time."""
-        self.opened: Opened | None = None
+        self.opened: Database | None = None
         """Set by the thread, before it answers the first job."""
         self.on_lost: Callable[[HomeLost], None] = lambda lost: None
         """Called when the home is not what was opened any more."""
@@ -192,8 +192,8 @@ class Writer:
             self._check_soon()
 
     def _fail_expired(self, jobs: Sequence[_Job]) -> None:
-        from parley.stores.lock_holders import UNKNOWN
-        from parley.stores.locks import write_lock_holder
+        from parley.stores.sqlite.lock_holders import UNKNOWN
+        from parley.stores.sqlite.locks import write_lock_holder
 
         assert self._loop is not None
 
@@ -303,7 +303,7 @@ class Writer:
 
     def _open(self) -> Home:
         """Prepare the home. Nothing is waited for."""
-        from parley.stores.opening import open_locks
+        from parley.stores.sqlite.database import open_locks
 
         if self.home is None:
             self._path = self._find_home()
@@ -311,8 +311,8 @@ class Writer:
         return self.home
 
     def _do(self, jobs: Sequence[_Job]) -> None:
-        from parley.stores.opening import open_database
-        from parley.stores.refusals import refused
+        from parley.stores.sqlite.database import open_database
+        from parley.stores.sqlite.errors import store_error
 
         packed, outcomes = _packed(jobs)
         try:
@@ -336,17 +336,17 @@ class Writer:
                     self._checkpoint(opened.writer)
         except Exception as error:
             if self.opened is None and self.home is not None:
-                self.home.owners.close()
+                self.home.lease_locks.close()
                 self.home.close()
                 self.home = None  # it may be another directory the next time
             told = {future for future, _, _ in outcomes}
-            why = refused(self._path, error)
+            why = store_error(self._path, error)
             outcomes += [(job.future, None, why) for job in jobs if job.future not in told]
             self._tell(_settle, outcomes)
 
     def _transaction(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
         """All in one; where that fails, each by itself, so that none fails for another."""
-        from parley.stores.refusals import refused
+        from parley.stores.sqlite.errors import store_error
 
         try:
             return self._together(db, jobs)
@@ -355,7 +355,7 @@ class Writer:
                 db.execute("ROLLBACK")
             if len(jobs) == 1:
                 self._grown = CHECKPOINT_BYTES  # on a full disk this may make room
-                return [(jobs[0].future, None, refused(self._path, error))]
+                return [(jobs[0].future, None, store_error(self._path, error))]
         return [outcome for job in jobs for outcome in self._transaction(db, (job,))]
 
     def _together(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from parley.errors import BadHome
-from parley.stores.moment import one_moment
-from parley.stores.opening import Opened, open_home
-from parley.stores.read_only import look_at_database
-from parley.stores.schema import MIGRATIONS
+from parley.stores.sqlite.database import Database, open_home
+from parley.stores.sqlite.queries import read_snapshot
+from parley.stores.sqlite.read_only import look_at_database
+from parley.stores.sqlite.schema import MIGRATIONS
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
+def opened(tmp_path: Path) -> Iterator[Database]:
     opened = open_home(str(tmp_path))
     yield opened
-    opened.owners.close()
+    opened.lease_locks.close()
     opened.close()
 
 
@@ -29,7 +29,7 @@ def setting(db: sqlite3.Connection, name: str) -> object:
     return value
 
 
-def test_a_commit_is_on_disk_and_nothing_is_folded_in_without_the_lock(opened: Opened) -> None:
+def test_a_commit_is_on_disk_and_nothing_is_folded_in_without_the_lock(opened: Database) -> None:
     names = ("journal_mode", "synchronous", "wal_autocheckpoint", "auto_vacuum", "user_version")
     full, incremental = 2, 2
 
@@ -56,15 +56,15 @@ def test_a_sqlite_that_is_too_old_is_named_and_nothing_is_made(
     assert not home.exists()
 
 
-def test_a_reader_cannot_write(opened: Opened) -> None:
+def test_a_reader_cannot_write(opened: Database) -> None:
     with pytest.raises(BadHome):
         opened.read(lambda db: db.execute("DELETE FROM entries"))
 
 
-def test_a_reader_sees_one_moment(opened: Opened) -> None:
+def test_a_reader_sees_one_moment(opened: Database) -> None:
     def counted_twice(db: sqlite3.Connection) -> list[int]:
         count = "SELECT count(*) FROM removed"
-        with one_moment(db):
+        with read_snapshot(db):
             before = db.execute(count).fetchone()[0]
             opened.writer.execute("INSERT INTO removed VALUES (1, 1)")
             return [before, db.execute(count).fetchone()[0]]
@@ -108,7 +108,7 @@ def files_in(home: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in home.iterdir()}
 
 
-def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Opened, tmp_path: Path) -> None:
+def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Database, tmp_path: Path) -> None:
     files = sorted(tmp_path.iterdir())
     look_at_database(str(tmp_path))
 
@@ -117,7 +117,7 @@ def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Opened, tmp_pat
 
 @pytest.mark.parametrize("left", ["all", "no shared memory"])
 def test_a_look_counts_what_is_in_the_log_and_not_yet_in_the_file(
-    opened: Opened, tmp_path: Path, left: str
+    opened: Database, tmp_path: Path, left: str
 ) -> None:
     """A checkpoint was cut short behind the first page, which tells of pages that only the log has."""
     database, killed = tmp_path / "parley.db", tmp_path / "killed"
@@ -137,7 +137,7 @@ def test_a_look_counts_what_is_in_the_log_and_not_yet_in_the_file(
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_look_finds_the_newer_version_that_is_only_in_the_log(opened: Opened, tmp_path: Path) -> None:
+def test_a_look_finds_the_newer_version_that_is_only_in_the_log(opened: Database, tmp_path: Path) -> None:
     opened.writer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
 
     with pytest.raises(BadHome, match="a newer version of Parley"):

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from parley.conversation.exported import ExportHead, entry_line, head_line
 from parley.errors import ParleyError
-from parley.stores import rows
+from parley.stores.sqlite import queries
 from parley.wire.ids import START, ConversationId, Seq
 
 __all__ = ["Saved", "export_lines", "save_unreachable"]
@@ -67,7 +67,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
 
 def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[bytes]:
     """The lines of an export of a conversation. Raises ParleyError, sqlite3.Error."""
-    head = rows.head(db, conversation_id, taken=lambda row: False)
+    head = queries.head(db, conversation_id, is_leased=lambda row: False)
     yield head_line(
         ExportHead(
             conversation_id=conversation_id,
@@ -81,7 +81,7 @@ def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[by
     )
     at = START
     while at < head.last:
-        for entry in rows.entries_behind(db, conversation_id, at)[: head.last - at]:
+        for entry in queries.entries_after(db, conversation_id, at)[: head.last - at]:
             yield entry_line(entry)
             at = Seq(entry.seq)
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from parley.errors import BadHome, StoreFailed
 from parley.os_errors import OUT_OF_MEMORY, os_detail
-from parley.stores.database_files import DATABASE, SHARED_MEMORY
-from parley.stores.lock_holders import holder_of
+from parley.stores.sqlite.files import DATABASE, SHARED_MEMORY
+from parley.stores.sqlite.lock_holders import holder_of
 
-__all__ = ["REPAIR", "refused", "refused_at_opening"]
+__all__ = ["REPAIR", "opening_error", "store_error"]
 
 REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
 
@@ -21,7 +21,7 @@ _PRIMARY: Final = 0xFF
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def refused(home: str, error: Exception) -> Exception:
+def store_error(home: str, error: Exception) -> Exception:
     """What the caller is told; an error that is ours, or a bug, as it is."""
     if isinstance(error, MemoryError):
         return StoreFailed(OUT_OF_MEMORY)
@@ -42,13 +42,13 @@ def refused(home: str, error: Exception) -> Exception:
     return StoreFailed(str(error))
 
 
-def refused_at_opening(home: str, error: Exception) -> Exception:
+def opening_error(home: str, error: Exception) -> Exception:
     """The same; what the system refuses then is the home's fault, unless it may pass."""
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be kept here: {os_detail(error)}")
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_CANTOPEN:
         return BadHome(home, f"conversations cannot be kept here: {_no_file_can_be_opened() or error}")
-    return refused(home, error)
+    return store_error(home, error)
 
 
 def _code(error: sqlite3.Error) -> int:

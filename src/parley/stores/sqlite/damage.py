@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 __all__ = [
-    "Known",
-    "damage_hits",
+    "KnownConversation",
     "fetch_around_damage",
-    "if_readable",
+    "fetch_readable",
     "is_damage",
     "known_conversations",
+    "unreadable_if_damaged",
 ]
 
 SCANS: Final = (
@@ -34,7 +34,7 @@ SCANS: Final = (
 """Queries that find conversations in different ways; `{0}` is the direction, since a damaged page ends a scan."""
 
 
-class Known(NamedTuple):
+class KnownConversation(NamedTuple):
     """A conversation that is left in the table or in an index."""
 
     row: int
@@ -55,7 +55,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 @contextmanager
-def damage_hits(conversation_id: ConversationId) -> Iterator[None]:
+def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
     """Raise `Unreadable` of the conversation where this block meets damage."""
     try:
         yield
@@ -65,7 +65,7 @@ def damage_hits(conversation_id: ConversationId) -> Iterator[None]:
         raise
 
 
-def if_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Return the rows of a query up to the first damaged page."""
     found: list[tuple[Any, ...]] = []
     try:
@@ -89,24 +89,24 @@ def fetch_around_damage(
         return db.execute(sql.format(instead), values).fetchall()
 
 
-def known_conversations(db: Connection) -> list[Known]:
+def known_conversations(db: Connection) -> list[KnownConversation]:
     """Return all conversations that are left in any index or page of the table."""
-    found: dict[int, Known] = {}
+    found: dict[int, KnownConversation] = {}
     for scan in SCANS:
         for direction in ("ASC", "DESC"):
-            for row, name, archived, updated_at in if_readable(db, scan.format(direction)):
+            for row, name, archived, updated_at in fetch_readable(db, scan.format(direction)):
                 before = found.get(row)
                 if isinstance(name, str) and (before is None or type(updated_at) is float):
                     at = updated_at if type(updated_at) is float else 0.0
-                    found[row] = Known(row, ConversationId(name), bool(archived), at)
+                    found[row] = KnownConversation(row, ConversationId(name), bool(archived), at)
     # Between two damaged pages of the table only the number of a row leads to it.
-    last = max([*found, *(seq for (seq,) in if_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
+    last = max([*found, *(seq for (seq,) in fetch_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
     for row in range(1, last + 1):
         if row not in found:
-            for name, archived, updated_at in if_readable(db, _ONE, (row,)):
+            for name, archived, updated_at in fetch_readable(db, _ONE, (row,)):
                 if isinstance(name, str):
                     at = updated_at if type(updated_at) is float else 0.0
-                    found[row] = Known(row, ConversationId(name), bool(archived), at)
+                    found[row] = KnownConversation(row, ConversationId(name), bool(archived), at)
     return list(found.values())
 
 

@@ -14,23 +14,28 @@ from queue import SimpleQueue
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
-import parley.stores.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
+import parley.stores.sqlite.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
 from parley.errors import BadHome, HomeLost
-from parley.stores.batch import AT_ONCE
-from parley.stores.database_files import DATABASE, LOG, SHARED_MEMORY, DatabaseFiles
-from parley.stores.home import prepare_home, sync_directory
-from parley.stores.locks import LOCKS, Owners, WriteLock, owners_of
-from parley.stores.paths import plain_path
-from parley.stores.refusals import refused, refused_at_opening
-from parley.stores.rows import as_text
-from parley.stores.schema import MIGRATIONS
-from parley.stores.unfinished import Unfinished
-from parley.stores.wording import said
+from parley.stores.search import contains_text, normalize_path
+from parley.stores.sqlite.batch import AT_ONCE
+from parley.stores.sqlite.errors import opening_error, store_error
+from parley.stores.sqlite.files import (
+    DATABASE,
+    LOG,
+    SHARED_MEMORY,
+    AtomicFile,
+    DatabaseFiles,
+    prepare_home,
+    sync_directory,
+)
+from parley.stores.sqlite.locks import LOCKS, LeaseLocks, WriteLock, open_lease_locks
+from parley.stores.sqlite.queries import as_text
+from parley.stores.sqlite.schema import MIGRATIONS
 from parley.threads import checked_pool
 
 __all__ = [
+    "Database",
     "Home",
-    "Opened",
     "make_database",
     "open_database",
     "open_home",
@@ -69,7 +74,7 @@ class Home:
         self.was_used = was_used(path)
         self.lock = WriteLock(path)
         try:
-            self.owners: Owners = owners_of(path)
+            self.lease_locks: LeaseLocks = open_lease_locks(path)
         except OSError:
             self.lock.close()
             raise
@@ -87,11 +92,11 @@ class Home:
         self.pool.shutdown(wait=False)
 
 
-class Opened:
+class Database:
     """The open database of a home."""
 
     def __init__(self, home: Home, writer: Connection, readers: list[Connection]) -> None:
-        self.lock, self.owners, self.pool = home.lock, home.owners, home.pool
+        self.lock, self.lease_locks, self.pool = home.lock, home.lease_locks, home.pool
         self.home, self.writer = home.path, writer
         self._home = home
         self._path = os.path.join(home.path, DATABASE)
@@ -113,7 +118,7 @@ class Opened:
             self.refuse_when_lost(db)
             return ask(db)
         except Exception as error:
-            raise refused(self.home, error) from error
+            raise store_error(self.home, error) from error
         finally:
             self._free.put(db)
 
@@ -139,7 +144,7 @@ class Opened:
             raise HomeLost(self.home, self._lost.files, self._lost.saved)
 
     def _saved(self, db: Connection, changed: list[str]) -> str:
-        from parley.stores.emergency_export import save_unreachable  # rarely needed
+        from parley.stores.sqlite.emergency_export import save_unreachable  # rarely needed
 
         if changed == [SHARED_MEMORY]:
             return "Nothing is lost: the database and its log are complete."
@@ -194,10 +199,10 @@ def open_locks(home: str) -> Home:
     try:
         return Home(home)
     except OSError as error:
-        raise refused_at_opening(home, error) from error
+        raise opening_error(home, error) from error
 
 
-def open_database(home: Home) -> Opened:
+def open_database(home: Home) -> Database:
     """Open the database of a home; make or migrate it first where needed. The caller holds the write lock.
 
     Raises:
@@ -209,21 +214,21 @@ def open_database(home: Home) -> Opened:
         with home.read_only_lock:
             _open_all(home, connections)
         writer, *readers = connections
-        return Opened(home, writer, readers)
+        return Database(home, writer, readers)
     except Exception as error:
         for db in connections:
             db.close()
-        raise refused_at_opening(home.path, error) from error
+        raise opening_error(home.path, error) from error
 
 
-def open_home(path: str) -> Opened:
+def open_home(path: str) -> Database:
     """Open the locks and the database of a home, waiting for the write lock. Raises what the two parts raise."""
     home = open_locks(path)
     try:
         with home.lock:
             return open_database(home)
     except BaseException:
-        home.owners.close()
+        home.lease_locks.close()
         home.close()
         raise
 
@@ -249,12 +254,12 @@ def _open_all(home: Home, connections: list[Connection]) -> None:
 
 def prepare_reader(reader: Connection) -> None:
     """Define the functions that queries use."""
-    reader.create_function("plain_path", 1, lambda path: plain_path(as_text(path)), deterministic=True)
-    reader.create_function("said", 2, said, deterministic=True)
-    reader.create_function("holds", 2, _holds, deterministic=True)
+    reader.create_function("normalize_path", 1, lambda path: normalize_path(as_text(path)), deterministic=True)
+    reader.create_function("contains_text", 2, contains_text, deterministic=True)
+    reader.create_function("title_contains", 2, _title_contains, deterministic=True)
 
 
-def _holds(text: str, title: bytes) -> bool:
+def _title_contains(text: str, title: bytes) -> bool:
     return text in as_text(title).casefold()
 
 
@@ -299,15 +304,15 @@ def _make(home: str, path: str) -> None:
 
     SQLite gives its log the same mode.
     """
-    with Unfinished(path) as unfinished:
-        db = sqlite3.connect(unfinished.name, isolation_level=None)
+    with AtomicFile(path) as file:
+        db = sqlite3.connect(file.name, isolation_level=None)
         try:
             db.execute("PRAGMA synchronous = OFF")  # the file is synced below
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             _use_log(home, db)
         finally:
             db.close()
-        unfinished.give_name(over=True)
+        file.commit(overwrite=True)
     sync_directory(home)
 
 

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
-from parley.stores.batch import Batch, pieces, places, values, write_all
-from parley.stores.rows import NEWEST, SUMMARY, columns_of
+from parley.stores.sqlite.batch import Batch, pieces, places, values, write_all
+from parley.stores.sqlite.queries import NEWEST, SUMMARY, columns_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-__all__ = ["Addition", "Taking", "append", "raise_epochs"]
+__all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
 """Stands for a number that is none: where the log ends nobody knows then, and it can only be deleted."""
 
 
-class Taking(NamedTuple):
+class LeaseRequest(NamedTuple):
     """A lease that is wanted; its lock is ours by now."""
 
     row: int
@@ -33,7 +33,7 @@ class Taking(NamedTuple):
     owner: Owner
 
 
-class Addition(NamedTuple):
+class Append(NamedTuple):
     """Entries of a conversation that we have the lease of."""
 
     row: int
@@ -43,7 +43,7 @@ class Addition(NamedTuple):
     owner: Owner
 
 
-def raise_epochs(db: Connection, wanted: Sequence[Taking]) -> list[Lease | ParleyError]:
+def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease | ParleyError]:
     """Fences everybody who had one of these leases before."""
     heads, _ = _heads(db, [one.row for one in wanted])
     taken: list[Lease | ParleyError] = []
@@ -62,7 +62,7 @@ def raise_epochs(db: Connection, wanted: Sequence[Taking]) -> list[Lease | Parle
     return taken
 
 
-def append(db: Connection, additions: Sequence[Addition]) -> list[ParleyError | None]:
+def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
     """Where nothing goes on behind it, it names no owner: giving the lease back then needs no write."""
     heads, newest = _heads(db, {one.row for one in additions})
     refused: list[ParleyError | None] = []

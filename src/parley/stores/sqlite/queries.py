@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import LeaseLost, StoreFailed, UnknownConversation, Unreadable
-from parley.ports.store import PAGE, STATES, Found, Head, Listed, Owner, Query, Summary
-from parley.stores.activity import active_at
-from parley.stores.asking import question_in
-from parley.stores.batch import Batch, write_all
-from parley.stores.damage import (
-    Known,
-    damage_hits,
+from parley.ports.store import PAGE, STATES, ConversationListing, ConversationPage, Head, Owner, Query, Summary
+from parley.stores.search import SEARCHED, active_at, approval_id_in, normalize_path
+from parley.stores.sqlite.batch import Batch, write_all
+from parley.stores.sqlite.damage import (
+    KnownConversation,
     fetch_around_damage,
-    if_readable,
+    fetch_readable,
     is_damage,
     known_conversations,
+    unreadable_if_damaged,
 )
-from parley.stores.moment import one_moment
-from parley.stores.paths import plain_path
-from parley.stores.wording import SEARCHED
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ __all__ = [
     "BLOBS_INDEX",
     "NEWEST",
     "SUMMARY",
+    "ChangeDetector",
     "add_to_draft",
     "as_text",
     "asks_any",
@@ -39,12 +38,13 @@ __all__ = [
     "columns_of",
     "create",
     "delete",
-    "entries_behind",
+    "entries_after",
     "expired",
     "find",
     "finish_draft",
     "head",
     "owner_in",
+    "read_snapshot",
     "remove_some",
     "reserve",
     "row_of",
@@ -139,10 +139,10 @@ def finish_draft(
     )
 
 
-def remove_some(db: Connection, taken: Callable[[int], bool]) -> bool:
+def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
     """Remove a page of entries of a conversation that is gone, the last first; whether there may be more."""
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
-    found = next((one for one in deleted if not taken(one[0])), None)
+    found = next((one for one in deleted if not is_leased(one[0])), None)
     if found is None:
         return False
     row, last = found
@@ -157,6 +157,17 @@ def remove_some(db: Connection, taken: Callable[[int], bool]) -> bool:
 
 
 # --- reading -----------------------------------------------------------------------------
+
+
+@contextmanager
+def read_snapshot(db: Connection) -> Iterator[None]:
+    """What is read in this block is as of its first statement; one statement alone needs no such block."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if db.in_transaction:  # some errors end it
+            db.execute("ROLLBACK")
 
 
 def row_of(db: Connection, conversation_id: ConversationId) -> int:
@@ -184,7 +195,7 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
         row = next((one.row for one in known_conversations(db) if one.id == conversation_id), None)
         if row is None:
             raise
-        with damage_hits(conversation_id):
+        with unreadable_if_damaged(conversation_id):
             found = db.execute(f"{wanted} row = ?", (row,)).fetchone()
     return found
 
@@ -197,12 +208,12 @@ def owner_in(db: Connection, row: int) -> Owner | None:
     return None if found is None else _owner(*found)
 
 
-def entries_behind(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
+def entries_after(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
     """A page. Often nothing is there, and then one look is enough."""
     if _end_of(db, conversation_id)[1] <= after:
         return []
-    with one_moment(db), damage_hits(conversation_id):
-        return _page_behind(db, conversation_id, after)
+    with read_snapshot(db), unreadable_if_damaged(conversation_id):
+        return _page_after(db, conversation_id, after)
 
 
 def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
@@ -216,8 +227,8 @@ def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
     return row, last
 
 
-def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
-    from parley.stores.blobs import mended, unpacked
+def _page_after(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
+    from parley.stores.sqlite.blobs import decompress, restore
 
     row, last = _end_of(db, conversation_id)
     cuts: dict[int, list[tuple[int, bytes]]] = {}
@@ -228,7 +239,7 @@ def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) ->
         packed = fetch_around_damage(db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         if not packed:
             raise ValueError("a blob is missing")
-        return unpacked(packed[0][0])
+        return decompress(packed[0][0])
 
     found: list[Entry] = []
     size, due = 0, after + 1
@@ -240,7 +251,7 @@ def _page_behind(db: Connection, conversation_id: ConversationId, after: Seq) ->
             if type(at) is not float or body is None or b"\0" in body:
                 raise ValueError("not what was written")
             if seq in cuts:
-                body = mended(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
+                body = restore(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
             found.append(Entry.kept(seq, at, kind.decode(), is_event=bool(is_event), body=body))
         except ValueError as error:
             raise Unreadable(conversation_id, f"entry {seq} is damaged ({error})") from error
@@ -280,7 +291,7 @@ def _cuts(db: Connection, row: int, after: Seq) -> list[tuple[Any, ...]]:
     return fetch_around_damage(db, wanted, (row, after + 1, after + PAGE), instead=BLOBS_INDEX)
 
 
-def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int], bool]) -> Head:
+def head(db: Connection, conversation_id: ConversationId, is_leased: Callable[[int], bool]) -> Head:
     columns = f"row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY_READ}"
     found = _named(db, columns, conversation_id)
     if found is None:
@@ -292,13 +303,13 @@ def head(db: Connection, conversation_id: ConversationId, taken: Callable[[int],
     return Head(
         last=Seq(last),
         epoch=epoch,
-        owner=owner if owner is not None and taken(row) else None,
+        owner=owner if owner is not None and is_leased(row) else None,
         summary=_summary(*summary),
         archived=bool(archived),
     )
 
 
-def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
+def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> ConversationPage:
     where = ["typeof(updated_at) = 'real'"]  # what is damaged there has no place in the list
     values: list[Any] = []
     if query.archived is not None:
@@ -308,42 +319,43 @@ def find(db: Connection, query: Query, taken: Callable[[int], bool]) -> Found:
         where.append(_ASKS)
         values.append(query.asked.encode())
     if query.cwd is not None:
-        where.append("plain_path(CAST(cwd AS BLOB)) = ?")
-        values.append(plain_path(query.cwd))
+        where.append("normalize_path(CAST(cwd AS BLOB)) = ?")
+        values.append(normalize_path(query.cwd))
     if query.state is not None:
         where.append("state = ?")
         values.append(query.state)
-    if query.behind is not None:
+    if query.after is not None:
         where.append("(updated_at, id) < (?, ?)")
-        values += query.behind
+        values += query.after
     if query.text is not None:
         where.append(_MENTIONS)
         values += [query.text.casefold()] * 2
     is_plain = query.asked is None and query.cwd is None and query.state is None and query.text is None
 
-    def is_wanted(known: Known) -> bool:
-        is_after = query.behind is None or (known.updated_at, known.id) < query.behind
+    def is_wanted(known: KnownConversation) -> bool:
+        is_after = query.after is None or (known.updated_at, known.id) < query.after
         return is_plain and query.archived in (None, known.archived) and is_after
 
-    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], taken, is_wanted)
-    return Found(page=tuple(found[: query.limit]), more=len(found) > query.limit)
+    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], is_leased, is_wanted)
+    return ConversationPage(items=tuple(found[: query.limit]), more=len(found) > query.limit)
 
 
 _ASKS: Final = f"""EXISTS (
     SELECT 1 FROM entries
     WHERE entries.row = conversations.row AND type = '{record_type(QuestionAsked)}' AND instr(body, ?)
 )"""
-_MENTIONS: Final = f"""(holds(?, CAST(title AS BLOB)) OR EXISTS (
+_MENTIONS: Final = f"""(title_contains(?, CAST(title AS BLOB)) OR EXISTS (
     SELECT 1 FROM entries
-    WHERE entries.row = conversations.row AND type IN {SEARCHED} AND is_event AND said(?, CAST(body AS BLOB))
+    WHERE entries.row = conversations.row AND type IN {SEARCHED} AND is_event
+    AND contains_text(?, CAST(body AS BLOB))
 ))"""
 
 
-def expired(db: Connection, archived_before: float, taken: Callable[[int], bool]) -> list[Listed]:
-    def is_wanted(known: Known) -> bool:
+def expired(db: Connection, archived_before: float, is_leased: Callable[[int], bool]) -> list[ConversationListing]:
+    def is_wanted(known: KnownConversation) -> bool:
         return known.archived and known.updated_at < archived_before
 
-    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], taken, is_wanted)
+    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], is_leased, is_wanted)
 
 
 def asks_any(db: Connection, questions: Collection[ApprovalId]) -> bool:
@@ -353,8 +365,8 @@ def asks_any(db: Connection, questions: Collection[ApprovalId]) -> bool:
         if not is_damage(error):
             raise
         every = f"{_ALL_QUESTIONS} AND row = ?"
-        asked = [one for known in known_conversations(db) for one in if_readable(db, every, (known.row,))]
-    return any(question_in(body) in questions for (body,) in asked)
+        asked = [one for known in known_conversations(db) for one in fetch_readable(db, every, (known.row,))]
+    return any(approval_id_in(body) in questions for (body,) in asked)
 
 
 _ALL_QUESTIONS: Final = (
@@ -367,9 +379,9 @@ def _listed(
     db: Connection,
     where: str,
     values: list[Any],
-    taken: Callable[[int], bool],
-    is_wanted: Callable[[Known], bool],
-) -> list[Listed]:
+    is_leased: Callable[[int], bool],
+    is_wanted: Callable[[KnownConversation], bool],
+) -> list[ConversationListing]:
     """Latest activity first; the last of the values says how many, -1: all.
 
     `is_wanted` decides about a conversation whose row is damaged and that only an index knows.
@@ -387,18 +399,22 @@ def _listed(
         rows.sort(key=lambda row: (row[-1], row[1]), reverse=True)
         rows = rows if limit < 0 else rows[:limit]
     return [
-        Listed(
+        ConversationListing(
             conversation_id=ConversationId(conversation_id),
             summary=_summary(*summary),
             archived=bool(archived),
-            owned=taken(row),
+            owned=is_leased(row),
         )
         for row, conversation_id, archived, *summary in rows
     ]
 
 
 def _each(
-    db: Connection, wanted: str, values: list[Any], known: Known, is_wanted: Callable[[Known], bool]
+    db: Connection,
+    wanted: str,
+    values: list[Any],
+    known: KnownConversation,
+    is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
     """One conversation of a list, if it belongs there."""
     try:
@@ -441,3 +457,66 @@ def _owner(pid: int | None, address: str | None, since: float | None) -> Owner |
     if pid is None:
         return None
     return Owner(pid=pid, address=address or "", since=since or 0.0)
+
+
+# --- change detection --------------------------------------------------------------------
+
+CONVERSATIONS_A_STATEMENT: Final = 400
+"""Each takes two variables of a statement; older releases of SQLite allow 999."""
+
+
+class ChangeDetector:
+    """Compares positions with the ends of the logs, and remembers the last comparison and its database version.
+
+    SQLite has a version for each connection: it changes with the commits of all other connections.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[int, int] = {}
+        """The data version that each connection had at its last comparison, by the identity of the connection."""
+        self._current: Mapping[ConversationId, Seq] = {}
+        """The positions that the last comparison found to be current."""
+
+    def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        """Return the conversations whose log ends after the given position, and those that do not exist."""
+        # The version is read before the query, so that a commit between the two is found next time.
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        unknown = ends
+        if self._versions.get(id(db)) == version:  # nothing was committed since any comparison
+            current = self._current
+            unknown = {one: end for one, end in ends.items() if current.get(one) != end}
+        try:
+            advanced = _advanced(db, list(unknown.items()))
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            advanced = [one for one, end in unknown.items() if _has_advanced(db, one, end)]
+        self._current = {one: ends[one] for one in ends.keys() - set(advanced)} if advanced else dict(ends)
+        self._versions[id(db)] = version
+        return advanced
+
+
+def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
+    """Like `_advanced`, for one conversation of a damaged database."""
+    try:
+        return head(db, conversation_id, is_leased=lambda row: False).last > end
+    except Unreadable:
+        return False
+    except UnknownConversation:
+        return True
+
+
+def _advanced(db: Connection, ends: Sequence[tuple[ConversationId, Seq]]) -> list[ConversationId]:
+    found: list[ConversationId] = []
+    for begin in range(0, len(ends), CONVERSATIONS_A_STATEMENT):
+        some = ends[begin : begin + CONVERSATIONS_A_STATEMENT]
+        found += (
+            one
+            for (one,) in db.execute(
+                f"WITH known (id, last) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
+                " SELECT known.id FROM known LEFT JOIN conversations AS kept ON kept.id = known.id"
+                " WHERE kept.last IS NULL OR typeof(kept.last) <> 'integer' OR kept.last > known.last",
+                tuple(chain.from_iterable(some)),
+            )
+        )
+    return found

@@ -15,8 +15,8 @@ from kit.builders.entries import answers, said, summary
 from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Lease
-from parley.stores.sqlite import SqliteStore
-from parley.stores.writer import CHECKPOINT_BYTES, Writer
+from parley.stores.sqlite.store import SqliteStore
+from parley.stores.sqlite.writer import CHECKPOINT_BYTES, Writer
 from parley.wire.ids import ConversationId
 
 
@@ -133,7 +133,7 @@ async def test_where_sqlite_cannot_be_loaded_the_call_fails_and_the_next_one_tri
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "parley.stores.opening", None)
+        patched.setitem(sys.modules, "parley.stores.sqlite.database", None)
         with pytest.raises(ImportError):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await writer.submit(first)

@@ -12,29 +12,38 @@ import errno
 import os
 import time
 from asyncio import Future, Task
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from parley.conversation.log import Entry
 from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
-from parley.ports.store import TURN_SECONDS, Found, Head, Lease, Listed, Owner, Query, Summary
-from parley.stores import rows, space, together
-from parley.stores.batch import Batch
-from parley.stores.change_detection import ChangeDetector
-from parley.stores.drafts import SqliteDraft
-from parley.stores.space import Freed
-from parley.stores.writer import Writer, open_only
-from parley.wire.ids import ApprovalId, ConversationId, Seq
+from parley.ports.store import (
+    TURN_SECONDS,
+    ConversationListing,
+    ConversationPage,
+    Head,
+    Lease,
+    Owner,
+    Query,
+    Summary,
+)
+from parley.stores.sqlite import bulk_queries, queries
+from parley.stores.sqlite.batch import Batch
+from parley.stores.sqlite.queries import ChangeDetector
+from parley.stores.sqlite.writer import Writer, open_only
+from parley.wire.ids import START, ApprovalId, ConversationId, Seq
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from parley.stores.opening import Opened
-    from parley.stores.read_only import ReadOnlyHome
+    from parley.stores.sqlite.database import Database
+    from parley.stores.sqlite.locks import LeaseLocks
+    from parley.stores.sqlite.maintenance import Freed
+    from parley.stores.sqlite.read_only import ReadOnlyHome
 
-__all__ = ["Freed", "SqliteStore"]
+__all__ = ["SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
@@ -92,17 +101,19 @@ class SqliteStore:
     ) -> None:
         batch = Batch(entries)
         row = await self._write(
-            partial(rows.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived),
+            partial(
+                queries.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived
+            ),
             batch,
         )
         self._remember(conversation_id, row)
 
     async def draft(self) -> SqliteDraft:
-        row = await self._write(rows.reserve)
+        row = await self._write(queries.reserve)
         opened = await self._opened()
-        if not opened.owners.take(row):
+        if not opened.lease_locks.try_acquire(row):
             raise StoreFailed(f"row {row} is taken")
-        return SqliteDraft(row, opened.owners, self._write, self._remove_the_deleted_if_possible)
+        return SqliteDraft(row, opened.lease_locks, self._write, self._remove_the_deleted_if_possible)
 
     async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
         taking = asyncio.ensure_future(self._acquire(conversation_id, address, until))
@@ -120,7 +131,7 @@ class SqliteStore:
                 return await self._acquire_row(conversation_id, known, address, until)
             except UnknownConversation:
                 pass  # it was deleted, and may have been imported again
-        row = await self._read(partial(rows.row_of, conversation_id=conversation_id))
+        row = await self._read(partial(queries.row_of, conversation_id=conversation_id))
         return await self._acquire_row(conversation_id, row, address, until)
 
     async def _acquire_row(
@@ -130,10 +141,10 @@ class SqliteStore:
         await self._take(opened, row)
         owner = Owner(pid=os.getpid(), address=address, since=time.time())
         try:
-            wanted = together.Taking(row, conversation_id, owner)
-            lease = await asyncio.shield(self._writer.submit_one(together.raise_epochs, wanted, until=until))
+            wanted = bulk_queries.LeaseRequest(row, conversation_id, owner)
+            lease = await asyncio.shield(self._writer.submit_one(bulk_queries.grant_leases, wanted, until=until))
         except BaseException:
-            opened.owners.free(row)
+            opened.lease_locks.release(row)
             raise
         self._held[conversation_id] = _Held(row, lease.epoch, owner)
         self._remember(conversation_id, row)
@@ -144,22 +155,22 @@ class SqliteStore:
             del self._rows[next(iter(self._rows))]
         self._rows[conversation_id] = row
 
-    async def _take(self, opened: Opened, row: int) -> None:
+    async def _take(self, opened: Database, row: int) -> None:
         """Take the lock of a conversation, or say who has it."""
         for _ in range(TRIES):
             self._refuse_when_closed()
-            if opened.owners.take(row):
+            if opened.lease_locks.try_acquire(row):
                 return
-            owner = await self._read(partial(rows.owner_in, row=row))
+            owner = await self._read(partial(queries.owner_in, row=row))
             if owner is not None:
                 raise OwnedElsewhere(pid=owner.pid, address=owner.address)
             await asyncio.sleep(PAUSE_SECONDS)
         raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(opened))
 
-    async def _lock_holder(self, opened: Opened) -> str | None:
+    async def _lock_holder(self, opened: Database) -> str | None:
         """Describe the holder of the write lock. The owner of a lease that names no owner waits for this lock."""
-        from parley.stores.lock_holders import holder_of
-        from parley.stores.locks import WRITE_LOCK
+        from parley.stores.sqlite.lock_holders import holder_of
+        from parley.stores.sqlite.locks import WRITE_LOCK
 
         path = os.path.join(opened.home, WRITE_LOCK)
         return await asyncio.get_running_loop().run_in_executor(opened.pool, holder_of, path)
@@ -178,12 +189,12 @@ class SqliteStore:
             return
         del self._held[lease.conversation_id]
         if not held.is_named:
-            opened.owners.free(held.row)
+            opened.lease_locks.release(held.row)
             return
         # A caller that has waited for the write lock in vain does not wait a second time.
         now = asyncio.get_running_loop().time()
-        cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch), until=now)
-        cleared.add_done_callback(lambda _: opened.owners.free(held.row))
+        cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch), until=now)
+        cleared.add_done_callback(lambda _: opened.lease_locks.release(held.row))
         try:
             await asyncio.shield(cleared)
         except StoreError:
@@ -199,9 +210,9 @@ class SqliteStore:
             return refused
         batch = Batch(entries)
         held.is_named = True
-        addition = together.Addition(held.row, held.epoch, batch, summary, held.owner)
+        addition = bulk_queries.Append(held.row, held.epoch, batch, summary, held.owner)
         until = loop.time() + TURN_SECONDS if until is None else until
-        held.written = written = self._writer.submit_one(together.append, addition, batch, until=until)
+        held.written = written = self._writer.submit_one(bulk_queries.append_entries, addition, batch, until=until)
         if summary.state == "idle":
             written.add_done_callback(held.rests)
         return written
@@ -210,11 +221,13 @@ class SqliteStore:
         await asyncio.shield(self._writer.submit(open_only, until=until))
 
     async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
-        return await self._read(partial(rows.entries_behind, conversation_id=conversation_id, after=after))
+        return await self._read(partial(queries.entries_after, conversation_id=conversation_id, after=after))
 
     async def head(self, conversation_id: ConversationId) -> Head:
         source = await self._readable()
-        return await self._read(partial(rows.head, conversation_id=conversation_id, taken=source.owners.taken))
+        return await self._read(
+            partial(queries.head, conversation_id=conversation_id, is_leased=source.lease_locks.is_held)
+        )
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
         self._writer.on_lost = lost
@@ -228,15 +241,15 @@ class SqliteStore:
         detector = self._detector if self._writer.opened is not None else ChangeDetector()
         return await self._read(partial(detector.find, ends=ends))
 
-    async def find(self, query: Query) -> Found:
+    async def find(self, query: Query) -> ConversationPage:
         source = await self._readable()
-        return await self._read(partial(rows.find, query=query, taken=source.owners.taken))
+        return await self._read(partial(queries.find, query=query, is_leased=source.lease_locks.is_held))
 
     async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
-        return await self._read(partial(rows.asks_any, questions=frozenset(questions)))
+        return await self._read(partial(queries.asks_any, questions=frozenset(questions)))
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        await self._write(partial(rows.set_archived, conversation_id=conversation_id, archived=archived))
+        await self._write(partial(queries.set_archived, conversation_id=conversation_id, archived=archived))
 
     async def delete(self, lease: Lease) -> None:
         opened, held = self._writer.opened, self._held.get(lease.conversation_id)
@@ -246,40 +259,48 @@ class SqliteStore:
         def gone(deleted: Future[None]) -> None:
             if deleted.exception() is None:
                 del self._held[lease.conversation_id]
-                opened.owners.free(held.row)
+                opened.lease_locks.release(held.row)
 
-        deleted = self._writer.submit(partial(rows.delete, row=held.row, epoch=held.epoch))
+        deleted = self._writer.submit(partial(queries.delete, row=held.row, epoch=held.epoch))
         deleted.add_done_callback(gone)
         await asyncio.shield(deleted)
         await self._remove_the_deleted_if_possible()
 
-    async def expired(self, *, archived_before: float) -> list[Listed]:
+    async def expired(self, *, archived_before: float) -> list[ConversationListing]:
         """Archived conversations that were last active before a moment."""
         source = await self._readable()
-        return await self._read(partial(rows.expired, archived_before=archived_before, taken=source.owners.taken))
+        return await self._read(
+            partial(queries.expired, archived_before=archived_before, is_leased=source.lease_locks.is_held)
+        )
 
     async def unused_blobs(self) -> Freed:
         """What `tidy` would remove."""
-        return await self._read(space.unused)
+        from parley.stores.sqlite import maintenance
 
-    async def left_empty(self) -> int:
+        return await self._read(maintenance.unused_blobs)
+
+    async def reclaimable_bytes(self) -> int:
         """By how many bytes `tidy` would make the database smaller, about, besides those blobs."""
+        from parley.stores.sqlite import maintenance
+
         source = await self._readable()
-        return await self._read(partial(space.left_empty, taken=source.owners.taken))
+        return await self._read(partial(maintenance.reclaimable_bytes, is_leased=source.lease_locks.is_held))
 
     async def tidy(self) -> Freed:
         """Remove what deleted conversations have left and blobs that nothing refers to, and make the database
         smaller; others write between the steps."""
+        from parley.stores.sqlite import maintenance
+
         await self._remove_the_deleted()
         count = size = 0
-        while (step := await self._write(space.remove_unused)).blobs:
+        while (step := await self._write(maintenance.remove_unused_blobs)).blobs:
             count += step.blobs
             size += step.bytes
-        while await self._write(space.shrink):
+        while await self._write(maintenance.shrink):
             pass
         self._writer.fold_soon()
         await self._write(lambda db: None)
-        return Freed(blobs=count, bytes=size)
+        return maintenance.Freed(blobs=count, bytes=size)
 
     async def backup(self, path: str) -> None:
         """Write a consistent copy, which is complete as soon as it is there.
@@ -292,7 +313,7 @@ class SqliteStore:
         given_up = Event()
 
         def copy(db: Connection) -> bool:
-            from parley.stores.copying import copy_to
+            from parley.stores.sqlite.maintenance import copy_to
 
             return copy_to(db, path, given_up)
 
@@ -313,16 +334,16 @@ class SqliteStore:
         if not self._closed:
             self._closed = True
             for held in self._held.values():
-                cleared = self._writer.submit(partial(rows.clear_owner, row=held.row, epoch=held.epoch))
+                cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch))
                 cleared.add_done_callback(Future.exception)  # its lock is freed all the same
             self._held.clear()
         await self._writer.close()
         if self._writer.home is not None:
-            self._writer.home.owners.close()
+            self._writer.home.lease_locks.close()
 
     async def _remove_the_deleted(self, until: float | None = None) -> None:
         opened = await self._opened()
-        while await self._write(partial(rows.remove_some, taken=opened.owners.taken), until=until):
+        while await self._write(partial(queries.remove_some, is_leased=opened.lease_locks.is_held), until=until):
             pass
 
     async def _remove_the_deleted_if_possible(self) -> None:
@@ -341,7 +362,7 @@ class SqliteStore:
         if self._closed:
             raise StoreFailed("the store is closed")
 
-    async def _opened(self, until: float | None = None) -> Opened:
+    async def _opened(self, until: float | None = None) -> Database:
         """What can be used until something is awaited."""
         if self._writer.opened is None:
             await asyncio.shield(self._writer.submit(open_only, until=until))
@@ -349,7 +370,7 @@ class SqliteStore:
         assert self._writer.opened is not None
         return self._writer.opened
 
-    async def _readable(self) -> Opened | ReadOnlyHome:
+    async def _readable(self) -> Database | ReadOnlyHome:
         """Return the open home, or one that reads without opening it while another process holds the write lock."""
         if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
             if self._opening is None or self._opening.done():
@@ -362,7 +383,7 @@ class SqliteStore:
         self._refuse_when_closed()
         if (opened := self._writer.opened) is not None:
             return opened
-        from parley.stores.read_only import ReadOnlyHome
+        from parley.stores.sqlite.read_only import ReadOnlyHome
 
         assert self._writer.home is not None  # its lock is waited for
         return ReadOnlyHome(self._writer.home, lambda: self._writer.opened)
@@ -370,3 +391,45 @@ class SqliteStore:
     async def _read(self, ask: Callable[[Connection], T]) -> T:
         source = await self._readable()
         return await asyncio.get_running_loop().run_in_executor(source.pool, source.read, ask)
+
+
+class Write(Protocol):
+    def __call__(self, work: Callable[[Connection], Any], batch: Batch | None = None) -> Awaitable[Any]: ...
+
+
+class SqliteDraft:
+    """The port `Draft`. Its row is locked from before its first entry until it is finished or dropped."""
+
+    def __init__(
+        self, row: int, lease_locks: LeaseLocks, write: Write, clear: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`clear` removes what counts as deleted, as far as that can be done now."""
+        self._row, self._lease_locks, self._write, self._clear = row, lease_locks, write, clear
+        self._last = START
+        self._is_open = True
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        batch = Batch(entries)
+        await self._write(partial(queries.add_to_draft, row=self._row, batch=batch), batch)
+        self._last = Seq(self._last + batch.rows)
+
+    async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
+        finish = partial(
+            queries.finish_draft,
+            row=self._row,
+            last=self._last,
+            conversation_id=conversation_id,
+            summary=summary,
+            archived=archived,
+        )
+        await self._write(finish)
+        self._close()
+
+    async def drop(self) -> None:
+        if self._is_open:
+            self._close()
+            await self._clear()
+
+    def _close(self) -> None:
+        self._is_open = False
+        self._lease_locks.release(self._row)

@@ -11,9 +11,9 @@ import pytest
 from kit.builders.entries import FIRST, OTHER, said, summary
 from parley.errors import StoreFailed
 from parley.ports.store import Query
-from parley.stores import rows, space
-from parley.stores.database_files import DATABASE
-from parley.stores.sqlite import SqliteStore
+from parley.stores.sqlite import maintenance, queries
+from parley.stores.sqlite.files import DATABASE
+from parley.stores.sqlite.store import SqliteStore
 
 
 def refuse(row: int) -> bool:
@@ -23,9 +23,9 @@ def refuse(row: int) -> bool:
 @pytest.mark.parametrize(
     "look",
     [
-        pytest.param(lambda db: rows.find(db, Query(archived=None), refuse), id="a list"),
-        pytest.param(lambda db: rows.expired(db, 9.0, refuse), id="what has expired"),
-        pytest.param(lambda db: space.left_empty(db, refuse), id="what was deleted"),
+        pytest.param(lambda db: queries.find(db, Query(archived=None), refuse), id="a list"),
+        pytest.param(lambda db: queries.expired(db, 9.0, refuse), id="what has expired"),
+        pytest.param(lambda db: maintenance.reclaimable_bytes(db, refuse), id="what was deleted"),
     ],
 )
 async def test_a_look_that_fails_does_not_keep_the_log_from_being_folded_in(

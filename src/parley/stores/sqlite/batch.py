@@ -13,7 +13,7 @@ from parley.wire.ids import Seq
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from parley.stores.blobs import Cut
+    from parley.stores.sqlite.blobs import Cut
 
 __all__ = ["AT_ONCE", "Batch", "pieces", "places", "values", "write_all"]
 
@@ -58,7 +58,7 @@ class Batch:
             self.size += len(body) + _ROW_BYTES
 
     def _cut(self, seq: Seq, body: bytes) -> bytes:
-        from parley.stores.blobs import cut
+        from parley.stores.sqlite.blobs import cut
 
         rest, cuts = cut(body)
         for one in cuts:

@@ -22,12 +22,12 @@ from parley.conversation.log import Entry
 from parley.errors import BadHome, WriteLockHeld
 from parley.os_errors import os_detail
 from parley.ports.store import CALL_SECONDS
-from parley.stores.blobs import mended, unpacked
-from parley.stores.damage import fetch_around_damage, if_readable, is_damage, known_conversations
-from parley.stores.database_files import DATABASE, LOG
-from parley.stores.locks import WRITE_LOCK, write_lock_holder
-from parley.stores.opening import make_database
-from parley.stores.rows import BLOBS_INDEX, as_text
+from parley.stores.sqlite.blobs import decompress, restore
+from parley.stores.sqlite.damage import fetch_around_damage, fetch_readable, is_damage, known_conversations
+from parley.stores.sqlite.database import make_database
+from parley.stores.sqlite.files import DATABASE, LOG
+from parley.stores.sqlite.locks import WRITE_LOCK, write_lock_holder
+from parley.stores.sqlite.queries import BLOBS_INDEX, as_text
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Salvaged", "salvaged"]
@@ -151,7 +151,7 @@ class _Salvage:
         known = {one.row: one for one in known_conversations(self._db)}
         for row, one in known.items():
             yield self._conversation(row, one.id, archived=one.archived)
-        removed = {row for (row,) in if_readable(self._db, "SELECT row FROM removed")}
+        removed = {row for (row,) in fetch_readable(self._db, "SELECT row FROM removed")}
         for row in sorted(self._rows() - known.keys() - removed):
             yield self._conversation(row, None, archived=False)
 
@@ -159,12 +159,12 @@ class _Salvage:
         """The rows of all conversations that have an entry."""
         found: set[int] = set()
         for direction in ("ASC", "DESC"):
-            rows = if_readable(self._db, f"SELECT DISTINCT row FROM entries ORDER BY row {direction}")
+            rows = fetch_readable(self._db, f"SELECT DISTINCT row FROM entries ORDER BY row {direction}")
             found.update(row for (row,) in rows if isinstance(row, int))
         return found
 
     def _conversation(self, row: int, name: ConversationId | None, *, archived: bool) -> Salvaged:
-        kept = if_readable(
+        kept = fetch_readable(
             self._db,
             "SELECT last, CAST(cwd AS BLOB), CAST(model AS BLOB) FROM conversations WHERE row = ?",
             (row,),
@@ -173,7 +173,9 @@ class _Salvage:
         places: dict[int, int] = {}
         for direction in ("ASC", "DESC"):
             wanted = f"SELECT seq, rowid FROM entries WHERE row = ? ORDER BY seq {direction}"
-            places.update((seq, place) for seq, place in if_readable(self._db, wanted, (row,)) if type(seq) is int)
+            places.update(
+                (seq, place) for seq, place in fetch_readable(self._db, wanted, (row,)) if type(seq) is int
+            )
         if not isinstance(last, int) or len(places) < last:
             places |= self._in_table().get(row, {})
         try:
@@ -227,7 +229,7 @@ class _Salvage:
             ).fetchall()
             if type(at) is not float or type(body) is not bytes or b"\0" in body:
                 return None
-            whole = mended(body, [(offset, self._blob(digest)) for offset, digest in cuts]) if cuts else body
+            whole = restore(body, [(offset, self._blob(digest)) for offset, digest in cuts]) if cuts else body
             return Entry.kept(Seq(seq), at, kind.decode(), is_event=bool(is_event), body=whole)
         except (ValueError, sqlite3.Error):
             return None
@@ -235,4 +237,4 @@ class _Salvage:
     def _blob(self, digest: bytes) -> bytes:
         """Raises ValueError, sqlite3.Error."""
         ((packed,),) = fetch_around_damage(self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
-        return unpacked(packed)
+        return decompress(packed)

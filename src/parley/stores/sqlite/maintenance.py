@@ -1,0 +1,160 @@
+"""Maintenance of a database that other processes go on using: free space, copy it, check it for damage."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from sqlite3 import Connection
+from threading import Event
+from typing import Final
+
+from msgspec import Struct
+
+from parley.errors import StoreFailed
+from parley.stores.sqlite.blobs import decompress
+from parley.stores.sqlite.database import BUSY_SECONDS
+from parley.stores.sqlite.files import DATABASE, AtomicFile, directory_of, sync_directory
+from parley.stores.sqlite.queries import read_snapshot
+from parley.stores.sqlite.read_only import connect_read_only
+
+__all__ = ["Freed", "copy_to", "find_damage", "reclaimable_bytes", "remove_unused_blobs", "shrink", "unused_blobs"]
+
+# --- free space --------------------------------------------------------------------------
+
+BLOBS_A_STEP: Final = 64
+PAGES_A_STEP: Final = 1024
+"""Small steps keep the write lock short."""
+
+_UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
+_INCREMENTAL: Final = 2
+
+
+class Freed(Struct, frozen=True, kw_only=True):
+    """Unreferenced blobs that were or would be removed."""
+
+    blobs: int
+    bytes: int
+    """The size on disk."""
+
+
+def unused_blobs(db: Connection) -> Freed:
+    """Count the blobs that no entry refers to."""
+    count, size = db.execute(f"SELECT count(*), coalesce(sum(length(data)), 0) {_UNUSED}").fetchone()
+    return Freed(blobs=count, bytes=size)
+
+
+def remove_unused_blobs(db: Connection) -> Freed:
+    """Remove some of the blobs that no entry refers to; zero blobs mean that none are left."""
+    found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
+    db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
+    return Freed(blobs=len(found), bytes=sum(size for _, size in found))
+
+
+def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
+    """Estimate how many bytes `shrink` returns once the entries of deleted conversations are removed."""
+    deleted = [row for (row,) in db.execute("SELECT row FROM removed").fetchall() if not is_leased(row)]
+    entries = "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE row = ?"
+    (page_size,) = db.execute("PRAGMA page_size").fetchone()
+    size: int = _empty_pages(db) * page_size
+    for row in deleted:
+        size += db.execute(entries, (row,)).fetchone()[0]
+    return size
+
+
+def shrink(db: Connection) -> bool:
+    """Return some empty pages to the file system; True if more can be returned."""
+    before = _empty_pages(db)
+    db.execute(f"PRAGMA incremental_vacuum({PAGES_A_STEP})").fetchall()
+    return 0 < _empty_pages(db) < before
+
+
+def _empty_pages(db: Connection) -> int:
+    """Count the pages that can be returned; 0 if the vacuum mode of the database was changed by hand."""
+    if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
+        return 0
+    count: int = db.execute("PRAGMA freelist_count").fetchone()[0]
+    return count
+
+
+# --- copy --------------------------------------------------------------------------------
+
+STEP_PAGES: Final = 1000
+"""How many pages are copied between two checks for cancellation: some megabytes."""
+
+
+def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
+    """Write a snapshot of the whole database into one file, which appears when it is complete.
+
+    Return False, and change nothing, if the path exists.
+
+    Raises:
+        StoreFailed: `cancelled` was set, and no file is left.
+    """
+
+    def refuse_when_cancelled(*_: int) -> None:
+        if cancelled.is_set():
+            raise StoreFailed("the copy was given up")
+
+    if os.path.lexists(path):
+        return False
+    with read_snapshot(db), AtomicFile(path) as file:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the snapshot begins with the first statement
+        copy = sqlite3.connect(file.name, isolation_level=None)
+        try:
+            copy.execute("PRAGMA synchronous = OFF")  # the whole file is synced below
+            db.backup(copy, pages=STEP_PAGES, progress=refuse_when_cancelled)
+            copy.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            copy.close()
+        refuse_when_cancelled()
+        try:
+            file.commit(overwrite=False)
+        except FileExistsError:  # another copy was faster
+            return False
+    sync_directory(directory_of(path))
+    return True
+
+
+# --- integrity check ---------------------------------------------------------------------
+
+
+def find_damage(home: str) -> str | None:
+    """Describe the first damage found in the database of a home, reading all of it and changing nothing.
+
+    Return None if there is no damage, or if the check would change a file.
+    """
+    path = os.path.join(home, DATABASE)
+    if not os.path.exists(path) or (db := connect_read_only(home, timeout_seconds=BUSY_SECONDS)) is None:
+        return None
+    try:
+        return next(_problems(db), None)
+    except sqlite3.OperationalError:
+        return None  # another process is opening or closing it
+    except sqlite3.Error as error:
+        return str(error)
+    finally:
+        db.close()
+
+
+def _problems(db: Connection) -> Iterator[str]:
+    if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        return  # it was just created
+    for (problem,) in db.execute("PRAGMA quick_check(1)"):
+        if problem != "ok":
+            yield " ".join(problem.split())
+    # SQLite has no checksums, so it does not notice a zeroed page at the end of a long value.
+    (count,) = db.execute("SELECT count(*) FROM entries WHERE instr(body, x'00')").fetchone()
+    if count:
+        yield f"{count} entries have lost text"
+    for digest, data in db.execute("SELECT hash, data FROM blobs"):
+        if not _is_sound(digest, data):
+            yield "an image or an output is not what was written"
+
+
+def _is_sound(digest: bytes, data: bytes) -> bool:
+    try:
+        return hashlib.sha256(decompress(data)).digest() == digest
+    except ValueError:
+        return False

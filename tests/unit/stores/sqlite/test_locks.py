@@ -1,0 +1,78 @@
+"""Who has a conversation: the same for locks on bytes and for locks on files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from parley.stores.sqlite.locks import ByteRangeLocks, LeaseLocks, LockFiles
+
+KINDS: list[Callable[[str], LeaseLocks]] = [ByteRangeLocks, LockFiles]
+
+
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LeaseLocks, LeaseLocks]]:
+    """Two of one home, as two processes have them."""
+    first, second = request.param(str(tmp_path)), request.param(str(tmp_path))
+    yield first, second
+    first.close()
+    second.close()
+
+
+def test_what_one_has_the_other_does_not_get(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+    first, second = pair
+
+    assert first.try_acquire(7)
+    assert not first.try_acquire(7)
+    assert not second.try_acquire(7)
+    assert second.try_acquire(8)
+    assert [first.is_held(row) for row in (6, 7, 8, 9)] == [False, True, True, False]
+    assert [second.is_held(row) for row in (6, 7, 8, 9)] == [False, True, True, False]
+
+
+def test_what_was_given_back_can_be_taken(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+    first, second = pair
+    first.try_acquire(7)
+    first.release(7)
+    first.release(99)
+
+    assert not second.is_held(7)
+    assert second.try_acquire(7)
+
+
+def test_whoever_frees_what_another_has_frees_nothing(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+    first, second = pair
+    first.try_acquire(7)
+    second.release(7)
+
+    assert not second.try_acquire(7)
+
+
+def test_closing_gives_everything_back_and_nothing_is_given_back_twice(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+    first, second = pair
+    first.try_acquire(7)
+    first.try_acquire(2**40)
+    first.close()
+    first.release(7)
+
+    assert second.try_acquire(7)
+    assert second.try_acquire(2**40)
+
+
+def test_no_program_that_is_started_inherits_a_lock(pair: tuple[LeaseLocks, LeaseLocks], tmp_path: Path) -> None:
+    pair[0].try_acquire(7)
+    places = {
+        fd: os.readlink(f"/proc/self/fd/{fd}") for fd in map(int, os.listdir("/proc/self/fd")) if _is_open(fd)
+    }
+
+    ours = [fd for fd, place in places.items() if place.startswith(str(tmp_path))]
+
+    assert ours
+    assert not any(os.get_inheritable(fd) for fd in ours)
+
+
+def _is_open(fd: int) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
