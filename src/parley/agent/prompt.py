@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Final
 
 from parley.agent.attachments import within_bounds
@@ -83,21 +82,35 @@ def _project_notes(settings: Settings) -> str | None:
     """
     limit = settings.project_doc_max_bytes
     try:
-        with DirFds(settings.withheld_paths) as folders:
-            cwd = PurePath(folders.resolve(settings.cwd))
-            root = next((path for path in (cwd, *cwd.parents) if is_repository(path)), cwd)
-            for folder in dict.fromkeys((cwd, root)):
-                if notes := _read(folders, os.path.join(folder, NOTES), limit=limit, project=str(root)):
+        # Most projects have no notes, and a look by name costs a fraction of the walk by descriptors.
+        if not any(
+            os.path.lexists(os.path.join(folder, NOTES)) for folder in _folders(os.path.realpath(settings.cwd))
+        ):
+            return None
+        with DirFds(settings.withheld_paths) as directories:
+            folders = _folders(directories.resolve(settings.cwd))
+            for folder in folders:
+                if notes := _read(directories, os.path.join(folder, NOTES), limit=limit, project=folders[-1]):
                     return notes
     except OSError:
         pass  # the working directory does not exist, or is being replaced
     return None
 
 
-def _read(folders: DirFds, path: str, *, limit: int, project: str) -> str | None:
+def _folders(cwd: str) -> tuple[str, ...]:
+    """Return where notes may be: the resolved working directory, and last the root of the repository it is in."""
+    root = cwd
+    while not is_repository(root):
+        if root == "/":
+            return (cwd,)
+        root = os.path.dirname(root)
+    return (cwd, root) if root != cwd else (cwd,)
+
+
+def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | None:
     """The text at `path`, cut at `limit` bytes; None where there is nothing to read."""
     try:
-        return _text(folders.read(folders.resolve(path, project=project), limit=max(limit, 0)))
+        return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))
     except OSError:  # missing, hidden, outside of the project, a loop of links, a pipe, a NUL in the path
         return None
 

@@ -12,11 +12,12 @@ from typing import Final
 __all__ = ["give_back_memory", "look_only_at_what_is_new", "return_large_blocks", "skip_final_collection"]
 
 
-COLLECT_AFTER: Final = (50_000, 5, 50)
+COLLECT_AFTER: Final = (50_000, 50, 50)
 """New objects before a collection of the youngest generation, and collections before one of the next generation.
 
 A message makes some hundred objects that live as long as its turn. At Python's default of 700 the collector looked
-at the same living objects again and again, which took more than half of the time of 10,000 turns.
+at the same living objects again and again, which took more than half of the time of 10,000 turns. A collection of
+the second generation stops everything for 150 to 230 ms when 2,000 turns run, and finds next to nothing.
 """
 
 

@@ -204,6 +204,91 @@ class _Calls:
         return call
 
 
+class _Reasoning:
+    """The reasoning of one response, which most responses do not have: as it is shown, and as it goes back."""
+
+    def __init__(self, size: ReplySize) -> None:
+        self.heard = False
+        """The last delta had reasoning, even if none of it is shown."""
+        self.size = 0
+        """In characters."""
+        self._reply_size = size
+        self._thought = TextBuffer()
+        """Reasoning since the last text, as it is shown."""
+        self._reasoning_content: TextBuffer | None = None
+        self._reasoning = TextBuffer()
+        self._thinking = TextBuffer()
+        """Thinking parts of the content."""
+        self._thinking_is_list = False
+        self._details = ReasoningDetails()
+
+    def extend(self, delta: _Delta, *, splits_pairs: bool, has_halves: bool) -> tuple[str, str]:
+        """Add the reasoning of a delta; return what is shown of it, and the text of the delta.
+
+        `splits_pairs`: the reply splits surrogate pairs. `has_halves`: this delta was decoded with stand-ins.
+        """
+
+        def add(buffer: TextBuffer, piece: str) -> str:
+            if splits_pairs:
+                piece = buffer.joiner.join(piece, has_halves=has_halves)
+            if piece:
+                buffer.append(piece)
+                buffer.compact_if_many()
+            return piece
+
+        thought, text = "", ""
+        self.heard = False
+        if (piece := delta.reasoning_content) is not None:
+            if self._reasoning_content is None:
+                self._reasoning_content = TextBuffer()
+            thought = add(self._reasoning_content, piece)
+        if delta.reasoning is not None:
+            piece = add(self._reasoning, _thought(delta.reasoning))
+            thought = thought or piece  # some providers send both names for one text
+        if delta.reasoning_details is not UNSET:
+            self._reply_size.check_text(len(bytes(delta.reasoning_details)))  # before it is made into objects
+            piece, size = self._details.extend(read_json(delta.reasoning_details), has_halves=has_halves)
+            thought = thought or piece
+            self.size += size
+            self.heard = size > 0
+        if isinstance(delta.content, tuple):
+            for part in delta.content:
+                if part.thinking is not UNSET:
+                    self._reply_size.check_text(len(bytes(part.thinking)))
+                    piece, is_list = _thinking(part.thinking)
+                    self._thinking_is_list = self._thinking_is_list or is_list
+                    thought += add(self._thinking, piece)
+                text += part.text or ""
+        else:
+            text = delta.content or ""
+        text += delta.refusal or ""
+        if thought:
+            self._thought.append(thought)
+            self._thought.compact_if_many()
+            self.size += len(thought)
+        return thought, text
+
+    def take_thought(self) -> str:
+        """Return the reasoning since the last call, as it is shown."""
+        text, self._thought = self._thought.text(), TextBuffer()
+        return text
+
+    def fields(self) -> dict[str, Any]:
+        """Return the reasoning as it goes back."""
+        fields: dict[str, Any] = {}
+        if self._reasoning_content is not None:
+            fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
+        if self._reasoning:
+            fields["reasoning"] = self._reasoning.text() + self._reasoning.joiner.end()
+        if details := self._details.whole():
+            fields["reasoning_details"] = details
+        if self._thinking:
+            text = self._thinking.text() + self._thinking.joiner.end()
+            thinking = [{"type": "text", "text": text}] if self._thinking_is_list else text
+            fields["content"] = [{"type": "thinking", "thinking": thinking}]
+        return fields
+
+
 class ChatDecoder:
     """One reply. Deltas come as they are fed; what they add up to comes with `end`.
 
@@ -218,22 +303,15 @@ class ChatDecoder:
         self._framer = SseFramer(limits.max_event_bytes)
         self._size = ReplySize(limits)
         self._unmeasured_bytes = 0
-        self._reasoning_size = 0
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
         """The end mark has come."""
         self._last_read = b""
         self._text = TextBuffer()
-        self._thought = TextBuffer()
-        """Reasoning since the last text, as it is shown."""
+        self._reasoning: _Reasoning | None = None
         self._is_thinking = False
-        self._reasoning_content: TextBuffer | None = None
-        self._reasoning = TextBuffer()
-        self._thinking = TextBuffer()
-        """Thinking parts of the content."""
-        self._thinking_is_list = False
-        self._details = ReasoningDetails()
+        """Reasoning has come since the last text."""
         self._has_halves = False
         """This reply splits surrogate pairs."""
         self._calls = _Calls()
@@ -301,54 +379,22 @@ class ChatDecoder:
 
     def _measure(self) -> None:
         self._text.compact()
-        self._size.text = self._text.size + self._reasoning_size
+        self._size.text = self._text.size + (0 if self._reasoning is None else self._reasoning.size)
         self._size.calls = len(self._calls)
         self._size.check()
 
     def _read(self, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> str:
         """Take in the reasoning of a delta; return its text."""
-        thought, text = "", ""
-        if (piece := delta.reasoning_content) is not None:
-            if self._reasoning_content is None:
-                self._reasoning_content = TextBuffer()
-            thought = self._add(self._reasoning_content, piece, has_halves=has_halves)
-        if delta.reasoning is not None:
-            piece = self._add(self._reasoning, _thought(delta.reasoning), has_halves=has_halves)
-            thought = thought or piece  # some providers send both names for one text
-        if delta.reasoning_details is not UNSET:
-            self._size.check_text(len(bytes(delta.reasoning_details)))  # before it is made into objects
-            piece, size = self._details.extend(read_json(delta.reasoning_details), has_halves=has_halves)
-            thought = thought or piece
-            self._reasoning_size += size
-            self.heard = self.heard or size > 0
-        if isinstance(delta.content, tuple):
-            for part in delta.content:
-                if part.thinking is not UNSET:
-                    self._size.check_text(len(bytes(part.thinking)))
-                    piece, is_list = _thinking(part.thinking)
-                    self._thinking_is_list = self._thinking_is_list or is_list
-                    thought += self._add(self._thinking, piece, has_halves=has_halves)
-                text += part.text or ""
-        else:
-            text = delta.content or ""
-        text += delta.refusal or ""
+        if (reasoning := self._reasoning) is None:
+            reasoning = self._reasoning = _Reasoning(self._size)
+        thought, text = reasoning.extend(delta, splits_pairs=self._has_halves, has_halves=has_halves)
+        self.heard = self.heard or reasoning.heard
         if self._has_halves and text:
             text = self._text.joiner.join(text, has_halves=has_halves)
         if thought:
             self._is_thinking = True
-            self._thought.append(thought)
-            self._thought.compact_if_many()
-            self._reasoning_size += len(thought)
             chunks.append(RawReasoningDelta(thought))
         return text
-
-    def _add(self, buffer: TextBuffer, piece: str, *, has_halves: bool) -> str:
-        if self._has_halves:
-            piece = buffer.joiner.join(piece, has_halves=has_halves)
-        if piece:
-            buffer.append(piece)
-            buffer.compact_if_many()
-        return piece
 
     def _finishes(self, choice: _Choice) -> bool:
         """Take in a finish reason; return whether the response failed with it."""
@@ -378,12 +424,12 @@ class ChatDecoder:
         if self._failure is not None:
             raise ModelStreamBroken(self._failure)
         chunks: list[Chunk] = []
-        if self._thought:
+        if self._is_thinking:
             chunks.append(self._thought_through())
         if rest := self._text.joiner.end():
             self._text.append(rest)
             chunks.append(TextDelta(rest))
-        if fields := self._fields():
+        if self._reasoning is not None and (fields := self._reasoning.fields()):
             kept = _kept(Raw(encode(fields)), has_halves=self._has_halves)
             chunks.append(OpaqueDone(MessageFields(fields=kept, by=self._by)))
         if self._text:
@@ -396,25 +442,11 @@ class ChatDecoder:
         chunks.append(ResponseDone(self._usage, cut_by))
         return chunks
 
-    def _fields(self) -> dict[str, Any]:
-        """The reasoning as it goes back."""
-        fields: dict[str, Any] = {}
-        if self._reasoning_content is not None:
-            fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
-        if self._reasoning:
-            fields["reasoning"] = self._reasoning.text() + self._reasoning.joiner.end()
-        if details := self._details.whole():
-            fields["reasoning_details"] = details
-        if self._thinking:
-            text = self._thinking.text() + self._thinking.joiner.end()
-            thinking = [{"type": "text", "text": text}] if self._thinking_is_list else text
-            fields["content"] = [{"type": "thinking", "thinking": thinking}]
-        return fields
-
     def _thought_through(self) -> ReasoningDone:
         """A thought is whole when the model begins to speak."""
-        raw, self._thought, self._is_thinking = self._thought.text(), TextBuffer(), False
-        return ReasoningDone(summaries=(), raw=(raw,))
+        assert self._reasoning is not None  # it began the thought
+        self._is_thinking = False
+        return ReasoningDone(summaries=(), raw=(self._reasoning.take_thought(),))
 
 
 def _thought(reasoning: str | _Thought) -> str:

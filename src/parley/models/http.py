@@ -76,7 +76,7 @@ class Http:
             ConnectionLost: the connection was closed before the reply.
             ModelStreamBroken: the provider was silent for `idle_seconds`.
         """
-        session = await self._open_session()
+        session = self._session or await self._open_session()
         import aiohttp
 
         try:
