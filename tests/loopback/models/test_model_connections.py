@@ -26,6 +26,7 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
+from parley.models.connections import MOST_CONNECTING
 from parley.models.http import Http
 from parley.ports.model import ModelRequest, ResponseDone, TextDelta
 from parley.version import __version__
@@ -143,6 +144,14 @@ async def test_more_than_a_hundred_conversations_stream_at_once(caller: Caller) 
         replies = await asyncio.gather(*(caller.ask(peer) for _ in range(101)))
 
     assert all(reply[0] == TextDelta("Done") for reply in replies)
+
+
+async def test_requests_that_begin_together_use_the_connections_of_those_that_end(caller: Caller) -> None:
+    async with Peer(WHOLE) as peer:
+        await asyncio.gather(*(caller.ask(peer) for _ in range(4 * MOST_CONNECTING)))
+
+    assert len(peer.asked) == 4 * MOST_CONNECTING
+    assert peer.connections < 3 * MOST_CONNECTING
 
 
 async def test_a_large_request_arrives_whole(caller: Caller) -> None:
