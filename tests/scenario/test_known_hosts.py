@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, Unpack
 
 import pytest
@@ -13,8 +14,9 @@ from kit.clients.approving import ASKS_FIRST
 from kit.clients.requests import TOOL_NAMES
 from kit.clients.shell_turns import shell
 from kit.clients.wire_client import WireClient
+from kit.servers.long_grace_program import LONG_GRACE
 from parley.server.hosts import KNOWN_HOSTS
-from parley.testing import HOLD, RawParley, ScriptedModel
+from parley.testing import HOLD, ParleyProcess, RawParley, ScriptedModel
 from parley.testing.home import ServerOptions
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -191,6 +193,49 @@ async def test_the_denial_at_once_holds_for_every_client(scripted_model: Scripte
     async with host(scripted_model, "some-editor", version=version) as client:
         result = (await client.until_answer(call(client, "codex", prompt="go", **ASKS_FIRST)))[-1]["result"]
         assert result["content"] == [{"type": "text", "text": "Done"}]
+
+
+@pytest.mark.promises("approvals.when-nobody")
+@pytest.mark.parametrize("when_nobody", ["deny", "return"])
+async def test_a_server_alone_in_its_home_waits_for_no_followers(
+    scripted_model: ScriptedModel, tmp_path: Path, when_nobody: str
+) -> None:
+    scripted_model.says(shell("c1", "touch", "a"))
+    home, config = tmp_path / "home", f'[approvals]\nwhen_nobody = "{when_nobody}"\n'
+    async with host(scripted_model, home=home, config=config, program=LONG_GRACE) as client:
+        async with ParleyProcess(scripted_model, home=home, config=config) as killed:
+            await (await killed.client.create(cwd=client.work)).read()
+            killed.child.kill()
+            await killed.child.wait()
+
+        result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
+
+        assert "run `touch a`" in str(result["content"])
+
+
+@pytest.mark.promises("approvals.when-nobody")
+@pytest.mark.parametrize("when_nobody", ["deny", "return"])
+async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked(
+    scripted_model: ScriptedModel, tmp_path: Path, when_nobody: str
+) -> None:
+    scripted_model.says(shell("c1", "touch", "a"))
+    home, config = tmp_path / "home", f'[approvals]\nwhen_nobody = "{when_nobody}"\n'
+    async with (
+        host(
+            scripted_model, "some-editor", version=FULL_VERSION, program=LONG_GRACE, home=home, config=config
+        ) as client,
+        ParleyProcess(scripted_model, on_question=lambda _: "approved", home=home, config=config) as other,
+    ):
+        await (await other.client.create(cwd=client.work)).read()
+        codex = call(client, "codex", prompt="go", **ASKS_FIRST)
+        while (await client.read())["method"] != "exec_approval_request":
+            pass
+
+        (asking,) = [one for one in (await other.client.list()).conversations if one.state == "asking"]
+        async with other.client.conversation(asking.conversation_id).stream():
+            await client.until_answer(codex)
+
+        assert (client.work / "a").exists()
 
 
 @pytest.mark.promises("approvals.when-nobody")

@@ -94,6 +94,13 @@ class UnixPeers:
             asyncio.get_running_loop().call_soon(self._tell)
         self._untold.append((method, params))
 
+    def has_others(self) -> bool:
+        try:
+            return any(name != self.address and self._is_alive(name) for name in names_in(self._directory))
+        except OSError as error:
+            log.warning("other processes cannot be listed: %s", error)
+            return True
+
     async def close(self) -> None:
         self._tell()
         self._closed = True
@@ -187,6 +194,17 @@ class UnixPeers:
                 return None
             self._told[name] = link
         return self._told[name]
+
+    def _is_alive(self, name: str) -> bool:
+        if name in self._told:
+            return True
+        try:
+            connection = connect(self._directory, name)
+        except OSError:
+            return True  # it is busy, or the system refuses
+        if connection is not None:
+            connection.close()
+        return connection is not None
 
     def _lose(self, name: str) -> None:
         self._told.pop(name, None)

@@ -56,6 +56,10 @@ class Peers(Protocol):
         """Notify every other process, soon; whoever cannot be reached finds out by itself."""
         ...
 
+    def has_others(self) -> bool:
+        """Whether another process listens now; also where this cannot be found out."""
+        ...
+
     async def close(self) -> None:
         """Listen no more, and let go of every connection."""
         ...

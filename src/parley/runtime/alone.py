@@ -23,5 +23,8 @@ class Alone:
     def tell_all(self, method: str, params: bytes) -> None:
         pass
 
+    def has_others(self) -> bool:
+        return False
+
     async def close(self) -> None:
         pass

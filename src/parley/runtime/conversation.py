@@ -73,7 +73,13 @@ class Conversation:
         self.tool_servers = ToolServers(
             means.tools, lambda failed: self.here.append(failed, deadline=Deadline(TURN_SECONDS))
         )
-        self.questions = Questions(self.book, interrupt=self.interrupt, answer=self.answer, clock=means.clock)
+        self.questions = Questions(
+            self.book,
+            interrupt=self.interrupt,
+            answer=self.answer,
+            clock=means.clock,
+            has_others=means.neighbours.has_others,
+        )
         self._turns = Turns(
             self.book,
             means,

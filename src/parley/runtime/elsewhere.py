@@ -248,6 +248,10 @@ class Neighbours:
         """Something begins in a conversation, or it is gone."""
         self._peers.tell_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
 
+    def has_others(self) -> bool:
+        """Whether another process uses the home now."""
+        return self._peers.has_others()
+
     async def follow(self, book: Book, owner: OwnedElsewhere, *, over: Callable[[], None]) -> Elsewhere:
         """Raises NotOwned: that process does not run it, does not answer, or is gone."""
         elsewhere = Elsewhere(book, owner.pid, await self._link(owner.address), over=over)

@@ -36,7 +36,7 @@ NOBODY: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
 """Reasons of denials that no person gave."""
 FOLLOWERS_SECONDS: Final = 3.0
-"""Time after the beginning of a call in which clients of other processes may begin to follow it, and be asked."""
+"""Time after the start of a call in which clients of other processes of the home may begin to follow its turn."""
 BETWEEN_READS_SECONDS: Final = 60.0
 """Whoever reads now and then counts as a reader for so long: longer than one read may wait for something new."""
 
@@ -89,9 +89,18 @@ def answered(decision: Settlement, reason: str | None) -> Answered:
 class Questions:
     """What one conversation asks."""
 
-    def __init__(self, book: Book, *, interrupt: Callable[[], None], answer: Answer, clock: Clock) -> None:
-        """`interrupt` ends the turn; `answer` settles a question, whoever has the turn that waits for it."""
-        self._book, self._interrupt, self._clock = book, interrupt, clock
+    def __init__(
+        self,
+        book: Book,
+        *,
+        interrupt: Callable[[], None],
+        answer: Answer,
+        clock: Clock,
+        has_others: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`interrupt` ends the turn; `answer` settles a question, whoever has the turn that waits for it;
+        `has_others` says whether other processes use the home now."""
+        self._book, self._interrupt, self._clock, self._has_others = book, interrupt, clock, has_others
         self.answer = answer
         self._answer: asyncio.Future[Answered] | None = None
         self._unwritten: ApprovalId | None = None
@@ -151,7 +160,8 @@ class Questions:
     @property
     def seconds_for_followers(self) -> float:
         """Seconds left in which another process may begin to follow the turn of the call that waits."""
-        return max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
+        left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
+        return left if left and self._has_others() else 0.0
 
     @property
     def is_returned(self) -> bool:

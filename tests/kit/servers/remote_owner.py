@@ -67,6 +67,9 @@ class Owner:
 
     def tell_all(self, method: str, params: bytes) -> None: ...
 
+    def has_others(self) -> bool:
+        return True
+
     async def close(self) -> None: ...
 
 

@@ -63,6 +63,17 @@ async def test_all_the_others_are_told_in_order(peers: UnixPeers, start: StartPe
     assert (await others[1].heard())["params"] == {"n": 3}
 
 
+async def test_another_process_is_known_while_it_lives(peers: UnixPeers, start: StartPeer) -> None:
+    assert not peers.has_others()
+    await peers.listen()
+    assert not peers.has_others()  # it does not count itself
+
+    other = await start()
+    assert peers.has_others()
+    await other.killed()
+    assert not peers.has_others()
+
+
 async def test_telling_more_takes_no_second_connection(home: Path) -> None:
     listening, telling = Register(home), UnixPeers(str(home), _ignore)
     await listening.peers.listen()

@@ -40,6 +40,9 @@ class Silent:
 
     def tell_all(self, method: str, params: bytes) -> None: ...
 
+    def has_others(self) -> bool:
+        return True
+
     async def close(self) -> None: ...
 
 
