@@ -48,7 +48,7 @@ async def check_live(model: ScriptedModel, *program: str, env: dict[str, str], c
     try:
         async with asyncio.timeout(RUN_SECONDS):
             first = await process.stdout.readexactly(len(FIRST))
-            await model.holding()
+            await model.wait_until_held()
             model.release()
             rest = await process.stdout.read()
             await process.wait()

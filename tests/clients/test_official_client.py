@@ -157,7 +157,7 @@ async def test_it_creates_sends_and_reads_until_the_turn_is_done(scripted_model:
     async with connected(scripted_model) as client:
         conversation = await client.create()
         message_id = await client.send(conversation, "greet me")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         running = await client.call("conversationStatus", conversation_id=conversation)
         scripted_model.release()
         events = await client.read_until(conversation, "task_complete")
@@ -196,7 +196,7 @@ async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(scripte
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total, message))
         if len(heard) == 1:
-            await scripted_model.holding()
+            await scripted_model.wait_until_held()
             scripted_model.release()
 
     async with connected(scripted_model) as client, asyncio.timeout(PATIENCE_SECONDS):
@@ -219,11 +219,11 @@ async def test_its_cancelled_codex_call_interrupts_the_turn(scripted_model: Scri
     scripted_model.says("one", HOLD)
     async with connected(scripted_model) as client:
         running = asyncio.create_task(client.session.call_tool("codex", {"prompt": "go"}))
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         _, configured = await client.notified("session_configured")
 
         running.cancel()
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
         events = await client.read_until(configured["msg"]["session_id"], "error")
 
         assert [event["type"] for event in events] == ["task_started", "user_message", "error"]
@@ -260,7 +260,7 @@ async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model:
 
         await client.send(conversation, "greet me")
         first = await client.notified("agent_message_delta", "agent_message")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
         rest = [await client.notified("agent_message_delta", "agent_message", "task_complete") for _ in range(3)]
 

@@ -27,7 +27,7 @@ async def test_it_reports_no_error(scripted_model: ScriptedModel, tmp_path: Path
     (tmp_path / "node_modules").symlink_to(modules)
     script = tmp_path / SCRIPT.name
     script.write_bytes(SCRIPT.read_bytes())
-    scripted_model.replies(reply)
+    scripted_model.set_handler(reply)
     home = Home(scripted_model)
     home.open()
     try:

@@ -191,7 +191,7 @@ async def cut_at_once(
             await conversation.send(f"cut {at}")
         before = [await seen_of(stream, len(seen)) for stream, seen in zip(streams, expected, strict=True)]
         if not enough:  # otherwise nobody waits for the rest of them
-            await parley.model.holding(len(places))
+            await parley.model.wait_until_held(len(places))
             parley.model.release()
         behind = [await stream.turn() for stream in streams]
         await asyncio.gather(*map(_ask_again, conversations, streams))
@@ -213,7 +213,7 @@ async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
     scripted_model: ScriptedModel, api: Api, how: Ending
 ) -> None:
     model = Breaking(api, how)
-    scripted_model.replies(model.reply)
+    scripted_model.set_handler(model.reply)
     cuts = retried = 0
     async with ParleyProcess(
         scripted_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1

@@ -148,7 +148,7 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
     home = tmp_path / "home"
     async with speaking(scripted_model, home=home) as wire:
         wire.codex(1, "go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         with (home / "write.lock").open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             wire.raw.close_stdin()
@@ -187,7 +187,7 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
         asyncio.timeout(PATIENCE_SECONDS),
     ):
         wire.codex(1, "go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         (listed,) = (await other.client.list()).conversations
         conversation = other.client.conversation(listed.conversation_id)
         async with conversation.stream() as stream:
@@ -216,7 +216,7 @@ async def test_what_another_process_may_still_do_is_not_said_to_be_refused(
     ):
         conversation = await other.create()
         await conversation.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await client.open_stream(conversation.id)
         os.kill(other.pid, signal.SIGSTOP)
         try:

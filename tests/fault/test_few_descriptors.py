@@ -41,11 +41,11 @@ def last_words(request: RecordedRequest) -> Any:
 
 async def ask_all(client: WireClient, conversations: list[str]) -> None:
     """A turn in each of them at the same time."""
-    client.model.replies(lambda request: Says((HOLD, "Done.")))
+    client.model.set_handler(lambda request: Says((HOLD, "Done.")))
     with client.at_once():
         for one in conversations:
             client.message(one, "go")
-    await client.model.holding(len(conversations))
+    await client.model.wait_until_held(len(conversations))
     client.model.release()
     for _ in conversations:
         await client.until_method("task_complete")
@@ -69,7 +69,7 @@ async def test_commands_run_under_a_limit_of_64_files_after_many_turns_at_once(
         def run(request: RecordedRequest) -> Reply:
             return Says(("Ran.",)) if last_words(request)["role"] == "tool" else Says((sh("call-1", "echo fine"),))
 
-        client.model.replies(run)
+        client.model.set_handler(run)
         client.message(conversations[0], "run")
         await client.until_method("task_complete")
         assert "fine" in last_words(client.model.requests[-1])["content"]
@@ -79,7 +79,7 @@ async def test_an_error_names_the_limit_of_open_files(scripted_model: ScriptedMo
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
-        client.model.replies(lambda request: Says(("Hello.",)))
+        client.model.set_handler(lambda request: Says(("Hello.",)))
         await client.say(conversation, "Hello")
         await client.until_method("task_complete")
         used = len(os.listdir(f"/proc/{client.raw.pid}/fd"))
@@ -88,7 +88,7 @@ async def test_an_error_names_the_limit_of_open_files(scripted_model: ScriptedMo
         def run(request: RecordedRequest) -> Reply:
             return Says(("Oh.",)) if last_words(request)["role"] == "tool" else Says((sh("call-1", "echo fine"),))
 
-        client.model.replies(run)
+        client.model.set_handler(run)
         client.message(conversation, "run")
         await client.until_method("task_complete")
         told = last_words(client.model.requests[-1])["content"]

@@ -68,7 +68,7 @@ def check(crowd: ProcessGroup, logs: dict[str, Log], ran: Path) -> None:
 
 async def run(model: ScriptedModel, tmp_path: Path, *, seed: int, seconds: float) -> None:
     ran = tmp_path / "ran"
-    model.replies(lambda request: answer_to(request, ran))
+    model.set_handler(lambda request: answer_to(request, ran))
     crowd = ProcessGroup(model, tmp_path / "home", seed)
     await crowd.run(processes=4, conversations=3, seconds=seconds)
     async with RawParley(model, home=crowd.home, config=SETTINGS, checked=False) as last:

@@ -43,7 +43,7 @@ async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when
         client = await begin(raw)
         scripted_model.says("Never ", HOLD, "mind.")
         calling = client.codex("Go.")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         raw.fill()
         scripted_model.release()
         answer = (await client.until_answer(calling))[-1]["result"]
@@ -124,7 +124,7 @@ async def test_what_is_refused_while_the_model_answers_does_not_have_it_asked_ag
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "Go.")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         raw.fill()
         renaming = client.call("conversationRename", conversation_id=conversation, title="Never")
         refused = await client.value_behind(renaming)

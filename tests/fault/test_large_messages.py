@@ -90,7 +90,7 @@ async def test_the_largest_messages_cost_at_most_seven_times_their_size(
 
 async def follow_through(model: ScriptedModel, content: list[dict[str, str]], api: Api) -> None:
     """Send a message that a stream shows and a model is sent, then show it again in a snapshot and a page."""
-    model.replies(lambda request: Says(("Read.",)))
+    model.set_handler(lambda request: Says(("Read.",)))
     size = len(encode(content))
     async with speaking(model, version=FULL_VERSION, api=api) as client:
         conversation = await client.create()
@@ -127,7 +127,7 @@ def answer_to(request_id: int, messages: list[Any]) -> Any:
 
 
 async def test_the_prompt_of_a_codex_call_costs_no_more(scripted_model: ScriptedModel) -> None:
-    scripted_model.replies(lambda request: Says(("Read.",)))
+    scripted_model.set_handler(lambda request: Says(("Read.",)))
     ((item,)) = of_shape("an emoji", 16_000_000)
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         await client.until_answer(client.call("codex", prompt="Hello", model=MODEL, cwd=str(client.work)))
@@ -147,7 +147,7 @@ async def test_a_large_message_holds_up_the_others_for_ten_milliseconds_a_megaby
     allowed = 0.05 + 0.01 * len(encode(content)) / 1_000_000
     program = Path(__file__).parent.parent / "kit/servers/busy_program.py"
     monkeypatch.setattr(Home, "command", property(lambda home: (sys.executable, str(program), "mcp")))
-    scripted_model.replies(lambda request: Says(("Read.",)))
+    scripted_model.set_handler(lambda request: Says(("Read.",)))
     async with speaking(scripted_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.open_stream(conversation)

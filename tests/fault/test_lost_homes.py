@@ -178,7 +178,7 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
         other = await client.create()
         scripted_model.says("Half ", HOLD, "a sentence")
         calling = client.codex("Go.")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         listed = await client.value_behind(client.call("conversationsList"))
         conversation = next(
             one["conversation_id"] for one in listed["conversations"] if one["conversation_id"] != other
@@ -192,7 +192,7 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
             for message in await client.until_method("notifications/stream_disconnected")
             if message["method"] == "notifications/stream_disconnected"
         ]
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
         answer = (await client.until_answer(calling))[-1]["result"]
         status = await client.value_behind(client.call("conversationStatus", conversation_id=conversation))
 

@@ -263,7 +263,7 @@ async def test_a_provider_that_only_keeps_alive_does_not_keep_a_finished_respons
     async with speaking(scripted_model, config=config) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
-        await scripted_model.abandoned()  # it was not heard out
+        await scripted_model.wait_abandoned()  # it was not heard out
 
     assert messages[-1] == answered(1, "Done")
 

@@ -36,7 +36,7 @@ def is_taken(answer: Any) -> bool:
 
 async def warmed_up(client: WireClient) -> str:
     """A conversation in which a turn has run: what is loaded once is loaded."""
-    client.model.replies(lambda request: Says(("Read.",)))
+    client.model.set_handler(lambda request: Says(("Read.",)))
     conversation = await client.create()
     await client.open_stream(conversation)
     await client.say(conversation, "Hello")

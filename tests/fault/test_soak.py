@@ -41,12 +41,12 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
             sleeper, *lives = (
                 Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(CONVERSATIONS)
             )
-            model.replies(lambda _: only_one("Hello"))
+            model.set_handler(lambda _: only_one("Hello"))
             await client.begin_call(Calling("hello"), "codex", cwd=str(client.work))[1]
             await client.ping()
             files = client.open_files()
 
-            model.replies(forgetting(model, moods))
+            model.set_handler(forgetting(model, moods))
             for life in (sleeper, *lives):
                 await life.begin()
             await stints(lives, sleeper)

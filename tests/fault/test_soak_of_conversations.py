@@ -33,7 +33,7 @@ async def soaked(scripted_model: ScriptedModel, conversations: int, *, at_once: 
     back."""
     seed = new_seed()
     moods, luck = RandomModel(seed), Random(seed)
-    scripted_model.replies(forgetting(scripted_model, moods))
+    scripted_model.set_handler(forgetting(scripted_model, moods))
     client = Soaking(scripted_model, config=FEW)
     lives = [Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(conversations)]
     groups = [lives[first : first + at_once] for first in range(0, conversations, at_once)]

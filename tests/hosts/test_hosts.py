@@ -223,7 +223,7 @@ async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: Hos
     bench.model.says("Half of ", HOLD, "it.")
 
     async with bench.start(steps(CallTool("codex", {"prompt": "go"}))) as (process, _):
-        await bench.model.holding()
+        await bench.model.wait_until_held()
         process.send_signal(signal.SIGTERM)
         with suppress(TimeoutError):  # Gemini CLI waits for the call; the block then kills it and its servers
             await asyncio.wait_for(process.wait(), 10)

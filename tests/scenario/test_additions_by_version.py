@@ -299,7 +299,7 @@ async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first", message_id=MESSAGE)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         seen = await client.take(3)
         joined = str(uuid4())
         client.message(conversation, "second", message_id=joined)

@@ -533,7 +533,7 @@ async def test_the_id_of_a_message_that_was_refused_is_still_free(scripted_model
         accepted = await told(client, message_id=UNKNOWN)
 
         assert accepted["structuredContent"] == {"status": "ok", "message_id": UNKNOWN}
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
 
 @pytest.mark.promises("send.parent")
@@ -549,7 +549,7 @@ async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: S
         accepted = await client.call("conversationSendMessage", arguments)
 
         assert accepted["structuredContent"] == {"status": "ok"}
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
 
 # --- while a turn runs -------------------------------------------------------------------
@@ -560,7 +560,7 @@ async def test_bad_calls_do_not_disturb_a_running_turn(scripted_model: ScriptedM
     async with caller(scripted_model) as client:
         good = good_arguments(client.conversation)
         await client.call("conversationSendMessage", good["conversationSendMessage"])
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         before = await client.everything()
         tools = await client.tools()
 
@@ -587,7 +587,7 @@ async def test_a_branch_cannot_begin_while_a_turn_runs(scripted_model: ScriptedM
     scripted_model.says("one", HOLD)
     async with caller(scripted_model) as client:
         first = (await told(client))["structuredContent"]["message_id"]
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         before = await client.everything()
 
         for parent in (first, client.conversation, UNKNOWN):

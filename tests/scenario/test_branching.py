@@ -146,7 +146,7 @@ async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_w
         scripted_model.says("Well,", HOLD)
         scripted_model.says("well.")
         await client.say(conversation, "is joined", message_id=M3, parent_message_id=M1)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await client.say(conversation, "by this", message_id=M4)
         scripted_model.release()
         await client.over(conversation)
@@ -175,7 +175,7 @@ async def test_what_is_said_behind_an_interrupt_may_be_a_branch(scripted_model: 
         await say(client, conversation, "one", M1)
         scripted_model.says("Two", HOLD)
         await client.say(conversation, "two")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         with client.at_once():
             stop = client.call("conversationInterrupt", conversation_id=conversation)
             again = client.message(conversation, "instead", message_id=M2, parent_message_id=M1)
@@ -243,7 +243,7 @@ async def test_settings_that_joined_a_turn_are_in_force_behind_the_message_that_
         conversation = await client.create()
         scripted_model.says("One.", HOLD)
         await client.say(conversation, "one", message_id=M1)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await client.say(conversation, "joined", message_id=M2, model="second")
         scripted_model.release()
         await client.over(conversation)
@@ -262,7 +262,7 @@ async def test_no_branch_begins_while_a_turn_runs(scripted_model: ScriptedModel)
         await say(client, conversation, "one", M1)
         scripted_model.says("Two.", HOLD)
         await client.say(conversation, "two", message_id=M2)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         for parent in (M1, M2, conversation, UNKNOWN):
             await is_refused(
                 client,
@@ -310,7 +310,7 @@ async def test_older_clients_may_name_a_parent_that_nobody_knows(scripted_model:
         await say(client, conversation, "two", parent_message_id=UNKNOWN)
         scripted_model.says("Three", HOLD)
         await client.say(conversation, "three", parent_message_id=M1)  # this one is known
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await client.say(conversation, "joins", parent_message_id=UNKNOWN)
         scripted_model.release()
         await client.over(conversation)

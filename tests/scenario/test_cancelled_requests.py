@@ -159,7 +159,7 @@ async def test_a_client_that_cancels_every_request_after_its_answer_can_do_every
         created = await use("conversationCreate", cwd=str(client.raw.work))
         its = {"conversation_id": created["conversation_id"]}
         await use("conversationSendMessage", **its, content=[{"type": "text", "text": "go"}])
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         assert (await use("conversationStatus", **its))["state"] == "running"
         scripted_model.release()
         seen: list[Any] = []
@@ -272,7 +272,7 @@ async def test_progress_comes_while_the_turn_runs_and_never_with_the_result(scri
         params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "t"}}
         call = client.request("tools/call", params)
         told = await client.until_method("notifications/progress")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
         rest = await client.until_answer(call)
         after = await silence(client)

@@ -51,7 +51,7 @@ def held(*deltas: str) -> tuple[Step, ...]:
 
 
 async def released(client: WireClient) -> None:
-    await client.model.holding()
+    await client.model.wait_until_held()
     client.model.release()
 
 
@@ -99,7 +99,7 @@ async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
         scripted_model.says(*held(*SENTENCE))
         conversation = await client.create()
         await client.say(conversation, "speak")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         _, first = await client.open_stream(conversation)
         joined, then = [], []
         for _ in SENTENCE:
@@ -135,7 +135,7 @@ async def test_with_positions_each_delta_says_where_it_begins(
         scripted_model.says(*held(*SENTENCE))
         conversation = await client.create()
         await client.say(conversation, "speak", message_id=MESSAGE)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         asked = {} if version == FULL_VERSION else {"event_meta": True}
         _, first = await client.open_stream(conversation, **asked)
         joined, then = [], []
@@ -176,7 +176,7 @@ async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_
         await client.say(conversation, "first", message_id=MESSAGE)
         await client.over(conversation)
         await client.say(conversation, "second", message_id=OTHER_MESSAGE)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         _, whole = await client.open_stream(conversation)
         last = whole["params"]["_meta"]["seq"]
         events = whole["params"]["initial_state"]["events"]
@@ -227,7 +227,7 @@ async def test_after_works_without_positions_on_the_events(scripted_model: Scrip
         await client.over(conversation)
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
         await client.say(conversation, "second")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         _, snapshot = await client.open_stream(conversation, after=status["seq"])
         scripted_model.release()
         seen = await client.until_method("task_complete")
@@ -425,7 +425,7 @@ async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_alw
         streams: dict[int, int] = {}
         cancelled: set[int] = set()
         for number in range(ROUNDS * REPLIES):
-            await scripted_model.holding()
+            await scripted_model.wait_until_held()
             with client.at_once():
                 if streams and number % 2:
                     cancelled.add(max(streams))

@@ -146,11 +146,11 @@ async def test_two_calls_at_once_are_never_mixed(scripted_model: ScriptedModel) 
         prompt = request.body["messages"][-1]["content"]
         return Says((f"This is {prompt}", HOLD, "."))
 
-    scripted_model.replies(by_prompt)
+    scripted_model.set_handler(by_prompt)
     async with speaking(scripted_model) as wire:
         wire.codex(1, "A")
         wire.codex(2, "B")
-        await scripted_model.holding(2)
+        await scripted_model.wait_until_held(2)
         scripted_model.release()
         messages = await wire.answer(1, 2)
 
@@ -431,8 +431,8 @@ async def test_the_call_and_a_stream_of_its_session_both_see_the_turn(scripted_m
 
 
 @pytest.mark.promises("codex.answer-last")
-async def test_a_model_that_is_done_at_once_is_still_heard(parley: ParleyProcess) -> None:
+async def test_a_model_that_is_done_at_once_is_still_heard(parley_server: ParleyProcess) -> None:
     async with asyncio.timeout(30):
-        results = await asyncio.gather(*(parley.client.codex(f"go {number}") for number in range(30)))
+        results = await asyncio.gather(*(parley_server.client.codex(f"go {number}") for number in range(30)))
 
     assert [result.content[0].text for result in results] == ["Done"] * 30

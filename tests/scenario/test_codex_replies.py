@@ -218,14 +218,14 @@ async def test_a_reply_joins_a_turn_that_a_message_began_and_a_message_joins_tha
         conversation = created["result"]["structuredContent"]["conversation_id"]
         wire.send(2, conversation, "first")
         await wire.answer(2)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         wire.reply(3, "second", session=conversation)
         messages = await wire.until(is_event("agent_message_delta"))
         scripted_model.release()
         messages += await wire.until(
             lambda one: one.get("method") == "agent_message_delta" and one["params"]["msg"]["delta"] == "Two"
         )
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         wire.send(4, conversation, "third")
         await wire.answer(4)
         scripted_model.release()
@@ -256,7 +256,7 @@ async def test_an_event_id_is_never_used_twice_in_a_session(scripted_model: Scri
         scripted_model.says("Begun", HOLD)
         wire.send(5, wire.sessions[0], "a turn that no call began")
         await wire.answer(5)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         wire.reply(6, "and one that joins it")
         messages += await wire.until(is_event("agent_message_delta"))
         scripted_model.release()

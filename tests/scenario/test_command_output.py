@@ -408,10 +408,10 @@ PATIENCES: Final = 6
 async def until_holding(model: ScriptedModel) -> None:
     for _ in range(PATIENCES - 1):
         try:
-            return await model.holding()
+            return await model.wait_until_held()
         except TimeoutError:
             pass  # there is much to do before
-    return await model.holding()
+    return await model.wait_until_held()
 
 
 @pytest.mark.promises("output.slow")

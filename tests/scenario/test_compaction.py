@@ -181,7 +181,7 @@ async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs
             return Says(("Done.",))
         return Says((Call("shell", {"command": ["printf", "%09000d", str(number)]}, f"c{number}"),))
 
-    scripted_model.replies(choose)
+    scripted_model.set_handler(choose)
     async with speaking(scripted_model, api=api, config="model_context_window = 16000") as client:
         conversation = await client.create()
         await client.open_stream(conversation)
@@ -246,7 +246,7 @@ async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
         conversation = await talk(client, scripted_model)
         scripted_model.says("In ", HOLD, "short.")
         await client.say(conversation, Q3)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await client.say(conversation, "and this")
         scripted_model.release()
         await client.over(conversation)
@@ -374,12 +374,12 @@ async def test_an_interrupt_in_mid_summary_changes_nothing(scripted_model: Scrip
         await client.open_stream(conversation)
         scripted_model.says("In ", HOLD)
         await client.say(conversation, Q3)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         interrupting = client.call("conversationInterrupt", conversation_id=conversation)
         messages = await client.until_method("error")
         if answered(interrupting, {"status": "ok"}) not in messages:
             messages.append(await client.read())
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
         await client.say(conversation, "elsewhere", parent_message_id=M2)
         await client.until_method("task_complete")
 

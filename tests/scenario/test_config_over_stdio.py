@@ -281,13 +281,15 @@ async def test_a_broken_file_is_named_with_line_and_key_until_it_is_mended(plain
     assert (await create(parley))["isError"] is False
 
 
-async def test_a_newer_client_is_not_told_of_overrides_where_the_file_is_broken(parley: ParleyProcess) -> None:
-    file = parley.home / "config.toml"
+async def test_a_newer_client_is_not_told_of_overrides_where_the_file_is_broken(
+    parley_server: ParleyProcess,
+) -> None:
+    file = parley_server.home / "config.toml"
     good = file.read_text()
     file.write_text("model = [unclosed")
-    broken = await codex(parley)
+    broken = await codex(parley_server)
     file.write_text(good)
-    overridden = await codex(parley, config={"model": 7})
+    overridden = await codex(parley_server, config={"model": 7})
 
     assert broken["content"][0]["text"].startswith(f"Failed to load config: {file}, line 1")
     assert overridden["content"][0]["text"].startswith("Failed to load Codex configuration from overrides: ")

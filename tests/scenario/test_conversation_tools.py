@@ -78,7 +78,7 @@ async def test_a_title_can_be_given_while_a_turn_runs(scripted_model: ScriptedMo
         conversation = await client.create()
         scripted_model.says("Wait", HOLD, "!")
         await client.say(conversation, "go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         title = "Patience\nis a virtue"
         assert await value(client, "conversationRename", conversation_id=conversation, title=title) == OK
         scripted_model.release()
@@ -115,7 +115,7 @@ async def test_a_list_has_what_all_filters_apply_to(scripted_model: ScriptedMode
         answer = await value(client, "conversationCreate", prompt="", model="scripted-model", cwd=elsewhere)
         scripted_model.says("Wait", HOLD)
         await client.say(answer["conversation_id"], "running elsewhere")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
         here = str(client.work)
         assert await titles(client, text="GRÖSSE") == ["größe", "Measure"]
@@ -179,7 +179,7 @@ async def test_what_works_cannot_be_deleted(scripted_model: ScriptedModel) -> No
         conversation = await client.create()
         scripted_model.says("Wait", HOLD)
         await client.say(conversation, "go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         request = client.call("conversationDelete", conversation_id=conversation)
         assert await client.read() == failed(request, "A turn is running")
         scripted_model.release()
@@ -225,7 +225,7 @@ async def test_a_fork_needs_a_message_whose_turn_is_over(scripted_model: Scripte
         assert await client.read() == failed(request, "Message does not exist")
         scripted_model.says("Wait", HOLD)
         await client.say(conversation, "two")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         request = client.call("conversationFork", conversation_id=conversation)
 
         assert await client.read() == failed(request, "A turn is running")

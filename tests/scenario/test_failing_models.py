@@ -81,7 +81,7 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
         first = await wire.answer(1)
         wire.reply(2, "again")
         second = await wire.answer(2)
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
 
     message = "stream disconnected before completion: idle timeout waiting for SSE"
     assert first == [
@@ -191,9 +191,9 @@ async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(script
     async with speaking(scripted_model, request_max_retries=2) as wire:
         loop = asyncio.get_running_loop()
         wire.codex(1, "go")
-        await scripted_model.asked(1)
+        await scripted_model.wait_for_requests(1)
         refused_at = loop.time()
-        await scripted_model.asked(2)
+        await scripted_model.wait_for_requests(2)
         again_at = loop.time()
         messages = await wire.answer(1)
 

@@ -218,7 +218,7 @@ async def test_a_ping_is_answered_at_once_while_codex_runs(scripted_model: Scrip
     scripted_model.says("one", HOLD, "two")
     async with RawParley(scripted_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
         raw.send(ping(2))
 
@@ -234,7 +234,7 @@ async def test_the_number_1_and_the_text_1_are_two_requests(scripted_model: Scri
     async with RawParley(scripted_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
         raw.send(tool("1", "codex", {"prompt": "go"}))
-        await scripted_model.holding(2)
+        await scripted_model.wait_until_held(2)
 
         raw.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})
         cut_short = await answers(raw, {"1"})
@@ -251,7 +251,7 @@ async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(scripted_mo
     scripted_model.says("one", HOLD)
     async with RawParley(scripted_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
         raw.send(ping(1))
         refused = await raw.expect(lambda message: message.get("id") == 1)

@@ -18,7 +18,7 @@ async def test_a_call_that_waits_for_its_model_says_so_every_15_seconds(scripted
     async with RawParley(scripted_model) as parley:
         call = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "p"}}
         parley.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
         async with asyncio.timeout(40):
             beats = [await _beat(parley), await _beat(parley)]

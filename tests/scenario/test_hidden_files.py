@@ -225,7 +225,7 @@ async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not
         items = [{"type": "local_image", "path": path} for path in (*refused, *shown) if "environ" not in path]
         wire.call(2, "conversationSendMessage", {"conversation_id": wire.sessions[0], "content": items})
         await wire.answer(2)
-        await scripted_model.asked(3)
+        await scripted_model.wait_for_requests(3)
 
     messages = scripted_model.requests[1].body["messages"]
     told = [message["content"] for message in messages if message["role"] == "tool"]

@@ -226,7 +226,7 @@ async def test_several_texts_of_a_message_are_one_message(scripted_model: Script
         conversation = created["result"]["structuredContent"]["conversation_id"]
         wire.send(2, conversation, "First text", "Second text")
         await wire.answer(2)
-        await scripted_model.asked()
+        await scripted_model.wait_for_requests()
 
     expected = body(api, User("First textSecond text"), cwd=wire.work, session=conversation)
     if api == "responses":

@@ -445,7 +445,7 @@ async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_respo
         await speaker.open_stream(conversation)
         await speaker.say(conversation, "First")
         await speaker.until_method("user_message")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
         refused = _send(speaker, conversation, _text("and"), _image(""))
         assert await speaker.read() == failed(refused, "content[1]: the `image_url` of an image is empty")

@@ -53,7 +53,7 @@ async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keep
         )
         wire.cancel(1)
         after = await wire.answer(1)
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
         wire.reply(2, "second")
         second = await wire.answer(2)
 
@@ -74,7 +74,7 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
     async with speaking(scripted_model, version=FULL_VERSION) as wire:
         wire.codex("a", "first")
         before = await wire.until(is_event("user_message"))
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         wire.call("b", "conversationInterrupt", {"conversation_id": wire.sessions[0]})
         after = [one for one in await wire.answer("a", "b") if one.get("id") != "b"]
 
@@ -172,7 +172,7 @@ async def test_an_interrupt_while_a_refused_request_waits_ends_the_turn(scripted
     scripted_model.fails(503, headers={"retry-after": "60"})
     async with speaking(scripted_model, request_max_retries=9) as wire:
         wire.codex(1, "first")
-        await scripted_model.asked()
+        await scripted_model.wait_for_requests()
         await wire.until(is_event("task_started"))
         wire.cancel(1)
         assert await wire.answer(1) == [*pairs(1, "1", STOPPED), interrupted(1)]
@@ -310,7 +310,7 @@ async def test_a_call_whose_reply_did_not_end_is_forgotten_with_it(scripted_mode
     scripted_model.says("Looking.", Call("look", "{}", "c1"), HOLD)
     async with speaking(scripted_model, api=api) as wire:
         wire.codex(1, "first")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await wire.until(is_event("agent_message_delta" if api == "chat" else "agent_message"))
         wire.cancel(1)
         assert await wire.answer(1) == [*pairs(1, "1", STOPPED), interrupted(1)]

@@ -323,7 +323,7 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(scripted_model: Scrip
     scripted_model.says("slow ", HOLD, "but complete")
     async with host(scripted_model, name) as client:
         codex = call(client, "codex", prompt="go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         for reason in (TIMEOUTS[name], "AbortError: The operation was aborted."):  # opencode sends both
             cancelled = {"requestId": codex, "reason": reason}
             client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
@@ -351,8 +351,8 @@ async def test_a_cancellation_for_another_reason_interrupts_the_turn(scripted_mo
     scripted_model.says("slow ", HOLD)
     async with host(scripted_model) as client:
         codex = call(client, "codex", prompt="go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         cancelled = {"requestId": codex, "reason": "the user pressed escape"}
         client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
 
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()

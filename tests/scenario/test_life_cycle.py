@@ -369,7 +369,7 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
         raw.send(initialize(version="2025-11-25"))
         raw.send(tool(1, "codex", {"prompt": "go"}))
         configured = await raw.expect(lambda message: message.get("method") == "session_configured")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
 
         raw.close_stdin()
         answer = await raw.expect(lambda message: message.get("id") == 1)

@@ -232,7 +232,7 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
         stream, _ = await newer.open_stream(conversation)
         scripted_model.says(HOLD, plan("c1"), plan("c2"))
         await older.say(conversation, "go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         joins = newer.message(conversation, "and this")
         await newer.until_answer(joins)  # from here on it is known there who reads here
         scripted_model.release()

@@ -158,7 +158,7 @@ async def test_clients_at_the_newest_revision_are_told_more(scripted_model: Scri
         scripted_model.says("Wait", HOLD)
         conversation = await client.create()
         await client.say(conversation, "Go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         running = await page(client)
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
         scripted_model.release()

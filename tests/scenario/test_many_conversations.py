@@ -57,7 +57,7 @@ def by_conversation(messages: list[Any]) -> dict[str, list[Any]]:
 @either_api
 async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: ScriptedModel, api: Api) -> None:
     async with speaking(scripted_model, api=api) as client:
-        scripted_model.replies(answer_slowly)
+        scripted_model.set_handler(answer_slowly)
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
             for conversation in conversations:
@@ -67,7 +67,7 @@ async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: Scrip
         for turn in ("first", "second"):
             with client.at_once():
                 sent = {client.message(one, f"{turn} {one}"): one for one in conversations}
-            await scripted_model.holding(CONVERSATIONS)
+            await scripted_model.wait_until_held(CONVERSATIONS)
             scripted_model.release()
             messages: list[Any] = []
             ended = 0
@@ -100,7 +100,7 @@ async def test_snapshots_of_fifty_conversations_in_mid_sentence_are_each_ones_ow
     scripted_model: ScriptedModel,
 ) -> None:
     async with speaking(scripted_model) as client:
-        scripted_model.replies(answer_slowly)
+        scripted_model.set_handler(answer_slowly)
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
             for one in conversations:
@@ -134,7 +134,7 @@ async def test_conversations_that_fail_leave_the_others_alone(scripted_model: Sc
             question = question_in(request)
             return Says(("fine",)) if "good" in question else Failure(status=400, body=question)
 
-        scripted_model.replies(fail_every_other)
+        scripted_model.set_handler(fail_every_other)
         conversations = [await client.create() for _ in range(20)]
         questions = {one: f"{'good' if number % 2 else 'bad'} {number}" for number, one in enumerate(conversations)}
         with client.at_once():
@@ -161,12 +161,12 @@ async def test_conversations_that_fail_leave_the_others_alone(scripted_model: Sc
 @pytest.mark.promises("framing.never-blocked")
 async def test_a_ping_is_answered_at_once_while_fifty_turns_run(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
-        scripted_model.replies(lambda request: Says((HOLD, "Done")))
+        scripted_model.set_handler(lambda request: Says((HOLD, "Done")))
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
             for one in conversations:
                 client.message(one, "go")
         await client.take(CONVERSATIONS)
-        await scripted_model.holding(CONVERSATIONS)
+        await scripted_model.wait_until_held(CONVERSATIONS)
 
         assert await client.meanwhile() == []

@@ -162,7 +162,7 @@ async def test_overrides_of_input_that_joins_hold_from_the_next_turn_on(
         conversation = await client.create()
         scripted_model.says("One.", HOLD)
         await client.say(conversation, "one")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await client.say(conversation, "two", model="other-model", cwd="/elsewhere", base_instructions="Be brief.")
         shown = await status(client, conversation)
         scripted_model.release()
@@ -230,7 +230,7 @@ async def test_values_that_do_not_fit_are_refused_and_change_nothing(
         if runs:
             scripted_model.says("One.", HOLD)
             await client.say(conversation, "one")
-            await scripted_model.holding()
+            await scripted_model.wait_until_held()
 
         async def all_there_is() -> Any:
             return await client.value_of(client.call("conversationRead", conversation_id=conversation))

@@ -104,7 +104,7 @@ async def test_input_that_joined_is_named_as_well(scripted_model: ScriptedModel,
         conversation = created["result"]["structuredContent"]["conversation_id"]
         wire.send(2, conversation, "first, ", "in two parts")
         await wire.answer(2)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         wire.send(3, conversation, "second")
         await wire.answer(3)
         scripted_model.release()

@@ -58,7 +58,7 @@ async def test_clients_of_two_processes_see_the_same_events_positions_and_offset
     scripted_model.says("Done")
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await events_until(second, is_(AgentMessageDelta))
         async with three.client.conversation(here.id).stream() as late, there.stream() as again:
             scripted_model.release()
@@ -89,7 +89,7 @@ async def test_a_client_that_only_reads_is_woken_by_what_another_process_does(
     waiting = asyncio.create_task(there.read(after=begun, wait_seconds=30))
     scripted_model.says("Hello, ", HOLD, "world")
     await here.send("greet me")
-    await scripted_model.holding()
+    await scripted_model.wait_until_held()
     page = await waiting
     async with there.stream() as stream:
         await events_until(stream, is_(AgentMessageDelta))
@@ -115,7 +115,7 @@ async def test_a_message_from_another_process_joins_the_turn_and_a_rename_is_kno
     scripted_model.says("Second")
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await there.send("and that")
         await two.client.call_tool("conversationRename", {"conversation_id": here.id, "title": "Our work"})
         owners = await owner_of(here), await owner_of(there)
@@ -140,7 +140,7 @@ async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_ord
     numbers = [str(number) for number in range(10)]
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await events_until(second, is_(AgentMessageDelta))
         await asyncio.gather(*map(there.send, numbers))
         await asyncio.gather(there.interrupt(), there.send("last"))
@@ -157,7 +157,7 @@ async def test_a_turn_is_interrupted_from_another_process(
     scripted_model.says("First", HOLD)
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         if how == "interrupt":
             await there.send("and that")
             await there.interrupt()
@@ -182,7 +182,7 @@ async def test_a_reply_in_another_process_joins_the_turn_and_both_calls_are_answ
     scripted_model.says("First", HOLD)
     scripted_model.says("Second")
     calling = one.client.codex_reply(here.id, "go")
-    await scripted_model.holding()
+    await scripted_model.wait_until_held()
     events: list[Event] = []
     replying = two.client.codex_reply(here.id, "and that", on_event=events.append)
     async with here.stream() as stream:
@@ -202,7 +202,7 @@ async def test_the_same_message_through_two_processes_is_one(start: Start, scrip
     first, second = str(uuid4()), str(uuid4())
     scripted_model.says("First", HOLD)
     await here.send("go", message_id=first)
-    await scripted_model.holding()
+    await scripted_model.wait_until_held()
     for conversation in (there, here, there):
         await conversation.send("go", message_id=first)
         await conversation.send("and that", message_id=second)
@@ -229,7 +229,7 @@ async def test_a_message_to_an_idle_conversation_is_run_by_the_process_that_got_
         for conversation in (here, there, here, there):
             scripted_model.says("Working", HOLD)
             await conversation.send("go")
-            await scripted_model.holding()
+            await scripted_model.wait_until_held()
             owners.append(await owner_of(here))
             scripted_model.release()
             seen += [await turn_in(first), await turn_in(second)]
@@ -246,7 +246,7 @@ async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
     scripted_model.says("Working", HOLD)
     async with here.stream() as stream:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         refused = await two.client.call_tool("conversationDelete", delete)
         scripted_model.release()
         await stream.turn()

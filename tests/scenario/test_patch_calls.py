@@ -479,7 +479,7 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
         work.mkdir()
         scripted_model.says(HOLD, written, shell_call("touch", "b.txt", call_id="c2"))
         wire.codex(1, "go", sandbox="workspace-write", cwd=str(work))
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         work.rename(wire.work / "old")
         work.mkdir()
         scripted_model.release()

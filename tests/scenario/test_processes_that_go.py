@@ -37,7 +37,7 @@ async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message
     scripted_model.says("Half a", HOLD, " sentence")
     async with others[0].stream() as first, others[1].stream() as second:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         replying = two.client.codex_reply(here.id, "and that")
         await events_until(first, lambda event: said([event]) == ["and that"])
         await others[1].send("and this", message_id=message_id)
@@ -100,7 +100,7 @@ async def test_a_process_that_stops_in_order_says_so_or_leaves_its_question_to_o
     scripted_model.says(sh("c1", "touch ran") if asks else HOLD)
     async with there.stream() as stream:
         calling = one.client.codex_reply(here.id, "go")
-        await (asked.asked() if asks else scripted_model.holding())
+        await (asked.asked() if asks else scripted_model.wait_until_held())
         one.terminate()
         result = await calling
         assert await one.exit_code() == 0
@@ -124,7 +124,7 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
     scripted_model.says("Done")
     async with here.stream() as stream:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await events_until(await two.client.conversation(here.id).stream(), is_(AgentMessageDelta))
         await events_until(await three.client.conversation(here.id).stream(), is_(AgentMessageDelta))
         replying = two.client.codex_reply(here.id, "and that")
@@ -151,7 +151,7 @@ async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_lat
     one, _, here, there = await shared(start)
     scripted_model.says("Working", HOLD)
     await here.send("go")
-    await scripted_model.holding()
+    await scripted_model.wait_until_held()
     os.kill(one.pid, signal.SIGSTOP)
     try:
         page = await there.read()
@@ -175,7 +175,7 @@ async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_en
     scripted_model.says("Working", HOLD)
     async with there.stream() as stream:
         await here.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await events_until(stream, is_(AgentMessageDelta))
         os.kill(one.pid, signal.SIGSTOP)
         try:

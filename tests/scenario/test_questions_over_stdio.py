@@ -262,7 +262,7 @@ def was_told(asked: RecordedRequest) -> bool:
 @pytest.mark.promises("approvals.nobody")
 async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model: ScriptedModel) -> None:
     async with approving_client(scripted_model, version=FULL_VERSION, capabilities={}) as client:
-        scripted_model.replies(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
+        scripted_model.set_handler(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
         waits = {"approvals.when_nobody": "wait", "approvals.timeout_seconds": 1}
         denied = client.codex(config=waits)
         aborted = client.codex(config={**waits, "approvals.on_timeout": "abort"})

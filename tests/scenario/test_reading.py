@@ -99,7 +99,7 @@ async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_mode
         second_page = await read(client, conversation, after=first_page["seq"])
         client.cancel(stream)
         assert await client.meanwhile() == []
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
         await client.over(conversation)
         third_page = await read(client, conversation, after=second_page["seq"])
@@ -328,7 +328,7 @@ async def test_the_status_follows_the_turn_and_counts_its_tokens(scripted_model:
         await client.over(conversation)
         first = await status(client, conversation)
         await client.say(conversation, "again")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         running = await status(client, conversation)
         scripted_model.release()
         await client.over(conversation)

@@ -71,7 +71,7 @@ async def test_a_signal_ends_the_running_turn_and_answers_its_call(
         assert await exit_code_in_time(raw) == 0
         error = {"type": "error", "message": STOPPED}
         assert await the_rest(raw) == [*codex_pair(1, error), failed(1, STOPPED)]
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
 
 
 @pytest.mark.promises("lifecycle.sigterm")
@@ -112,7 +112,7 @@ async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scrip
         for number in (1, 2):
             of_this = [*codex_pair(number, error), failed(number, INTERRUPTED)]
             assert [message for message in said if message in of_this] == of_this
-        await scripted_model.abandoned(2)
+        await scripted_model.wait_abandoned(2)
         raw.send(tool(3, "codex", {"prompt": "again"}))
         answer = await raw.expect(lambda message: message.get("id") == 3)
         assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}

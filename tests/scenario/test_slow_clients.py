@@ -68,8 +68,8 @@ async def stall(client: BaseClient, conversation: str, deltas: int, *, api: Api 
     model.queue(many_deltas(api, deltas))
     model.says("And ", HOLD, "more.")
     client.message(conversation, "go")
-    await model.asked(asked + 2)
-    await model.holding()
+    await model.wait_for_requests(asked + 2)
+    await model.wait_until_held()
 
 
 async def stall_streamed(client: BaseClient, deltas: int) -> None:
@@ -104,7 +104,7 @@ async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "speak")
-        await scripted_model.holding()  # all of it was sent, nothing of it was read
+        await scripted_model.wait_until_held()  # all of it was sent, nothing of it was read
         begun = await client.read()
         deltas: list[str] = []
         while sum(map(len, deltas)) < len(text):
@@ -150,7 +150,7 @@ async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(scripte
         conversation = await client.create()
         _, snapshot = await client.open_stream(conversation)
         await client.say(conversation, "speak")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
         seen = await client.until_method("task_complete")
         client.stream(conversation)
@@ -171,7 +171,7 @@ async def test_a_codex_call_that_is_not_read_is_answered_behind_all_its_events(
     async with SlowClient(scripted_model) as client:
         scripted_model.queue(many_deltas("chat", MANY))
         call = client.call("codex", prompt="go")
-        await scripted_model.asked(2)
+        await scripted_model.wait_for_requests(2)
         configured, _, *told, answer = await client.until_answer(call)
 
         text = EIGHT_CHARACTERS * MANY
@@ -222,7 +222,7 @@ async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read
         await stall_streamed(client, MANY)
         asked = len(scripted_model.requests)
         client.message(other, "first")
-        await scripted_model.asked(asked + 1)
+        await scripted_model.wait_for_requests(asked + 1)
         their_own = await elsewhere.create()
         await elsewhere.open_stream(their_own)
         await elsewhere.say(their_own, "go")
@@ -251,7 +251,7 @@ async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_ma
         asked = len(scripted_model.requests)
         client.cancel(unwanted)
         client.message(other, "go")  # when the model is asked this, the cancellation was read
-        await scripted_model.asked(asked + 1)
+        await scripted_model.wait_for_requests(asked + 1)
         scripted_model.release()
         seen = await client.until_method("task_complete")
         seen += await client.meanwhile()
@@ -275,7 +275,7 @@ async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
         with client.at_once():
             stream = client.stream(other)
             client.message(other, "first")  # after the stream was asked for, and before it can begin
-        await scripted_model.asked(asked + 1)
+        await scripted_model.wait_for_requests(asked + 1)
         scripted_model.release()
         seen = await client.until(
             lambda message: message in (live(task_complete("Done"), of=other), initial_state(other, *whole))
@@ -342,7 +342,7 @@ async def test_a_call_that_is_read_late_is_answered_with_what_came_of_its_own_tu
         (*_, configured) = await slow.until_method("session_configured")
         conversation = configured["params"]["msg"]["session_id"]
         await other.open_stream(conversation)
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
         await other.until_method("task_complete")
         await other.say(conversation, "again")

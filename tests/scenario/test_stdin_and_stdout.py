@@ -227,7 +227,7 @@ async def test_a_server_whose_stdout_was_closed_ends(scripted_model: ScriptedMod
         assert process.stdin is not None
         if running:
             process.stdin.write(encode(tool(1, "codex", {"prompt": "go"})) + b"\n")
-            await scripted_model.holding()
+            await scripted_model.wait_until_held()
         else:
             process.stdin.write(encode(request(1, "ping")) + b"\n")
             await read_line(read_end)
@@ -251,7 +251,7 @@ async def test_a_log_that_nobody_reads_does_not_stop_the_server(scripted_model: 
         assert process.stdout is not None
         process.stdin.write(b"this is not json\n" * 5000)
         process.stdin.write(encode(tool(1, "codex", {"prompt": "go"})) + b"\n")
-        await scripted_model.asked()
+        await scripted_model.wait_for_requests()
         process.stdin.write(encode(request(2, "ping")) + b"\n")
         process.stdin.close()
 

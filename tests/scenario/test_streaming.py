@@ -216,7 +216,7 @@ async def test_nothing_is_sent_without_a_stream(scripted_model: ScriptedModel) -
         scripted_model.says(Pieces("Nobody hears this.", 2), HOLD, "Nor this.")
         conversation = await client.create()
         await client.say(conversation, "speak")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         before = await client.meanwhile()
         scripted_model.release()
         await client.over(conversation)  # its answers would not be the next messages otherwise
@@ -275,9 +275,9 @@ async def test_what_is_no_conversation_cannot_be_streamed(scripted_model: Script
 
 
 @pytest.mark.promises("stream.unknown")
-async def test_a_newer_client_is_told_that_there_is_no_such_conversation(parley: ParleyProcess) -> None:
+async def test_a_newer_client_is_told_that_there_is_no_such_conversation(parley_server: ParleyProcess) -> None:
     with pytest.raises(ToolFailed) as failed:
-        await parley.client.conversation(ConversationId(str(uuid4()))).stream()
+        await parley_server.client.conversation(ConversationId(str(uuid4()))).stream()
 
     assert str(failed.value) == "conversationStream: Conversation does not exist"
 
@@ -373,7 +373,7 @@ async def test_cancelling_a_stream_does_not_interrupt_its_turn(scripted_model: S
         scripted_model.says("Still ", HOLD, "here")
         conversation = await client.create()
         await client.say(conversation, "go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         stream, _ = await client.open_stream(conversation)
         client.cancel(stream)
         assert await client.meanwhile() == []
@@ -430,7 +430,7 @@ async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(scripted
         second = await client.read()
         client.cancel(stream)
         assert await client.meanwhile() == []
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
         rest = await read_turn(client)
 
@@ -468,7 +468,7 @@ async def test_an_interrupt_is_seen_by_who_streams(scripted_model: ScriptedModel
         before = await client.take(2)
         client.cancel(sent)
         after = await client.read()
-        await scripted_model.abandoned()
+        await scripted_model.wait_abandoned()
 
         assert before == [live(TASK_STARTED), live(delta("Never "))]
         assert after == live(error(" Turn interrupted"))

@@ -51,7 +51,7 @@ async def test_a_log_stream_has_the_payloads_of_a_plain_one(scripted_model: Scri
             message = "9d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
             _, first = await client.open_stream(conversation, **given)
             await client.say(conversation, "go", message_id=message)
-            await scripted_model.holding()
+            await scripted_model.wait_until_held()
             wait = until_logged if given else WireClient.until_method
             told = await wait(client, "exec_command_end")
             with client.at_once():
@@ -186,9 +186,9 @@ async def test_a_text_that_was_partly_silenced_is_whole_in_the_end(scripted_mode
         await client.say(conversation, "go")
         await until_logged(client, "agent_message_delta")
         await set_level(client, "emergency")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         scripted_model.release()
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         opened: list[Any] = []
         while not opened or opened[0]["text"] != "One, two, ":
             opened = (await client.value_of(client.call("conversationRead", conversation_id=conversation)))["open"]

@@ -294,9 +294,9 @@ async def test_a_server_that_never_answers_is_waited_for_ten_seconds_and_then_to
         conversation = await created(wire, 2)
         wire.send(3, conversation, "hello")
         await wire.answer(3)
-        await patiently(lambda: scripted_model.asked(1))
+        await patiently(lambda: scripted_model.wait_for_requests(1))
         waited_seconds = clock() - asked_at
-        await patiently(lambda: scripted_model.asked(2))
+        await patiently(lambda: scripted_model.wait_for_requests(2))
         messages = await wire.answer(1)
         events = await read_until(wire, conversation, has_ended)
         wire.codex(4, "go")
@@ -335,7 +335,7 @@ async def test_a_server_that_fails_late_voids_no_text_and_is_told_when_the_next_
     async with speaking(scripted_model, config=table(slow), env={"PARLEY_LOG": "info"}) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
-        await patiently(scripted_model.holding)
+        await patiently(scripted_model.wait_until_held)
         (pid,) = marked(mark)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: "the program ended before it answered" in wire.raw.stderr_text())

@@ -139,7 +139,7 @@ async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_goes_on(
     scripted_model.says("Half ", HOLD, "a sentence")
     async with conversation.stream() as stream:
         await conversation.send("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         await events_until(stream, is_(AgentMessageDelta))
         with held_by_flock(parley.home) as held:
             scripted_model.release()
@@ -160,7 +160,7 @@ async def test_a_turn_that_cannot_write_for_a_minute_fails_with_one_sentence(
     async with ParleyProcess(scripted_model, home=tmp_path / "home") as parley, asyncio.timeout(3 * TURN_SECONDS):
         scripted_model.says("Half ", HOLD, "a sentence")
         calling = parley.client.codex("go")
-        await scripted_model.holding()
+        await scripted_model.wait_until_held()
         with held_by_flock(parley.home) as held:
             scripted_model.release()
             result = await calling

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parley.testing.model import ScriptedModel
     from parley.testing.process import ParleyProcess
 
-__all__ = ["parley", "parley_process", "scripted_model"]
+__all__ = ["parley_process", "parley_server", "scripted_model"]
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
@@ -64,6 +64,6 @@ async def parley_process(
 
 
 @_async_fixture
-async def parley(parley_process: Callable[..., Awaitable[ParleyProcess]]) -> ParleyProcess:
-    """A server that speaks chat with `parley.model`, and a client connected to it."""
+async def parley_server(parley_process: Callable[..., Awaitable[ParleyProcess]]) -> ParleyProcess:
+    """A server that speaks chat with `parley_server.model`, and a client connected to it."""
     return await parley_process()

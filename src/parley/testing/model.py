@@ -1,7 +1,7 @@
 """A model that says what it is told to: an HTTP server on the loopback, in the words of both APIs.
 
-Replies are queued beforehand and given in the order of the requests; `replies` decides by what
-was asked instead. Whatever was asked stands in `requests`.
+Replies are queued beforehand and given in the order of the requests; `set_handler` decides by the
+request instead. `requests` records all requests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ScriptedModel:
         """Which provider of Chat Completions it imitates."""
         self._port = port
         self._queue: deque[Reply] = deque()
-        self._choose: Callable[[RecordedRequest], Reply | None] | None = None
+        self._handler: Callable[[RecordedRequest], Reply | None] | None = None
         self._call_ids = count(1)
         self._abandoned = 0
         self._held: set[asyncio.Event] = set()
@@ -112,22 +112,22 @@ class ScriptedModel:
     def queue(self, reply: Reply) -> None:
         self._queue.append(reply)
 
-    def replies(self, choose: Callable[[RecordedRequest], Reply | None]) -> None:
-        """From now on let `choose` decide; where it gives None, the queue does."""
-        self._choose = choose
+    def set_handler(self, handler: Callable[[RecordedRequest], Reply | None]) -> None:
+        """Let `handler` choose the reply to each request from now on; where it returns None, the queue does."""
+        self._handler = handler
 
     # --- what the test waits for -----------------------------------------------------------
 
-    async def asked(self, number: int = 1) -> None:
-        """Until so many requests have come in all."""
+    async def wait_for_requests(self, number: int = 1) -> None:
+        """Wait until `number` requests have arrived in all."""
         await self._until(lambda: len(self.requests) >= number, f"{number} requests have come")
 
-    async def holding(self, number: int = 1) -> None:
-        """Until so many replies stand at `HOLD` at once."""
+    async def wait_until_held(self, number: int = 1) -> None:
+        """Wait until `number` replies are held at `HOLD` at the same time."""
         await self._until(lambda: len(self._held) >= number, f"{number} replies stand at HOLD")
 
-    async def abandoned(self, number: int = 1) -> None:
-        """Until so many replies in all were left by their client before they had ended."""
+    async def wait_abandoned(self, number: int = 1) -> None:
+        """Wait until clients have abandoned `number` unfinished replies in all."""
         await self._until(lambda: self._abandoned >= number, f"{number} replies were abandoned")
 
     def release(self) -> None:
@@ -212,7 +212,7 @@ class ScriptedModel:
                 return await end_body(out, "end", chunked=True)
 
     def _next_reply(self, request: RecordedRequest) -> Reply:
-        chosen = None if self._choose is None else self._choose(request)
+        chosen = None if self._handler is None else self._handler(request)
         if chosen is not None:
             return chosen
         return self._queue.popleft() if self._queue else self.default

@@ -135,7 +135,7 @@ class Story:
             self._work.mkdir(parents=True)
             self.model = await stack.enter_async_context(ScriptedModel())
             self._gate = await stack.enter_async_context(Gate(self._work / "gate"))
-            self.model.replies(self._reply)
+            self.model.set_handler(self._reply)
             self._stack = stack.pop_all()
         return self
 

@@ -12,14 +12,14 @@ from parley.testing import ParleyProcess, RawParley, ScriptedModel
 
 
 async def test_a_server_is_there_with_its_client_and_its_model(
-    parley: ParleyProcess, scripted_model: ScriptedModel
+    parley_server: ParleyProcess, scripted_model: ScriptedModel
 ) -> None:
-    conversation = await parley.create()
+    conversation = await parley_server.create()
 
     assert conversation.model == "scripted-model"
-    assert parley.model is scripted_model
-    assert parley.client.initialize_result.protocol_version == "2025-11-25"
-    assert [json.loads(frame)["id"] for frame in parley.frames] == [1, 2]
+    assert parley_server.model is scripted_model
+    assert parley_server.client.initialize_result.protocol_version == "2025-11-25"
+    assert [json.loads(frame)["id"] for frame in parley_server.frames] == [1, 2]
 
 
 async def test_servers_differ_by_their_options(
@@ -33,12 +33,12 @@ async def test_servers_differ_by_their_options(
     assert one.pid != other.pid
 
 
-async def test_a_killed_server_is_gone_for_its_client(parley: ParleyProcess) -> None:
-    parley.kill()
+async def test_a_killed_server_is_gone_for_its_client(parley_server: ParleyProcess) -> None:
+    parley_server.kill()
 
-    assert await parley.exit_code() == -9
+    assert await parley_server.exit_code() == -9
     with pytest.raises(Disconnected):
-        await parley.client.ping()
+        await parley_server.client.ping()
 
 
 async def test_every_message_is_checked_at_the_end(scripted_model: ScriptedModel) -> None:

@@ -183,7 +183,7 @@ async def test_requests_are_recorded_also_those_in_chunks_and_on_one_connection(
             b'5\r\n{"a":\r\n3\r\n 1}\r\n0\r\n\r\n'
         )
         await caller.chunks()
-        await model.asked(2)
+        await model.wait_for_requests(2)
         await caller.close()
 
     assert model.requests == [
@@ -210,7 +210,7 @@ async def test_a_reply_stands_still_at_hold_until_it_is_released() -> None:
         await caller.head()
 
         assert decoded([await caller.chunk()]) == [choice({"content": "before"})]
-        await model.holding()
+        await model.wait_until_held()
         model.release()
         assert decoded([await caller.chunk()]) == [choice({"content": "after"})]
         await caller.close()
@@ -227,9 +227,9 @@ async def test_a_reply_whose_client_is_gone_holds_no_more() -> None:
         model.says(HOLD)
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
-        await model.holding()
+        await model.wait_until_held()
         await caller.close()
-        await model.abandoned()
+        await model.wait_abandoned()
 
         with pytest.raises(AssertionError, match="no reply stands at HOLD"):
             model.release()
@@ -340,7 +340,7 @@ async def test_replies_can_be_chosen_by_what_was_asked() -> None:
                 return None
 
     async with asyncio.timeout(10), ScriptedModel() as model:
-        model.replies(choose)
+        model.set_handler(choose)
         model.says("from the queue")
 
         assert decoded(await answer(model, CHAT, b'{"model": "loud"}'))[0] == choice({"content": "HELLO"})
