@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
 import pytest_asyncio
 
+from kit.clients.shell_turns import nothing_left_of
 from kit.system.commands import (
     DAEMON,
     PATH,
@@ -138,6 +141,37 @@ async def test_a_command_cannot_end_who_watches_over_it(
     result = await ran(commands, command(mechanism, "sh", "-c", f"({script}) 2>/dev/null", marker))
 
     assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"still here\n"), [])
+
+
+SERVER: Final = f"""
+import asyncio, sys
+from parley.ports.commands import Bounds, Command
+from parley.sandbox import Sandboxed
+from parley.tools.commands.executor import Executor
+async def main():
+    mechanism, *argv = sys.argv[1:]
+    env = {{"PATH": {PATH!r}}}
+    command = Command(
+        argv=tuple(argv), cwd="/", env=env, timeout_seconds=1000, bounds=Bounds(mechanism=mechanism)
+    )
+    await Sandboxed(Executor).run(command, output=lambda stream, data: print(data.decode(), end="", flush=True))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.promises("sandbox.nothing-left")
+async def test_a_killed_server_leaves_no_confined_command(marker: str, mechanism: Mechanism) -> None:
+    script = f"setsid sh -c 'sleep 1000; :' {marker} & sleep 1000 & echo x; sleep 1000"
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVER, mechanism, "sh", "-c", script, marker), stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await server.stdout.readexactly(len("x\n"))
+        server.kill()
+        await server.wait()
+
+    await nothing_left_of(marker)
 
 
 @pytest.mark.promises("sandbox.nothing-left")

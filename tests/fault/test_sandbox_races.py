@@ -54,7 +54,7 @@ async def test_a_link_that_comes_between_the_look_and_the_mounts_lets_nothing_ru
         await commands.close()
 
     assert (before.exit_code == 0, found) == (False, [".git"])
-    assert refused.value.detail == f"{ways.project} is not what it was any more: another has taken its place"
+    assert refused.value.detail == f"{ways.project} was replaced while the sandbox was set up"
     assert (control.exit_code, ways.escaped.exists()) == (0, True)
 
 
@@ -106,7 +106,7 @@ def test_bubblewrap_is_not_used_where_nobody_may_look_at_its_mounts(tmp_path: Pa
 
     used, fault = json.loads(as_nobody("-c", UNSEEN, prepared=prepared))
 
-    assert (used, fault) == ("landlock", "looking at its mounts failed: No such file or directory (os error 2)")
+    assert (used, fault) == ("landlock", "checking the mounts failed: No such file or directory (os error 2)")
 
 
 STARTS: Final = 60

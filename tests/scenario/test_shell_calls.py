@@ -547,9 +547,7 @@ async def environment(model: ScriptedModel, policy: str) -> dict[str, str]:
     assert [secret for secret in SECRETS.values() if secret in model.requests[-1].raw.decode()] == []
     (said,) = [event for event in seen.events if event["type"] == "exec_command_output_delta"]
     variables = bytes(said["chunk"]).decode().removesuffix("\0").split("\0")
-    given = dict(variable.split("=", 1) for variable in variables)
-    del given["PARLEY_COMMAND"]  # by which the command is known to us
-    return given
+    return dict(variable.split("=", 1) for variable in variables)
 
 
 @pytest.mark.promises("shell.environment")

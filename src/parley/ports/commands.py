@@ -7,7 +7,7 @@ bounds, only how a command is started.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -15,7 +15,6 @@ from parley.config.types import Mechanism
 from parley.wire.events import OutputStream
 
 __all__ = [
-    "MARK",
     "Approved",
     "Bounds",
     "Command",
@@ -29,13 +28,6 @@ __all__ = [
     "Start",
     "Starter",
 ]
-
-MARK: Final = "PARLEY_COMMAND"
-"""The variable by which a process is known that got away from everybody who watches over its command.
-
-Each start has a value of its own. Where a launcher makes the environment anew, whoever starts it chooses
-the value, gives it to the launcher in `Start.env`, and has the launcher give it to the command.
-"""
 
 Output = Callable[[OutputStream, bytes], None]
 """Called with what a command says, as it is read."""
@@ -85,7 +77,7 @@ class Command(Struct, frozen=True, kw_only=True):
     cwd: str
     """Absolute."""
     env: Mapping[str, str]
-    """All of it: nothing of the server's own environment is added, and nothing else but a mark of the command."""
+    """All of it: nothing is added."""
     timeout_seconds: float
     bounds: Bounds | None = None
     """None: it may do what the user may."""

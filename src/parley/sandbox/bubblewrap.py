@@ -15,7 +15,7 @@ from typing import Final
 
 from parley.errors import CommandNotStarted
 from parley.os_errors import os_detail
-from parley.ports.commands import MARK, Bounds, Command, Ended, Mount, Output, Start, Starter
+from parley.ports.commands import Bounds, Command, Ended, Mount, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.installed import Denials
 from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
@@ -59,8 +59,6 @@ _MOST_BYTES: Final = 6 * 1024 * 1024
 """The system takes no more for all words and variables of a program, however large its stack may become."""
 _POINTER_BYTES: Final = 8
 """What each of them costs besides."""
-_BEGINNING: Final = 256
-"""Bytes of a program by which the system knows what to do with it."""
 
 _NAMESPACES: Final = (
     "--unshare-user",
@@ -212,68 +210,24 @@ def _refuse_unsayable(command: Command) -> None:
 
 
 def _refuse_missing(command: Command) -> None:
-    """See that there is a program: within its mounts, nobody could tell us.
+    """Check that the program exists and is executable: inside the sandbox, the error would not reach us.
 
     Raises:
-        CommandNotStarted: there is none, in the words of the system.
+        CommandNotStarted: it is not, with the error of the system.
     """
     name = command.argv[0]
     folders = [""] if "/" in name else command.env.get("PATH", _DEFAULT_PATH).split(":")
-    why = errno.ENOENT
+    number = errno.ENOENT
     for folder in folders if name else ():
-        number = _why_not_run(os.path.join(command.cwd, folder, name), command.cwd)
-        if number is None:
+        program = os.path.join(command.cwd, folder, name)
+        try:
+            mode = os.stat(program).st_mode
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(mode) and os.access(program, os.X_OK):
             return
-        if number == errno.ENOEXEC:
-            raise _refused(number)
-        if number == errno.EACCES:
-            why = number
-    raise _refused(why)
-
-
-def _why_not_run(program: str, cwd: str) -> int | None:
-    """The number of the error with which the system would not run it; None: none that can be seen."""
-    try:
-        if not _is_program(program):
-            return errno.EACCES
-        beginning = _beginning(program)
-    except (OSError, ValueError):
-        return errno.ENOENT
-    if beginning is None or beginning.startswith(b"\x7fELF"):
-        return None
-    if not beginning.startswith(b"#!"):
-        return None if _has_other_formats() else errno.ENOEXEC
-    interpreter = beginning[2:].partition(b"\n")[0].replace(b"\t", b" ").strip(b" ").partition(b" ")[0]
-    if not interpreter:
-        return errno.ENOEXEC
-    try:
-        return None if _is_program(os.path.join(os.fsencode(cwd), interpreter)) else errno.EACCES
-    except (OSError, ValueError):
-        return errno.ENOENT
-
-
-def _is_program(path: str | bytes) -> bool:
-    return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)
-
-
-def _beginning(program: str) -> bytes | None:
-    """None: it may be run, and not be read."""
-    try:
-        file = os.open(program, os.O_RDONLY | os.O_NONBLOCK)
-    except PermissionError:
-        return None
-    try:
-        return os.read(file, _BEGINNING)
-    finally:
-        os.close(file)
-
-
-def _has_other_formats() -> bool:
-    """Whether somebody has told the system how to run what it does not know itself."""
-    try:
-        return bool(set(os.listdir("/proc/sys/fs/binfmt_misc")) - {"register", "status"})
-    except OSError:
-        return False
+        number = errno.EACCES
+    raise _refused(number)
 
 
 def _refuse_too_long(command: Command, words: int) -> None:
@@ -344,11 +298,10 @@ class Bubblewrap:
 
     def start(self, command: Command, bounds: Bounds, places: Places) -> Start:
         """How the command is started."""
-        mark = {MARK: os.urandom(8).hex()}
         words = arguments(
             places,
             cwd=command.cwd,
-            env={**command.env, **mark},
+            env=command.env,
             network=bounds.network,
             has_proc=self._has_proc,
             has_sizes=self._has_sizes,
@@ -369,7 +322,7 @@ class Bubblewrap:
             argv=argv,
             cwd=command.cwd,
             # What else the command has would reach into the launcher: there is no sandbox around that yet.
-            env={"PATH": "/usr/bin:/bin", **mark},
+            env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,
             mounts=tuple(laid(places)),

@@ -249,9 +249,9 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
             "the launcher was killed by signal 9 and has not started the command",
         ),
         (
-            SandboxUnavailable("looking at its mounts failed: Connection timed out (os error 110)"),
+            SandboxUnavailable("checking the mounts failed: Connection timed out (os error 110)"),
             b"",
-            "looking at its mounts failed: Connection timed out (os error 110)",
+            "checking the mounts failed: Connection timed out (os error 110)",
         ),
         (
             SandboxUnavailable("/tmp/inside may not be written to any more: another has taken its place"),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import resource
 import signal
 import sys
@@ -73,21 +72,7 @@ async def test_a_command_runs_in_its_directory_with_its_own_environment_alone(
     environment = await ran(executor, "/usr/bin/env", env={"A": "1", "B": "x=y", "C": ""})
 
     assert place == Ran(exit_code=0, stdout=f"{tmp_path}\n".encode())
-    assert unmarked(environment) == Ran(exit_code=0, stdout=b"A=1\nB=x=y\nC=\n")
-
-
-def unmarked(environment: Ran) -> Ran:
-    """What `env` says, without the mark that every command has, behind all the rest."""
-    said = re.fullmatch(rb"(.*\n)PARLEY_COMMAND=[0-9a-f]{16}\n", environment.stdout, re.DOTALL)
-    assert said is not None
-    return environment._replace(stdout=said[1])
-
-
-async def test_each_command_has_a_mark_of_its_own(executor: Executor) -> None:
-    marks = [await ran(executor, "printenv", "PARLEY_COMMAND", env={"PARLEY_COMMAND": "x"}) for _ in range(2)]
-
-    assert {mark.exit_code for mark in marks} == {0}
-    assert len({mark.stdout for mark in marks} - {b"x\n"}) == 2
+    assert environment == Ran(exit_code=0, stdout=b"A=1\nB=x=y\nC=\n")
 
 
 async def test_a_command_finds_an_empty_stdin_and_no_other_descriptor(executor: Executor) -> None:
@@ -159,7 +144,7 @@ async def test_an_environment_of_thousands_of_variables_arrives_whole(executor: 
 
     result = await ran(executor, "/usr/bin/env", env=env)
 
-    assert unmarked(result) == Ran(exit_code=0, stdout="".join(f"{name}={env[name]}\n" for name in env).encode())
+    assert result == Ran(exit_code=0, stdout="".join(f"{name}={env[name]}\n" for name in env).encode())
 
 
 async def test_words_may_be_anything_but_nul(executor: Executor) -> None:

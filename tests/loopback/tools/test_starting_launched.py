@@ -9,11 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from kit.system.commands import PATH, PYTHON, Ran, marked, open_descriptors, ran
+from kit.system.commands import PYTHON, Ran, marked, open_descriptors, ran
 from kit.system.needs import BUBBLEWRAP
 from kit.system.passed_descriptors import given_away
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import MARK
 from parley.tools.commands.executor import Executor
 
 # --- files -------------------------------------------------------------------------------
@@ -132,17 +131,6 @@ with socket.socket(socket.AF_UNIX) as out:
     ) as task:
         with pytest.raises(SandboxUnavailable):
             await task
-
-
-async def test_a_launcher_keeps_the_mark_that_it_was_given(executor: Executor) -> None:
-    script = f"{BEGUN}{told(0)}printenv {MARK}"
-    env = {"PATH": PATH, MARK: "0123456789abcdef"}
-
-    launched = await ran(executor, "sh", "-c", script, env=env, reports=True)
-    free = await ran(executor, "printenv", MARK, env=env)
-
-    assert launched == Ran(exit_code=0, stdout=b"0123456789abcdef\n")
-    assert (free.exit_code, free.stdout == launched.stdout) == (0, False)
 
 
 async def test_no_descriptor_is_left_of_any_launcher(executor: Executor) -> None:

@@ -229,8 +229,8 @@ def test_whoever_starts_a_restricted_command_is_closed_to_it() -> None:
 # --- what cannot be given up -------------------------------------------------------------
 
 INVALID: Final = "Invalid argument (os error 22)"
-RULES: Final = "making the rules of Landlock failed: "
-FILTER: Final = f"laying on seccomp failed: {INVALID}"
+RULES: Final = "creating the Landlock ruleset failed: "
+FILTER: Final = f"applying seccomp failed: {INVALID}"
 
 
 @pytest.mark.parametrize(

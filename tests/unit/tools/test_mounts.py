@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from parley.tools.commands.messages import MOVED, UNSEEN
-from parley.tools.commands.mounts import Held, Plan, Table
+from parley.tools.commands.messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE
+from parley.tools.commands.mounts import ExpectedMounts, HeldLauncher, MountTable
 
 Line = tuple[int, int, str, str, str, str]
 """The number of a mount, that of its parent, its file system, what of that is mounted, where, and how."""
@@ -42,17 +42,17 @@ def text(lines: Iterable[Line]) -> bytes:
     ).encode()
 
 
-def table(lines: Iterable[Line]) -> Table:
-    return Table(text(lines))
+def table(lines: Iterable[Line]) -> MountTable:
+    return MountTable(text(lines))
 
 
 def amiss(
     laid: tuple[tuple[bytes, bytes | None, bool], ...], *found: Line, ours: tuple[Line, ...] = OURS
 ) -> int | None:
-    plan = Plan((*ALWAYS, *laid), table(ours))
+    plan = ExpectedMounts((*ALWAYS, *laid), table(ours))
     seen = table((*COPIES, DEV, *found))
-    assert plan.is_carried_out(seen)
-    return plan.first_amiss(seen, table(ours))
+    assert plan.are_complete(seen)
+    return plan.first_mismatch(seen, table(ours))
 
 
 BOUND: Final = ((b"/home/u/w", b"/home/u/w", True),)
@@ -136,13 +136,13 @@ def test_what_lies_beneath_another_mount_of_ours_is_not_taken_for_what_is_seen()
 def test_names_are_written_as_the_kernel_writes_them() -> None:
     name = b"a b\tc\nd\\e\\040\xff"
     written = rb"a\040b\011c\012d\134e\134040" + b"\xff"
-    seen = Table(
+    seen = MountTable(
         b"40 1 8:1 / / ro - ext4 x rw\n41 40 0:5 / /dev ro - ext4 x rw\n42 41 0:90 / /dev ro - tmpfs x rw\n"
         b"43 40 8:1 /%b /%b rw - ext4 x rw\n" % (written, written)
     )
-    ours = Table(b"20 1 8:1 / / rw - ext4 x rw\n21 20 0:5 / /dev rw - ext4 x rw\n")
+    ours = MountTable(b"20 1 8:1 / / rw - ext4 x rw\n21 20 0:5 / /dev rw - ext4 x rw\n")
 
-    assert Plan((*ALWAYS, (b"/" + name, b"/" + name, True)), ours).first_amiss(seen, ours) is None
+    assert ExpectedMounts((*ALWAYS, (b"/" + name, b"/" + name, True)), ours).first_mismatch(seen, ours) is None
 
 
 ON_THE_WAY: Final[dict[str, tuple[Line, ...]]] = {
@@ -160,28 +160,28 @@ ON_THE_WAY: Final[dict[str, tuple[Line, ...]]] = {
 
 @pytest.mark.parametrize("found", ON_THE_WAY.values(), ids=ON_THE_WAY)
 def test_a_launcher_that_has_mounts_to_make_is_left_alone(found: tuple[Line, ...]) -> None:
-    assert not Plan((*ALWAYS, *BOUND), table(OURS)).is_carried_out(table(found))
+    assert not ExpectedMounts((*ALWAYS, *BOUND), table(OURS)).are_complete(table(found))
 
 
 def test_all_may_be_written_to() -> None:
     copies = [(number, parent, device, root, point, "rw") for number, parent, device, root, point, _ in COPIES]
-    plan = Plan(((b"/", b"/", True), (b"/dev", None, False)), table(OURS))
+    plan = ExpectedMounts(((b"/", b"/", True), (b"/dev", None, False)), table(OURS))
 
-    assert not plan.is_carried_out(table(OURS))
-    assert plan.is_carried_out(table((*copies, DEV)))
+    assert not plan.are_complete(table(OURS))
+    assert plan.are_complete(table((*copies, DEV)))
 
 
 def test_a_root_that_is_an_inner_directory_of_a_disk_is_the_root() -> None:
     ours: tuple[Line, ...] = ((20, 1, "8:1", "/sub", "/", "rw"), (21, 20, "0:5", "/", "/dev", "rw"))
     copies: tuple[Line, ...] = ((40, 1, "8:1", "/sub", "/", "ro"), (41, 40, "0:5", "/", "/dev", "ro"), DEV)
-    plan = Plan((*ALWAYS, (b"/w", b"/w", True)), table(ours))
+    plan = ExpectedMounts((*ALWAYS, (b"/w", b"/w", True)), table(ours))
 
-    assert plan.first_amiss(table((*copies, (50, 40, "8:1", "/sub/w", "/w", "rw"))), table(ours)) is None
+    assert plan.first_mismatch(table((*copies, (50, 40, "8:1", "/sub/w", "/w", "rw"))), table(ours)) is None
 
 
 def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> None:
     with pytest.raises(FileNotFoundError):
-        Plan(ALWAYS, table(OURS[1:]))
+        ExpectedMounts(ALWAYS, table(OURS[1:]))
 
 
 # --- a look ------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Launcher:
         os.close(theirs)
         self.inner, self.gate = socket.socketpair(type=socket.SOCK_DGRAM)
         self.gate.setblocking(False)
-        self.held = Held(
+        self.held = HeldLauncher(
             self.reports,
             self.inner,
             ALWAYS,
@@ -227,27 +227,35 @@ USED: Final[Line] = (26, 20, "0:90", "/", "/mnt", "rw")
 
 def test_the_number_of_a_file_system_that_was_unmounted_meanwhile_may_be_that_of_a_new_one() -> None:
     with Launcher(ours=[text((*OURS, USED)), text(OURS)], its=text((*COPIES, DEV))) as launcher:
-        launcher.held.look()
+        launcher.held.check()
 
         assert (launcher.held.waits, launcher.held.refused, launcher.is_let_go()) == (False, None, True)
 
 
 def test_a_file_system_that_is_still_ours_is_not_a_new_one() -> None:
     with Launcher(ours=[text(OURS), text((*OURS, USED))], its=text((*COPIES, DEV))) as launcher:
-        launcher.held.look()
+        launcher.held.check()
 
-        assert (launcher.held.waits, launcher.held.refused, launcher.is_let_go()) == (False, (MOVED, 1), False)
+        assert (launcher.held.waits, launcher.held.refused, launcher.is_let_go()) == (
+            False,
+            (MOUNT_MISMATCH, 1),
+            False,
+        )
 
 
 def test_a_launcher_that_never_gets_ready_is_refused_after_some_seconds() -> None:
     with Launcher(ours=[text(OURS)], its=text(OURS)) as launcher:
         launcher.now = 4.9
-        launcher.held.look()
+        launcher.held.check()
         waited = launcher.held.waits
         launcher.now = 5.0
-        launcher.held.look()
+        launcher.held.check()
 
-        assert (waited, launcher.held.waits, launcher.held.refused) == (True, False, (UNSEEN, errno.ETIMEDOUT))
+        assert (waited, launcher.held.waits, launcher.held.refused) == (
+            True,
+            False,
+            (MOUNTS_UNREADABLE, errno.ETIMEDOUT),
+        )
         assert not launcher.is_let_go()
 
 
@@ -273,13 +281,13 @@ def test_a_launcher_is_refused_whose_mounts_cannot_be_looked_at() -> None:
     reports, theirs = os.pipe()
     ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
     with ours, gate:
-        held = Held(reports, ours, ALWAYS)
+        held = HeldLauncher(reports, ours, ALWAYS)
         with no_descriptors():
-            held.look()
+            held.check()
         gate.setblocking(False)
         with pytest.raises(BlockingIOError):
             gate.recv(1)
     os.close(reports)
     os.close(theirs)
 
-    assert (held.waits, held.refused) == (False, (UNSEEN, errno.EMFILE))
+    assert (held.waits, held.refused) == (False, (MOUNTS_UNREADABLE, errno.EMFILE))

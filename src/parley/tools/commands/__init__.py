@@ -1,3 +1,3 @@
-"""Commands: which environment they get, how they are run, and how nothing of them is left behind."""
+"""Runs commands: chooses their environment, starts them, and kills everything they leave."""
 
 __all__: list[str] = []

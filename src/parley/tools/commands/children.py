@@ -1,6 +1,6 @@
-"""The children of one process: to be told when they end, to find them all, to kill them.
+"""The children of the current process: waits for them, finds them all and kills them.
 
-Needs the standard library alone. Knows nothing of commands: the fork server and the supervisors use it.
+Uses the standard library alone, because the fork server and the supervisors load it. Knows nothing of commands.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import select
 import signal
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
     from typing import Final
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""Enough for everything that does not fork on and on."""
+"""Enough for everything but processes that fork without end."""
 LIST_BYTES: Final = 64 * 1024
 
 
 class Children:
-    """All of this process. A signal that wakes it is to have no other meaning."""
+    """All children of the current process, and the signals that wake it."""
 
     def __init__(self, *wakers: signal.Signals) -> None:
+        """Replace the handlers of `wakers`, which must have no other purpose."""
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in wakers:
             signal.signal(number, lambda _number, _frame: None)
-        # Opened once: a command may take away what its supervisor may open.
         self._list = _open_list_of_children()
         self._childless = False
         self._attempts = 0
@@ -42,11 +42,11 @@ class Children:
                 os.close(descriptor)
 
     def fileno(self) -> int:
-        """Readable when a child has ended, or when we are told to."""
+        """Return a descriptor that is readable when a child has ended or a signal has arrived."""
         return self._woken
 
     def told_to_end(self) -> bool:
-        """Whether there was a signal that says so; forgets all signals so far."""
+        """Return True if SIGTERM has arrived, and discard all signals received so far."""
         is_told = False
         try:
             while signals := os.read(self._woken, select.PIPE_BUF):
@@ -56,7 +56,7 @@ class Children:
         return is_told
 
     def reap(self) -> list[tuple[int, int]]:
-        """Those that have ended, each with its wait status."""
+        """Return the children that have ended since the last call, with their wait statuses."""
         ended: list[tuple[int, int]] = []
         while True:
             try:
@@ -70,11 +70,11 @@ class Children:
             ended.append((pid, status))
 
     def kill(self, *, spare: Container[int] = (), known: Sequence[int] = ()) -> bool:
-        """Kill all but some, each with its process group; whether there was one that can be killed.
+        """Kill all children except `spare`, with their process groups; return False if there is none to kill.
 
-        A program that changed its user cannot. Where the system does not tell who our children
-        are, those that are known are killed. To be called after `reap`, and again whenever a child
-        has ended, until it finds none: those below a killed one are our children then.
+        A process that changed its user cannot be killed and does not count. Where the system does not list
+        children, those in `known` are killed. Call it after `reap`, and again whenever a child has ended, until it
+        returns False: the children of a killed process become children of the current one.
         """
         if self._childless:
             return False
@@ -89,11 +89,11 @@ class Children:
         return True
 
     def _stop_all_below(self, children: Sequence[int]) -> list[int]:
-        """Stop these, and all that descend from them; returns all of them.
+        """Stop these processes and all of their descendants; return all that were stopped.
 
-        They fork faster than they are killed. One that is stopped forks no more, and still counts
-        where the number of processes is limited. As each is stopped before its children are looked
-        for, none is missed but those whose parent ends meanwhile: they are found at the next attempt.
+        For processes that fork faster than they are killed. A stopped process cannot fork, and still counts where
+        the number of processes is limited. Each is stopped before its children are listed, so only children whose
+        parent ends meanwhile are missed; the next attempt finds them.
         """
         found: list[int] = []
         waiting = list(children)
@@ -106,11 +106,11 @@ class Children:
                     with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                         waiting += map(int, file.read().split())
             except OSError:
-                pass  # it ended, or is not ours to stop
+                pass  # it has ended, or runs as another user
         return found
 
     def _pids(self) -> list[int]:
-        """All children. Only reaping takes one off this list, so that none is missed while it is read."""
+        """Return all children. Only reaping removes one, so that none is missed while the list is read."""
         if self._list is None:
             return []
         os.lseek(self._list, 0, os.SEEK_SET)
@@ -124,25 +124,25 @@ def _open_list_of_children() -> int | None:
     try:
         return os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
     except OSError:
-        return None  # not on this system
+        return None  # the kernel does not list children
 
 
 def _kill(pid: int) -> bool:
-    """Kill a process and its process group; False if it is not ours to kill."""
+    """Kill a process and its process group; return False if it runs as another user."""
     try:
         if (group := os.getpgid(pid)) != os.getpgrp():
             kill_group(group)
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # not a child, and dead by now
+        pass  # a descendant that has ended meanwhile
     except PermissionError:
         return False
     return True
 
 
 def kill_group(group: int) -> None:
-    """Kill all of a group in one instant, in which none of them can fork."""
+    """Kill a process group atomically, so that none of its processes can fork in between."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # none is left, or none is ours to kill
+        pass  # none is left, or all run as another user

@@ -1,6 +1,6 @@
-"""The environment of commands: which of the server's variables they are given (docs/config.md).
+"""Chooses which of the server's environment variables a command gets (docs/config.md).
 
-Names decide, and for proxies whether a password stands in the address. No other value is looked at.
+The names decide; only for proxies the value counts, which must not contain a password.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ SECRETS: Final = (
     "*AMQP*_URL",
     "KRB5CCNAME",
 )
-"""Names behind which secrets are kept. They do not pass unless `ignore_default_excludes` says so."""
+"""Names of variables that usually hold secrets. They are removed unless `ignore_default_excludes` is set."""
 
 NEVER: Final = (
-    # what shells run or take over when they start
+    # what shells run or read when they start
     "BASHOPTS",
     "BASH_ENV",
     "BASH_FUNC_*",
@@ -204,7 +204,7 @@ NEVER: Final = (
     "PAGER",
     "RIPGREP_CONFIG_PATH",
 )
-"""Names by which one program makes another run something. They do not pass at all; the user may set them."""
+"""Variables that make a program run or load something. They are never inherited; the user may set them."""
 
 
 _TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
@@ -218,7 +218,7 @@ _TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "log.showSignature": "false",
     "safe.bareRepository": "explicit",
 }
-"""Stronger than those of a repository, which name programs for Git to run, or let a directory pass for one."""
+"""Settings that override those of a repository, which could name programs for Git to run."""
 
 _TAME_GIT: Final[Mapping[str, str]] = {
     "GIT_ALLOW_PROTOCOL": "none",
@@ -231,15 +231,15 @@ _TAME_GIT: Final[Mapping[str, str]] = {
     **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(_TAME_GIT_SETTINGS)},
     **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(_TAME_GIT_SETTINGS.values())},
 }
-"""It fetches nothing, writes nothing on the side, asks nobody, and runs no pager, hook or monitor, nor what
-would check a signature. Filters and drivers that a repository names by its attributes cannot be switched off:
-the sandbox is there for them."""
+"""With these variables Git fetches nothing, takes no optional locks, never prompts, and runs no pager, hook,
+monitor or signature checker. Filters and diff drivers that a repository configures cannot be switched off: the
+sandbox confines them."""
 
 
 def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
-    """All variables of a command: what it may have of `environ`, where no `keys` pass, and what the user sets."""
+    """Return the environment of a command: the allowed part of `environ` without `keys`, and what the user sets."""
     environ = {name: value for name, value in environ.items() if name not in keys}
     hidden = (*NEVER, *policy.exclude)
     if not policy.ignore_default_excludes:
@@ -255,10 +255,10 @@ def command_environment(
 
 
 def with_tame_git(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a command that runs unasked.
+    """Return the environment of a command that runs without approval.
 
-    They keep Git from running hooks, pagers, monitors and signature checkers; filters and drivers are left to the
-    sandbox.
+    It keeps Git from running hooks, pagers, monitors and signature checkers; the sandbox confines filters and diff
+    drivers.
     """
     return {**env, **_TAME_GIT}
 
@@ -286,7 +286,7 @@ def _is_proxy_with_password(name: str, value: str) -> bool:
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the patterns is the whole name, in any case; `*` is any text, `?` any character."""
+    """Return True if a pattern matches the whole name, ignoring case; `*` is any text, `?` any character."""
     return _compiled(patterns).fullmatch(name) is not None
 
 
@@ -297,10 +297,10 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _as_expression(pattern: str, names: Iterator[str]) -> str:
-    """Return the pattern as an expression that takes a time proportional to the length of a name.
+    """Return the pattern as a regular expression that matches in linear time.
 
-    The text between two stars matches where it is first found, and the search never goes back before it: a
-    lookahead finds it, and a reference to the lookahead's group, which has one of the `names`, consumes it.
+    Text between two stars matches at its first occurrence, without backtracking: a lookahead finds it, and a
+    reference to the lookahead's group, which gets one of the `names`, consumes it.
     """
     first, *rest = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
     if not rest:

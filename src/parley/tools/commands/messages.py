@@ -1,7 +1,7 @@
-"""What the executor, the fork server and the supervisors say to one another.
+"""The messages between the executor, the fork server and the supervisors.
 
-Needs the standard library alone, and little of that: the fork server has nothing else. All of it goes
-between parts of one program of one version, and none of it comes from a command.
+Uses the standard library alone, because the fork server loads it. Both ends always have the same version, and a
+command never sends any of it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import marshal
 import struct
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final, Literal
 
-    Laid = tuple[bytes, bytes | None, bool]
-    """What a launcher mounts, as `ports/commands.py` has it: where, what, and whether it may be written to."""
+    MountSpec = tuple[bytes, bytes | None, bool]
+    """A `Mount` of `ports/commands.py`: the mount point, the source, and whether it is writable."""
     Approved = tuple[tuple[int, int], tuple[int, int]]
     """Device and inode of the working directory and of the program, in the order of `REPLACEABLE`."""
 
@@ -23,11 +23,9 @@ __all__ = [
     "ENDED",
     "ERROR_NUMBERS",
     "FAILED",
-    "FALLEN",
-    "GIVES_WAY",
-    "KILL",
     "MESSAGE",
-    "MOVED",
+    "MOUNTS_UNREADABLE",
+    "MOUNT_MISMATCH",
     "READY",
     "REPLACEABLE",
     "REPLACED",
@@ -35,64 +33,57 @@ __all__ = [
     "START",
     "STEPS",
     "UNCONFINED",
-    "UNSEEN",
     "UNSTARTED",
     "Request",
     "Restriction",
 ]
 
 MESSAGE: Final = struct.Struct("=cqq")
-"""A kind, a number, and when it was said, in nanoseconds of the monotonic clock, which all processes
-share. All of one size, so that one read is one message."""
+"""A report: a kind, a number, and when it was sent, in nanoseconds of the monotonic clock, which all processes
+share. All have the same size, so that one read is one report."""
 
-START: Final = b"S"
-"""To the fork server, with three descriptors (control, stdout, stderr): fork a supervisor, under this number."""
-KILL: Final = b"K"
-"""To the fork server: the supervisor with this number does not answer; kill it and what it leaves."""
-FALLEN: Final = b"X"
-"""From the fork server: the supervisor with this number was killed, and what it left is dead."""
-GIVES_WAY: Final = b"W"
-"""From the fork server: there is no supervisor with this number, and none will be forked any more."""
+START: Final = b"s"
+"""To the fork server, with three descriptors (control, stdout, stderr): have a supervisor take them over. The fork
+server sends the same to the supervisor that was forked in advance."""
 READY: Final = b"r"
-"""From a supervisor: the command is about to run, in this session. Said before it can do anything."""
+"""From a supervisor, whose process id is the number: the command is about to run."""
 FAILED: Final = b"f"
-"""From a supervisor: the command could not be started, for this error number."""
+"""From a supervisor: the command could not be started; the number is the errno."""
 UNCONFINED: Final = b"u"
-"""From a supervisor: the command was not started, as its restriction could not be laid on. The number is
-that of the step in `STEPS` times `ERROR_NUMBERS`, and the error number."""
+"""From a supervisor: the command was not started, because its restriction could not be applied. The number is the
+index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno."""
 UNSTARTED: Final = b"l"
-"""From a supervisor: the launcher ended with this wait status, and has not started the command."""
-MOVED: Final = b"m"
-"""From a supervisor: of what the launcher was to mount, the one with this index is not in its place. It has not
-started the command."""
-UNSEEN: Final = b"n"
-"""From a supervisor: what the launcher has mounted cannot be looked at, for this error number. It has not started
-the command."""
+"""From a supervisor: the launcher ended with this wait status and has not started the command."""
+MOUNT_MISMATCH: Final = b"m"
+"""From a supervisor: the command was not started, because the mount with this index is not the requested one."""
+MOUNTS_UNREADABLE: Final = b"n"
+"""From a supervisor: the command was not started, because the mounts of the launcher cannot be read; the number
+is the errno."""
 REPLACED: Final = b"p"
-"""From a supervisor: the command was not started, as something is not what was approved. The number is the index
-in `REPLACEABLE`."""
+"""From a supervisor: the command was not started, because its directory or program is not the approved one. The
+number is the index in `REPLACEABLE`."""
 ENDED: Final = b"e"
-"""From a supervisor: the command ended with this wait status, and all that it started is dead."""
+"""From a supervisor: the command ended with this wait status, and all of its processes are dead."""
 
 STEPS: Final = (
-    "making the rules of Landlock",
-    "closing what is not for the command",
-    "giving up the gain of privileges",
-    "laying on Landlock",
-    "laying on seccomp",
+    "creating the Landlock ruleset",
+    "closing descriptors",
+    "dropping privileges",
+    "applying Landlock",
+    "applying seccomp",
 )
-"""On the way to a restricted command, in order."""
+"""The steps that restrict a command, in order."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
-"""What a command is approved with, besides its words."""
+"""What an approval of a command covers besides its words."""
 ERROR_NUMBERS: Final = 4096
-"""No system has as many of them."""
+"""More than any system has."""
 
 REQUEST_SIZE: Final = struct.Struct("=Q")
-"""In front of a request: how many bytes it has."""
+"""The length of a request in bytes, sent before it."""
 
 
 class Restriction:
-    """What a process gives up before it becomes the command, as `ports/commands.py` has it."""
+    """A `Restriction` of `ports/commands.py`, encoded."""
 
     __slots__ = ("files", "network", "rules", "scoped", "seccomp")
 
@@ -103,7 +94,7 @@ class Restriction:
 
 
 class Request:
-    """A command as it travels to its supervisor, over the control socket."""
+    """A command, encoded for its supervisor."""
 
     __slots__ = ("approved", "argv", "cwd", "env", "files", "mounts", "reports", "restriction")
 
@@ -115,7 +106,7 @@ class Request:
         env: Mapping[bytes, bytes],
         files: tuple[bytes, ...],
         reports: bool,
-        mounts: tuple[Laid, ...],
+        mounts: tuple[MountSpec, ...],
         restriction: Restriction | None,
         approved: Approved | None = None,
     ) -> None:
@@ -123,16 +114,16 @@ class Request:
         self.files, self.reports, self.mounts, self.restriction = files, reports, mounts, restriction
 
     def packed(self) -> bytes:
-        """With its size in front."""
+        """Return the bytes to send: the length, then the request."""
         parts = {name: getattr(self, name) for name in self.__slots__}
-        if (its := self.restriction) is not None:
-            parts["restriction"] = {name: getattr(its, name) for name in its.__slots__}
+        if (restriction := self.restriction) is not None:
+            parts["restriction"] = {name: getattr(restriction, name) for name in restriction.__slots__}
         data = marshal.dumps(parts)
         return REQUEST_SIZE.pack(len(data)) + data
 
     @classmethod
     def unpacked(cls, data: bytes) -> Request:
-        """From what follows the size."""
+        """Return the request from the bytes after the length."""
         parts = marshal.loads(data)
         if parts["restriction"] is not None:
             parts["restriction"] = Restriction(**parts["restriction"])

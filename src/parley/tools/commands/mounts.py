@@ -1,8 +1,8 @@
-"""What a launcher has mounted: compared with what it was to mount, before its command runs.
+"""Checks what a launcher has mounted against what it was told to mount, before its command runs.
 
-Needs the standard library alone. A launcher goes by paths, and somebody else may put a link on their way
-while it does. The kernel knows what was mounted where, and says so in words that come from no link. Why
-that will do: docs/decisions/mounts-are-looked-at.md.
+Uses the standard library alone. A launcher mounts by path, and another process can replace a directory on the way
+by a symbolic link meanwhile. The kernel reports what was mounted where in names that do not depend on links; see
+docs/decisions/mounts-are-looked-at.md.
 """
 
 from __future__ import annotations
@@ -11,42 +11,43 @@ import errno
 import os
 import time
 
-from .messages import MOVED, UNSEEN
+from .messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
     from typing import Final
 
-    from .messages import Laid
+    from .messages import MountSpec
 
-__all__ = ["Held", "Plan", "Table"]
+__all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
-SETTLED: Final = (b"/", b"/dev")
-"""Where nobody else can put a link. A launcher makes its new root the root when all mounts are made: when it
-has these there, the others are where they will be."""
-OWN: Final = (b"tmpfs", b"proc")
-"""The kinds of file systems that a launcher makes for a command."""
+FINAL: Final = (b"/", b"/dev")
+"""Mount points at which no other process can put a link. The last step of a launcher is to make its new root the
+root: when these two are mounted, all other mounts are made."""
+CREATED: Final = (b"tmpfs", b"proc")
+"""The types of the file systems that a launcher creates for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
-"""What the kernel writes as a backslash and three digits. The backslash is to be replaced first."""
+"""Characters that the kernel writes as a backslash and three digits. The backslash must be replaced first."""
 NAMELESS: Final = b"nfs"
-"""How file systems are called that do not say which of their directories is mounted: they say `/`."""
-SAID_BYTES: Final = 4096
-"""More than a launcher says before it waits."""
+"""The prefix of file system types whose mounts do not show which directory is mounted: they always show `/`."""
+REPORT_BYTES: Final = 4096
+"""More than a launcher writes before it waits."""
 TABLE_BYTES: Final = 64 * 1024
 ENDED: Final = (errno.EINVAL, errno.ESRCH)
-"""What the kernel answers for a process that is dead and not yet buried."""
-PATIENCE_SECONDS: Final = 5.0
-"""A launcher needs some milliseconds. One that is not ready by then is stuck, or its mounts are not as we know."""
-SHARE: Final = 4
-"""A launcher is left alone for one part in so many of the time that it has taken, so that it is late by no more."""
+"""Errors of the kernel for a process that is dead and not yet reaped."""
+MOUNT_SECONDS: Final = 5.0
+"""How long a launcher may take for its mounts. It needs milliseconds."""
+PAUSE_DIVISOR: Final = 4
+"""The pause before the next check is the elapsed time divided by this, so that a check is late by a quarter at
+most."""
 PAUSE_MILLISECONDS: Final = (1, 50)
-"""The least and the most of that."""
+"""The shortest and the longest pause."""
 
 
 class Mount:
-    """One line of a table."""
+    """One line of a `mountinfo` file."""
 
     __slots__ = ("device", "number", "parent", "point", "root", "type", "writable")
 
@@ -57,8 +58,8 @@ class Mount:
         self.type = words[words.index(b"-", 6) + 1]
 
 
-class Table:
-    """The mounts that a process sees, by the text of its `mountinfo`. Paths are written as they are there."""
+class MountTable:
+    """The mounts that a process sees, parsed from its `mountinfo`. Paths stay escaped as in that file."""
 
     def __init__(self, text: bytes) -> None:
         mounts = [Mount(line) for line in text.split(b"\n") if line]
@@ -73,35 +74,36 @@ class Table:
                 self._root = mount
 
     def at(self, path: bytes) -> tuple[Mount, int] | None:
-        """The mount that a path is in, and how many lie one upon the other right there; None without a root.
+        """Return the mount that contains a path, and how many mounts are stacked at exactly that path.
 
-        As the kernel finds it: from the root on, at each directory what lies upon it.
+        Resolves the path as the kernel does: from the root, at each directory the topmost mount. None if the table
+        has no root.
         """
         here, count = self._root, 0
         if here is None:
             return None
-        for place in _way(path):
+        for place in _prefixes(path):
             count = 1 if place == b"/" else 0
             while (upper := self._upon.get((here.number, place))) is not None:
                 here, count = upper, count + 1
         return here, count
 
 
-class Plan:
-    """What a launcher is to mount, in the words in which the kernel will say it."""
+class ExpectedMounts:
+    """The mounts that a launcher was told to make, in the names that the kernel will report."""
 
-    def __init__(self, laid: tuple[Laid, ...], ours: Table) -> None:
-        """What it is told to lay upon what; and our own table, with whose mounts it begins.
+    def __init__(self, specs: tuple[MountSpec, ...], ours: MountTable) -> None:
+        """`ours` is the table of the current process, which the launcher starts with.
 
         Raises:
-            OSError: that says nothing of the root.
+            OSError: that table has no root.
         """
         self._ours = ours
-        self._wanted: dict[bytes, _Wanted] = {}
-        for index, (place, source, may_write) in enumerate(laid):
+        self._expected: dict[bytes, _Expected] = {}
+        for index, (place, source, may_write) in enumerate(specs):
             point = _escaped(place)
-            before = self._wanted.get(point)
-            self._wanted[point] = _Wanted(
+            before = self._expected.get(point)
+            self._expected[point] = _Expected(
                 index=index,
                 source=None if source is None else self._named(_escaped(source)),
                 may_write=may_write,
@@ -109,7 +111,7 @@ class Plan:
             )
 
     def _named(self, source: bytes) -> tuple[bytes, bytes]:
-        """How a directory or file of ours is called when it is mounted: its file system, and where it is there."""
+        """Return the device and the path within its file system that the kernel will report for a source."""
         found = self._ours.at(source)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -120,42 +122,42 @@ class Plan:
         return mount.device, within.rstrip(b"/") or b"/"
 
     def _copied_to(self, point: bytes) -> int:
-        """How many mounts of ours are at a place when something is laid over it: copied with what it is in."""
-        for folder in reversed(list(_way(point))[:-1]):
-            if (above := self._wanted.get(folder)) is not None:
+        """Return how many of our own mounts are copied to a mount point along with a directory above it."""
+        for folder in reversed(list(_prefixes(point))[:-1]):
+            if (above := self._expected.get(folder)) is not None:
                 found = None if above.source is None else self._ours.at(point)
                 return 0 if found is None else found[1]
         return 0
 
-    def is_carried_out(self, found: Table) -> bool:
-        """Whether the launcher has made all mounts that it will make, be they the right ones or not."""
-        return all(self._is_there(point, found, known=set()) for point in SETTLED)
+    def are_complete(self, found: MountTable) -> bool:
+        """Return True if the launcher has made all of its mounts, whether or not they are the right ones."""
+        return all(self._matches(point, found, known=set()) for point in FINAL)
 
-    def first_amiss(self, found: Table, ours: Table) -> int | None:
-        """The first that is not where it belongs; None: each is, and so none can be anywhere else.
+    def first_mismatch(self, found: MountTable, ours: MountTable) -> int | None:
+        """Return the index of the first mount that is missing or wrong; None if all are right.
 
-        Our own table is one that was read after the launcher's. An older one may name file systems that are gone,
-        and their numbers the kernel gives to new ones.
+        `ours` must be read after `found`: in an older table a device number may belong to a file system that was
+        unmounted since, and the kernel reuses such numbers.
         """
-        for point, wanted in self._wanted.items():
-            if not self._is_there(point, found, known=ours.devices):
-                return wanted.index
+        for point, expected in self._expected.items():
+            if not self._matches(point, found, known=ours.devices):
+                return expected.index
         return None
 
-    def _is_there(self, point: bytes, found: Table, *, known: set[bytes]) -> bool:
-        wanted, there = self._wanted.get(point), found.at(point)
-        if wanted is None or there is None:
+    def _matches(self, point: bytes, found: MountTable, *, known: set[bytes]) -> bool:
+        expected, there = self._expected.get(point), found.at(point)
+        if expected is None or there is None:
             return False
         mount, count = there
-        if wanted.source is None:
-            is_it = mount.type in OWN and mount.device not in known and mount.root == b"/"
+        if expected.source is None:
+            is_it = mount.type in CREATED and mount.device not in known and mount.root == b"/"
         else:
-            is_it = (mount.device, mount.root) == wanted.source
-        return is_it and count == wanted.count and (wanted.may_write or not mount.writable)
+            is_it = (mount.device, mount.root) == expected.source
+        return is_it and count == expected.count and (expected.may_write or not mount.writable)
 
 
-class _Wanted:
-    """What is to be found at a place."""
+class _Expected:
+    """What is expected at one mount point."""
 
     __slots__ = ("count", "index", "may_write", "source")
 
@@ -163,7 +165,7 @@ class _Wanted:
         self.index, self.source, self.may_write, self.count = index, source, may_write, count
 
 
-def _text(process: str) -> bytes:
+def _mountinfo(process: str) -> bytes:
     file = os.open(f"/proc/{process}/mountinfo", os.O_RDONLY)
     try:
         text = b""
@@ -174,74 +176,74 @@ def _text(process: str) -> bytes:
         os.close(file)
 
 
-class Held:
-    """A launcher that waits with its command until its mounts have been looked at."""
+class HeldLauncher:
+    """A launcher that waits before it starts its command, until its mounts have been checked."""
 
     def __init__(
         self,
         reports: int,
         gate: socket.socket,
-        laid: tuple[Laid, ...],
+        specs: tuple[MountSpec, ...],
         *,
-        read: Callable[[str], bytes] = _text,
+        read: Callable[[str], bytes] = _mountinfo,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Where it says which process waits; where that waits for a message; and what it is to mount.
+        """Hold the launcher that writes to the pipe `reports` and waits for a message from `gate`.
 
-        `read` has the text of the table of a process, or of ours: `self`.
+        `read` returns the `mountinfo` of a process; `self` is the current one.
         """
-        self._reports, self._gate, self._laid = reports, gate, laid
+        self._reports, self._gate, self._specs = reports, gate, specs
         self._read, self._clock, self._began_at = read, clock, clock()
-        self._plan: Plan | None = None
+        self._expected: ExpectedMounts | None = None
         self.waits = True
-        self.said = b""
-        """What was read of its reports."""
+        self.reported = b""
+        """What was read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
-        """Why the command is not to run, as a message."""
+        """The report that says why the command must not run."""
 
     @property
     def pause_milliseconds(self) -> int:
-        """How long it is left alone before the next look."""
+        """How long to wait before the next check."""
         least, most = PAUSE_MILLISECONDS
-        return max(least, min(most, int((self._clock() - self._began_at) * 1000 / SHARE)))
+        return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
-    def look(self) -> None:
-        """Let the command run, or say why it must not; nothing of both as long as there are mounts to come."""
+    def check(self) -> None:
+        """Let the command run or set `refused`; do neither while the launcher is still mounting."""
         try:
-            if self._plan is None:
-                self._plan = Plan(self._laid, Table(self._read("self")))
+            if self._expected is None:
+                self._expected = ExpectedMounts(self._specs, MountTable(self._read("self")))
             process = self._process()
-            if process is not None and self._plan.is_carried_out(self._table_of(process)):
-                # Once more: what was read may in parts be from before the last mount.
-                amiss = self._plan.first_amiss(self._table_of(process), Table(self._read("self")))
-                self.refused = None if amiss is None else (MOVED, amiss)
-            elif self._clock() - self._began_at < PATIENCE_SECONDS:
+            if process is not None and self._expected.are_complete(self._table_of(process)):
+                # Read again: parts of the first reading may be older than the last mount.
+                index = self._expected.first_mismatch(self._table_of(process), MountTable(self._read("self")))
+                self.refused = None if index is None else (MOUNT_MISMATCH, index)
+            elif self._clock() - self._began_at < MOUNT_SECONDS:
                 return
             else:
-                self.refused = UNSEEN, errno.ETIMEDOUT
+                self.refused = MOUNTS_UNREADABLE, errno.ETIMEDOUT
         except OSError as error:
-            self.refused = UNSEEN, error.errno or errno.EINVAL
+            self.refused = MOUNTS_UNREADABLE, error.errno or errno.EINVAL
         self.waits = False
         if self.refused is None:
             self._open()
 
     def _process(self) -> str | None:
-        """The one that waits; None while it is not known."""
+        """Return the id of the process that waits, or None while the launcher has not reported it."""
         try:
-            self.said += os.read(self._reports, SAID_BYTES)
+            self.reported += os.read(self._reports, REPORT_BYTES)
         except BlockingIOError:
             pass
-        told, end, _ = self.said.partition(b'"child-pid":')[2].partition(b"}")
-        number = told.partition(b",")[0].strip()
+        rest, end, _ = self.reported.partition(b'"child-pid":')[2].partition(b"}")
+        number = rest.partition(b",")[0].strip()
         return number.decode() if end and number.isdigit() else None
 
-    def _table_of(self, process: str) -> Table:
-        """Empty if it has ended: then its launcher says why."""
+    def _table_of(self, process: str) -> MountTable:
+        """Return the mounts of a process, or an empty table if it has ended: then its launcher reports why."""
         try:
-            return Table(self._read(process))
+            return MountTable(self._read(process))
         except OSError as error:
             if error.errno in ENDED or (error.errno == errno.ENOENT and not _is_hidden(process)):
-                return Table(b"")
+                return MountTable(b"")
             raise
 
     def _open(self) -> None:
@@ -253,7 +255,7 @@ class Held:
 
 
 def _is_hidden(process: str) -> bool:
-    """Whether there is such a process, and `/proc` does not show it to us."""
+    """Return True if there is such a process, but `/proc` does not show it to us."""
     if os.path.exists(f"/proc/{process}"):
         return False
     try:
@@ -271,8 +273,8 @@ def _escaped(path: bytes) -> bytes:
     return path
 
 
-def _way(path: bytes) -> Iterator[bytes]:
-    """The root, each directory on the way to a path, and the path."""
+def _prefixes(path: bytes) -> Iterator[bytes]:
+    """Yield the root, each directory above a path, and the path itself."""
     yield b"/"
     at = 0
     while path != b"/" and at >= 0:

@@ -1,6 +1,6 @@
-"""Which file a command's program is: looked up by its name, and recognised by its device and inode.
+"""Finds the file of a command's program by name, and identifies it by device and inode.
 
-Needs the standard library alone: the supervisor of a command uses it, and the tool that asks about the command.
+Uses the standard library alone, because the supervisors load it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Final
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_PATH", "NOTHING", "candidates", "identity", "runnable"]
 
 DEFAULT_PATH: Final = b"/bin:/usr/bin"
-"""Where a program is looked for when the command's environment has no PATH."""
+"""Where programs are looked up if the command's environment has no PATH."""
 
 NOTHING: Final = (0, 0)
-"""The identity of what does not exist: no file has it."""
+"""The identity of a missing file: no file has it."""
 
 
 def identity(found: os.stat_result) -> Identity:
@@ -30,9 +30,9 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterator[bytes]:
-    """Where the program may be: in the directories of the command's own PATH, unless it names one itself.
+    """Yield the paths of existing files: the name itself if it has a slash, else in each directory of `path`.
 
-    `folder` is the descriptor of the working directory; None: the current one.
+    `folder` is a descriptor of the working directory; None is the current directory.
     """
     if b"/" in name:
         yield name
@@ -44,7 +44,7 @@ def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterat
 
 
 def runnable(place: bytes, *, folder: int | None = None) -> Identity | None:
-    """The identity of a program file; None: there is none that may be run."""
+    """Return the identity of an executable file, or None if there is none at that path."""
     try:
         found = os.stat(place, dir_fd=folder)
         may_run = stat.S_ISREG(found.st_mode) and os.access(place, os.X_OK, dir_fd=folder)

@@ -1,7 +1,7 @@
-"""What a thread, and what it starts, gives up for good: asked of the Linux kernel, for which Python has no words.
+"""Applies Landlock and seccomp to a thread and to the program that it starts, through system calls.
 
-Needs the standard library alone. Which rights and which program make a sandbox is not known here: they
-are taken as they come, and what the kernel does not take is an error, behind which nothing is started.
+Uses the standard library alone. Takes the rights and the seccomp program as they are given; if the kernel rejects
+one of them, nothing is started.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import sys
 
 from .messages import STEPS, Restriction
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
 
 
-__all__ = ["StepFailed", "prctl", "rehearse", "restricted"]
+__all__ = ["StepFailed", "prctl", "prewarm", "restricted"]
 
-# Numbers of the kernel, the same on all machines.
+# Numbers of the kernel, the same on all architectures.
 CLOSE_RANGE: Final = 436
 CLOSE_RANGE_CLOEXEC: Final = 4
 LANDLOCK_CREATE_RULESET: Final = 444
@@ -44,34 +44,35 @@ CAP_DAC_OVERRIDE: Final = 1 << 1
 OPEN_HOW: Final = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
 """`struct open_how`."""
 CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
-"""`struct __user_cap_header_struct`: the newest version, of this process."""
+"""`struct __user_cap_header_struct`: the newest version, for the current process."""
 
 FIRST_FILE: Final = 3
-"""The descriptor behind the standard ones."""
+"""The descriptor after the standard ones."""
 LAST_DESCRIPTOR: Final = 2**32 - 1
 RULESET: Final = struct.Struct("=QQQ")
-"""`struct landlock_ruleset_attr`. A kernel that knows less of it takes the rest only if that is zero."""
+"""`struct landlock_ruleset_attr`. An older kernel accepts fields that it does not know if they are zero."""
 PATH_BENEATH: Final = struct.Struct("=Qi")
 """`struct landlock_path_beneath_attr`."""
 OF_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
-"""The rights that a rule for a file cannot grant, from READ_DIR to REFER."""
+"""The rights that a rule for a file cannot grant: READ_DIR to REFER."""
 INSTRUCTION_BYTES: Final = 8
-"""Of one `struct sock_filter`."""
+"""The size of one `struct sock_filter`."""
 MOST_INSTRUCTIONS: Final = 4096
-"""The kernel takes no more of them."""
+"""The limit of the kernel."""
 
-MAKING_RULES, CLOSING, GIVING_UP, LANDLOCK, SECCOMP = range(len(STEPS))
+RULESET_STEP, CLOSE_STEP, PRIVILEGE_STEP, LANDLOCK_STEP, SECCOMP_STEP = range(len(STEPS))
 
-LIST_FOLDERS: Final = 1 << 3
-"""READ_DIR, which all versions of Landlock know."""
-REHEARSED: Final = Restriction(files=LIST_FOLDERS, network=0, scoped=0, rules=((b"/", LIST_FOLDERS),), seccomp=b"")
+READ_DIR: Final = 1 << 3
+"""A right that all versions of Landlock know."""
+EXAMPLE: Final = Restriction(files=READ_DIR, network=0, scoped=0, rules=((b"/", READ_DIR),), seccomp=b"")
 
-LEFT_OUT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
-"""What may become of the path of a rule: it is gone, out of reach, or a link. A rule does nothing but grant."""
+SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
+"""Errors for which a rule is skipped: its path is missing, unreachable or a link. Rules only grant rights, so that
+skipping one is safe."""
 
 _library: Final = ctypes.CDLL(None, use_errno=True)
 
-# There may be hundreds of rules: their calls know beforehand what they are given.
+# There may be hundreds of rules, and declared argument types make the calls faster.
 _openat2: Final = _library["syscall"]
 _openat2.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
 _add: Final = _library["syscall"]
@@ -85,7 +86,7 @@ class _Program(ctypes.Structure):
 
 
 class StepFailed(Exception):
-    """A restriction could not be laid on."""
+    """A restriction could not be applied."""
 
     def __init__(self, step: int, number: int) -> None:
         super().__init__(f"{STEPS[step]}: {os.strerror(number)}")
@@ -93,35 +94,35 @@ class StepFailed(Exception):
 
 
 def prctl(option: int, argument: int) -> None:
-    """Set something of this process, where the system knows such a thing."""
+    """Set an attribute of the current process; do nothing where the system does not support it."""
     if sys.platform == "linux":
         try:
             _prctl(option, argument)
         except OSError:
-            pass  # it does not: what is started is watched over less well, and not restricted less
+            pass  # fewer processes of a command may be found at its end; no restriction depends on it
 
 
 def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
-    """What `start` returns, which is called in a thread that has given all of it up. So has what it starts.
+    """Call `start` in a restricted thread and return its result. The program that it starts is restricted too.
 
-    The kernel takes rights from threads, not from processes: the others of this one keep theirs. That
-    saves a fork, which takes longer than all of the rest. Until the thread has ended, a moment later, what
-    was started can signal it, and so end us; it cannot look into us or change us.
+    The kernel restricts threads, so the other threads of this process keep their rights. That saves a fork, which
+    takes longer than everything else. The thread ends a moment after the start; until then the program can signal
+    it, and so kill or stop this process, but cannot trace it or read its memory.
 
     Raises:
-        StepFailed: the restriction could not be laid on; nothing was started.
-        OSError: it was, and `start` failed.
+        StepFailed: the restriction could not be applied; nothing was started.
+        OSError: `start` failed.
     """
     if sys.platform != "linux":
-        raise StepFailed(MAKING_RULES, errno.ENOSYS)
+        raise StepFailed(RULESET_STEP, errno.ENOSYS)
     try:
         ruleset = _make_ruleset(restriction)
     except (OSError, struct.error) as error:
-        raise StepFailed(MAKING_RULES, _number(error)) from error
-    prctl(PR_SET_DUMPABLE, 0)  # or the memory of this process would be open to it for that moment
+        raise StepFailed(RULESET_STEP, _number(error)) from error
+    prctl(PR_SET_DUMPABLE, 0)  # otherwise the program could read this memory until the thread has ended
 
     def run() -> int:
-        _lay_on(ruleset, restriction.seccomp)
+        _apply(ruleset, restriction.seccomp)
         return start()
 
     try:
@@ -130,29 +131,28 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
         os.close(ruleset)
 
 
-def rehearse() -> None:
-    """Go through it, but for what cannot be taken back.
+def prewarm() -> None:
+    """Create a ruleset and a thread for nothing, so that the memory pages they need are copied in advance.
 
-    A process that was just forked copies each page of its memory when it first writes to it, which takes half of
-    the time in which a restriction is laid on. Nobody need wait for that.
+    A forked process copies each page when it first writes to it, which takes half of the time of a restriction.
     """
     if sys.platform != "linux":
         return
     try:
-        os.close(_make_ruleset(REHEARSED))
+        os.close(_make_ruleset(EXAMPLE))
         _in_thread(os.getpid)
     except OSError:
-        pass  # whoever is restricted is told
+        pass  # the first restricted command reports the error
 
 
 def _in_thread(run: Callable[[], int]) -> int:
-    """What it returns or raises in a thread of its own, when that is over."""
+    """Run a function in a new thread, wait for it, and return its result or raise its exception."""
     returned: list[int] = []
     failed: list[BaseException] = []
     over = _thread.allocate_lock()
     over.acquire()
 
-    def to_its_end() -> None:
+    def call() -> None:
         try:
             returned.append(run())
         except BaseException as error:
@@ -161,8 +161,8 @@ def _in_thread(run: Callable[[], int]) -> int:
             over.release()
 
     try:
-        _thread.start_new_thread(to_its_end, ())
-    except RuntimeError:  # there can be no more threads
+        _thread.start_new_thread(call, ())
+    except RuntimeError:  # no more threads can be started
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
     over.acquire()
     if failed:
@@ -170,17 +170,17 @@ def _in_thread(run: Callable[[], int]) -> int:
     return returned[0]
 
 
-def _lay_on(ruleset: int, instructions: bytes) -> None:
-    """Restrict this thread. There is no way back."""
-    step = CLOSING
+def _apply(ruleset: int, instructions: bytes) -> None:
+    """Restrict the current thread permanently."""
+    step = CLOSE_STEP
     try:
         _call(CLOSE_RANGE, FIRST_FILE, LAST_DESCRIPTOR, CLOSE_RANGE_CLOEXEC)
-        step = GIVING_UP
+        step = PRIVILEGE_STEP
         _prctl(PR_SET_NO_NEW_PRIVS, 1)
-        _give_up_capabilities()
-        step = LANDLOCK
+        _drop_capabilities()
+        step = LANDLOCK_STEP
         _call(LANDLOCK_RESTRICT_SELF, ruleset, 0)
-        step = SECCOMP
+        step = SECCOMP_STEP
         if instructions:
             _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(_program(instructions)))
     except OSError as error:
@@ -199,21 +199,21 @@ def _make_ruleset(restriction: Restriction) -> int:
     return ruleset
 
 
-def _give_up_capabilities() -> None:
-    """Of what a superuser may do, keep only that files of others are his: without it a server that runs as root
-    could not write to a project of somebody else. The kernel gives none of it back to who gains no privileges."""
-    has = (ctypes.c_uint32 * 6)()
-    _answer(_library.capget(CAPABILITIES, has))
-    kept = has[1] & CAP_DAC_OVERRIDE
+def _drop_capabilities() -> None:
+    """Drop all capabilities but CAP_DAC_OVERRIDE, without which a server that runs as root could not write to a
+    project of another user. With no_new_privs set, the kernel gives none of them back."""
+    current = (ctypes.c_uint32 * 6)()
+    _answer(_library.capget(CAPABILITIES, current))
+    kept = current[1] & CAP_DAC_OVERRIDE
     _answer(_library.capset(CAPABILITIES, (ctypes.c_uint32 * 6)(kept, kept)))
 
 
 def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
-    # A path of a rule has no link in it. One that is there by now was put there by somebody else.
+    # Paths of rules have no links in them; a link that is there now was put there later.
     try:
         place = _opened(path)
     except OSError as error:
-        if error.errno in LEFT_OUT:
+        if error.errno in SKIPPED:
             return
         raise
     try:
@@ -227,11 +227,11 @@ def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
 
 
 def _opened(path: bytes) -> int:
-    """Open a path without following any link."""
+    """Open a path without following links."""
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return _answer(place)
-    # This process is itself confined by a filter that hides `openat2`: open one directory after the other.
+    # This process is itself confined by a filter that hides `openat2`: open each directory in turn.
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     for name in filter(None, path.split(b"/")):
         try:
@@ -253,7 +253,7 @@ def _program(instructions: bytes) -> _Program:
 
 
 def _call(number: int, *arguments: int | bytes) -> int:
-    """What the kernel answers, which has no other way to be asked for these."""
+    """Make a system call that has no wrapper in the C library, and return its result."""
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     return _answer(_library.syscall(ctypes.c_long(number), *words))
 

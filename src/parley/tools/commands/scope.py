@@ -1,9 +1,8 @@
-"""Limits of memory and processes for all commands together, where systemd can set them.
+"""Limits the memory and the number of processes of all commands together, where systemd can do that.
 
-Needs the standard library alone. The fork server asks systemd to move it into a scope, a unit around
-processes that somebody else has started; whatever it forks from then on is in there as well. Knows nothing of
-commands, and is only ever a help: where there is no such systemd, or it refuses or does not
-answer, nothing is limited and everything else is as before.
+Uses the standard library alone. The fork server asks systemd to move it into a scope, which is a unit for processes
+that systemd has not started itself; all processes that it forks later are in the scope too. If systemd is missing,
+refuses or does not answer, nothing is limited and commands run all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import signal
 import time
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Final
@@ -20,34 +19,34 @@ if TYPE_CHECKING:
 __all__ = ["enter", "limits_in", "why_none"]
 
 MEMORY_SHARE: Final = 0.75
-"""Of the computer's memory and of its swap: the rest is enough for the server, an editor and a desktop to go on."""
+"""The share of memory and of swap for commands. The rest keeps the server, an editor and a desktop usable."""
 TASKS: Final = 4096
-"""Processes and threads of all commands: eight that each use all that bubblewrap allows, and no more than systems
-have room for that allow few."""
-PATIENCE_SECONDS: Final = 2.0
-"""How long systemd may take, which needs some milliseconds. The first command waits for it."""
-LOOK_SECONDS: Final = 0.002
+"""Processes and threads of all commands: enough for eight commands at the limit of bubblewrap, and few enough for
+systems with low limits."""
+SYSTEMD_SECONDS: Final = 2.0
+"""How long systemd may take. It needs milliseconds, and the first command waits for it."""
+POLL_SECONDS: Final = 0.002
 
-ASKER: Final = "usr/bin/busctl"
-"""By its full name: nobody but root can put it there."""
+BUSCTL: Final = "usr/bin/busctl"
+"""Below the root directory, not looked up in PATH: only root can replace it."""
 CONTROLLERS: Final = ("memory", "pids")
-SET_BY_OTHERS: Final = ("memory.max", "memory.high", "memory.swap.max", "cpu.max", "io.max")
-"""Limits that nobody has unless somebody gave them to him."""
+LIMITS: Final = ("memory.max", "memory.high", "memory.swap.max", "cpu.max", "io.max")
+"""Files of limits that are set only if an administrator has set them."""
 UNITS: Final = (".service", ".scope", ".slice")
-"""How the names of control groups end that systemd has made for a unit."""
-MANAGERS: Final = "user@"
-"""How the names of the services begin in which systemd manages the processes of a user."""
+"""Suffixes of the control groups that systemd creates for units."""
+USER_MANAGER: Final = "user@"
+"""The prefix of the services in which systemd manages the processes of a user."""
 UNIT: Final = "parley-commands-"
-"""How the names of our scopes begin."""
+"""The prefix of our scopes."""
 
 
 def why_none(root: str) -> str | None:
-    """Why systemd is not asked on the computer whose files are below `root`; None: it is."""
-    # Who it is decides what a process id means to it: within a container, nobody else's would be ours.
+    """Return why there is no scope for commands, given the system's files below `root`; None if there is one."""
+    # In a container, a systemd outside would take our process id for that of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
-    if not os.access(os.path.join(root, ASKER), os.X_OK):
-        return f"there is no /{ASKER}"
+    if not os.access(os.path.join(root, BUSCTL), os.X_OK):
+        return f"there is no /{BUSCTL}"
     bus, managed = _manager()
     if not os.path.exists(os.path.join(root, bus)):
         return f"there is no message bus at /{bus}"
@@ -56,7 +55,7 @@ def why_none(root: str) -> str | None:
         return f"systemd has no controller of {' and '.join(missing)} in /sys/fs/cgroup/{managed}"
     groups = list(_groups(_own_group(root)))
     unit = next((group for group in groups if group.endswith(UNITS)), "")
-    if unit.endswith(".service") and not os.path.basename(unit).startswith(MANAGERS):
+    if unit.endswith(".service") and not os.path.basename(unit).startswith(USER_MANAGER):
         return f"{unit} is a service, and they stay there"
     for group in groups:
         if name := _limit_of(root, group):
@@ -65,11 +64,11 @@ def why_none(root: str) -> str | None:
 
 
 def enter(root: str) -> bool:
-    """Have this process moved into a scope with limits; whether it is there."""
+    """Have the current process moved into a scope with limits; return True if that succeeded."""
     amounts = _amounts(root)
     if why_none(root) is not None or not amounts.get("MemTotal"):
         return False
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + SYSTEMD_SECONDS
     unit = f"{UNIT}{os.getpid()}-{os.urandom(4).hex()}.scope"
     properties = (
         ("Description", "s", "Commands of Parley"),
@@ -79,8 +78,8 @@ def enter(root: str) -> bool:
         ("CollectMode", "s", "inactive-or-failed"),
         ("PIDs", "au", "1", str(os.getpid())),
     )
-    # A newer systemd ends the whole scope when one of its processes was out of memory, unless it is told not
-    # to; an older one does not know the word.
+    # A newer systemd ends the whole scope when the kernel kills one of its processes for want of memory, unless
+    # OOMPolicy says otherwise; an older one does not know this property.
     for more in ((("OOMPolicy", "s", "continue"),), ()):
         if _asked(root, unit, (*properties, *more), until):
             return _happens(lambda: _own_group(root).endswith(f"/{unit}"), until)
@@ -88,7 +87,7 @@ def enter(root: str) -> bool:
 
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
-    """The bytes of memory and the number of processes that such a control group allows; None: it is not ours."""
+    """Return the memory in bytes and the number of processes that a scope of ours allows; None for other groups."""
     if not os.path.basename(group).startswith(UNIT):
         return None
     memory, tasks = (_read(root, f"sys/fs/cgroup{group}/{name}") for name in ("memory.max", "pids.max"))
@@ -99,9 +98,9 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 
 
 def _manager() -> tuple[str, str]:
-    """Where the systemd listens that we may ask, and where the control groups are that it manages.
+    """Return the socket of the message bus of systemd, and the path of the control groups that it manages.
 
-    That is the one of the user. Root has none of his own as a rule, and may ask the one of the system.
+    That is the systemd of the user; for root, who usually has none, it is that of the system.
     """
     user = os.geteuid()
     if user == 0:
@@ -110,7 +109,7 @@ def _manager() -> tuple[str, str]:
 
 
 def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: float) -> bool:
-    """Ask for the scope; whether systemd has said yes in time."""
+    """Ask systemd for the scope; return True if it has agreed in time."""
     bus, _ = _manager()
     words = (
         *("busctl", f"--address=unix:path={os.path.join(root, bus)}", "call"),
@@ -121,7 +120,7 @@ def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: flo
     )
     quiet = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in range(3)]
     try:
-        pid = os.posix_spawn(os.path.join(root, ASKER), words, {}, file_actions=quiet)
+        pid = os.posix_spawn(os.path.join(root, BUSCTL), words, {}, file_actions=quiet)
     except OSError:
         return False
     status = -1
@@ -139,7 +138,7 @@ def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: flo
 
 
 def _amounts(root: str) -> dict[str, int]:
-    """What the computer has of memory and the like, in bytes."""
+    """Return the amounts of `/proc/meminfo` in bytes."""
     lines = [line.split() for line in _read(root, "proc/meminfo").splitlines()]
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
@@ -148,40 +147,40 @@ def _share(amount: int) -> str:
     return str(int(amount * MEMORY_SHARE))
 
 
-def _happens(what: Callable[[], bool], until: float) -> bool:
-    """Whether it is so before that moment, or then."""
-    while not (so := what()) and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
-    return so
+def _happens(condition: Callable[[], bool], until: float) -> bool:
+    """Poll until a condition is true or the time is over; return whether it is true."""
+    while not (met := condition()) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return met
 
 
 # --- control groups ----------------------------------------------------------------------
 
 
 def _own_group(root: str) -> str:
-    """Our place among the control groups of version 2."""
+    """Return the path of our control group (version 2)."""
     return _read(root, "proc/self/cgroup").rpartition("0::")[2]
 
 
 def _groups(group: str) -> Iterator[str]:
-    """This one and all around it."""
+    """Yield a control group and all groups that contain it."""
     while group.strip("/"):
         yield group
         group = os.path.dirname(group)
 
 
 def _limit_of(root: str, group: str) -> str | None:
-    """What somebody has limited in a control group."""
-    for name in SET_BY_OTHERS:
+    """Return the name of a limit that is set in a control group, or None."""
+    for name in LIMITS:
         if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
             return name
-    # Some set it to all processors that there are, which limits nothing.
+    # If all processors are allowed, nothing is limited.
     used, there = (_read(root, f"sys/fs/cgroup{each}/cpuset.cpus.effective") for each in (group, ""))
     return "cpuset.cpus" if _read(root, f"sys/fs/cgroup{group}/cpuset.cpus") and used != there else None
 
 
 def _read(root: str, path: str) -> str:
-    """A short file of the system's, without the end of its line; nothing where it cannot be read."""
+    """Return the content of a short file without its final newline; an empty text if it cannot be read."""
     try:
         with open(os.path.join(root, path), encoding="ascii", errors="replace") as file:
             return file.read().rstrip("\n")

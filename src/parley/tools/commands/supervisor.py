@@ -1,11 +1,10 @@
-"""The process above one command: it starts the command, and sees to it that nothing of it is left.
+"""The supervisor: the process that starts one command and kills everything that it leaves.
 
-Needs the standard library alone. Whatever the command starts falls to its supervisor when its own
-parent ends. The supervisor tells the executor how the command ended only when all of that is dead,
-and ends everything as soon as the executor closes its end of the control socket.
+Uses the standard library alone. It is a subreaper: a process of the command whose parent ends becomes its child. It
+reports the end of the command to the executor when all of these processes are dead, and kills them all as soon as
+the executor closes its end of the control socket or the fork server dies.
 
-What it is told about a launcher, by the launcher, it reads before the command runs and when all is over:
-nobody who holds that pipe can delay it.
+What a launcher reports is read without waiting, so that a process that holds its pipe delays nothing.
 """
 
 from __future__ import annotations
@@ -32,32 +31,30 @@ from .messages import (
     UNSTARTED,
     Request,
 )
-from .mounts import Held
+from .mounts import HeldLauncher
 from .programs import DEFAULT_PATH, candidates, identity, runnable
 from .restrict import StepFailed, restricted
 
-TYPE_CHECKING = False  # the word of `typing`, whose import would take a third of the time to start
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Final
 
-__all__ = ["WAKERS", "send", "supervise"]
+__all__ = ["send", "supervise"]
 
-WAKERS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)
-"""The signals that a supervisor is woken by."""
 OOM_SCORE: Final = 500
-"""Out of memory, a command goes before everything else of the user; 1000 would be the most."""
+"""If memory runs out, the kernel kills commands before other processes of the user. The highest score is 1000."""
 DEFAULT_SIGNALS: Final = tuple(int(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""What a command is to have no handler for, and not to ignore either."""
+"""The signals that a command neither handles nor ignores when it starts."""
 DIRECTORY, PROGRAM = range(len(REPLACEABLE))
 FIRST_FILE: Final = 3
-"""The descriptor behind the standard ones."""
+"""The descriptor after the standard ones."""
 REPORT_BYTES: Final = 64 * 1024
-"""All that a pipe holds; a launcher says a few hundred bytes."""
+"""The capacity of a pipe; a launcher writes a few hundred bytes."""
 
 
-def supervise(fork_server: int, children: Children, control: int, stdout: int, stderr: int) -> None:
-    """Run one command; return when all that it started is dead and the executor knows."""
+def supervise(children: Children, control: int, stdout: int, stderr: int) -> None:
+    """Run one command; return when all of its processes are dead and the end is reported."""
     executor = socket.socket(fileno=control)
     request = _read_request(executor)
     if request is None:
@@ -83,26 +80,26 @@ def supervise(fork_server: int, children: Children, control: int, stdout: int, s
         return
     for descriptor in (stdout, stderr, *passed):
         os.close(descriptor)
-    status, of_itself = _wait_for_all(first, fork_server, children, executor, held)
+    status, by_itself = _wait_for_all(first, children, executor, held)
     if held is not None and held.refused is not None:
         send(executor, *held.refused)
     elif reports is None:
         send(executor, ENDED, status)
     else:
-        words = (b"" if held is None else held.said) + _last_words(reports)
-        send(executor, *_end_of_launched(words, status, of_itself))
+        text = (b"" if held is None else held.reported) + _rest_of(reports)
+        send(executor, *_launched_result(text, status, by_itself))
 
 
 def send(to: socket.socket, kind: bytes, number: int) -> None:
-    """Say something, whether or not anybody listens."""
+    """Send a report, or drop it if the receiver is gone."""
     try:
         to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:
-        pass  # nobody is there any more, and that is seen where it is read
+        pass  # the poll on this socket notices it
 
 
 def _read_request(executor: socket.socket) -> Request | None:
-    """The command; None if the executor gave up before it had sent it all."""
+    """Return the command, or None if the executor closed the socket before it was complete."""
     size = _read(executor, REQUEST_SIZE.size)
     if size is None:
         return None
@@ -130,7 +127,7 @@ def _raise_oom_score() -> None:
     try:
         file = os.open("/proc/self/oom_score_adj", os.O_RDWR)
     except OSError:
-        return  # not on this system
+        return  # the system has no OOM scores
     try:
         if int(os.read(file, 16)) < OOM_SCORE:
             os.write(file, str(OOM_SCORE).encode())
@@ -138,30 +135,29 @@ def _raise_oom_score() -> None:
         os.close(file)
 
 
-def _open_passed(request: Request) -> tuple[int | None, Held | None, list[int]]:
-    """Where a launcher's words are read, if it is one; what holds it, if it is to wait; and what is passed to the
-    program, in order.
+def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
+    """Return the pipe of a launcher's reports, the launcher to hold, and the descriptors for the program in order.
 
-    All are above the places that they will have there, so that none is overwritten on the way.
+    All descriptors are above the numbers that they get in the program, so that none is overwritten by `dup2`.
     """
     passed = [_file_of(content) for content in request.files]
     reports: int | None = None
-    held: Held | None = None
+    held: HeldLauncher | None = None
     if request.reports:
         reports, theirs = os.pipe()
         os.set_blocking(reports, False)
         passed.append(theirs)
         if request.mounts:
-            # Datagrams, which know no end: where nobody is left who could let it go on, it waits for ever.
+            # A datagram socket has no end of file: if the supervisor dies, the launcher waits for ever.
             ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
-            held = Held(reports, ours, request.mounts)
+            held = HeldLauncher(reports, ours, request.mounts)
             passed.append(gate.detach())
     above = FIRST_FILE + len(passed)
-    return reports, held, [_moved(descriptor, above) for descriptor in passed]
+    return reports, held, [_moved_above(descriptor, above) for descriptor in passed]
 
 
 def _file_of(content: bytes) -> int:
-    """A file without a name, to be read from its beginning."""
+    """Return a descriptor of an unnamed file with this content, positioned at its start."""
     file = os.memfd_create("parley")
     left = memoryview(content)
     while left:
@@ -170,7 +166,7 @@ def _file_of(content: bytes) -> int:
     return file
 
 
-def _moved(descriptor: int, above: int) -> int:
+def _moved_above(descriptor: int, above: int) -> int:
     if descriptor >= above:
         return descriptor
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above)
@@ -179,14 +175,14 @@ def _moved(descriptor: int, above: int) -> int:
 
 
 def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
-    """Start the program in our session and a process group of its own.
+    """Start the program in this session, in a new process group, and return its process id.
 
-    It has each of these descriptors in its place, and as stdin ours, which is empty.
+    `places` are the descriptors that it gets, each with its number there. Its stdin is ours, which is empty.
     """
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, place) for descriptor, place in places]
 
     def start() -> int:
-        return _first_that_will_do(
+        return _start_first_found(
             request,
             lambda program: os.posix_spawn(
                 program,
@@ -202,8 +198,8 @@ def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
     return start() if request.restriction is None else restricted(request.restriction, start)
 
 
-def _first_that_will_do(request: Request, start: Callable[[bytes], int]) -> int:
-    """Start the first program of that name that may be run. It must be the one that was approved, if one was."""
+def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
+    """Start the first executable program of that name, which must be the approved one if one was approved."""
     refused: OSError | None = None
     for program in candidates(request.argv[0], request.env.get(b"PATH", DEFAULT_PATH)):
         try:
@@ -211,7 +207,7 @@ def _first_that_will_do(request: Request, start: Callable[[bytes], int]) -> int:
                 _refuse_other_program(request.approved[PROGRAM], program)
             return start(program)
         except PermissionError as error:
-            refused = error  # the next one of that name may do
+            refused = error  # a later directory of PATH may have an executable one
         except (FileNotFoundError, NotADirectoryError):
             if b"/" in request.argv[0]:
                 raise
@@ -219,7 +215,7 @@ def _first_that_will_do(request: Request, start: Callable[[bytes], int]) -> int:
 
 
 class _Replaced(Exception):
-    """Something is not what was approved."""
+    """The working directory or the program is not the approved one."""
 
     def __init__(self, index: int) -> None:
         super().__init__(REPLACEABLE[index])
@@ -227,16 +223,16 @@ class _Replaced(Exception):
 
 
 def _refuse_other_directory(request: Request) -> None:
-    """See that we are in the directory that was approved: from here on it is the current one, whatever its name."""
+    """Raise `_Replaced` unless the current directory is the approved one. Renaming it later changes nothing."""
     if request.approved is not None and identity(os.stat(b".")) != request.approved[DIRECTORY]:
         raise _Replaced(DIRECTORY)
 
 
 def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
-    """See that a program is the one that was approved.
+    """Raise `_Replaced` unless the program is the approved one.
 
     Raises:
-        PermissionError, FileNotFoundError: it may not be run, and so could not be meant.
+        PermissionError, FileNotFoundError: it is not executable, so that the approval cannot have covered it.
     """
     found = runnable(program)
     if found is None:
@@ -250,56 +246,55 @@ def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
 
 
 def _wait_for_all(
-    first: int, fork_server: int, children: Children, executor: socket.socket, held: Held | None
+    first: int, children: Children, executor: socket.socket, held: HeldLauncher | None
 ) -> tuple[int, bool]:
-    """The wait status of the command, once it and all that it started are dead; whether it ended of itself.
+    """Return the command's wait status when all of its processes are dead, and whether it ended by itself.
 
-    When the command ends, is to end, or has nobody left to report to, everything is killed; also
-    when the fork server is dead, for then nobody takes over what we would leave, or when a launcher is
-    refused that was held. Those
-    whose parent is killed fall to us before we are told of its death, so that no wake-up is missed.
+    Kills all of them when the command ends, when the executor closes the control socket, when the fork server dies
+    (SIGTERM), or when a held launcher is refused. The kernel makes the children of a killed process ours before it
+    reports its death, so that no wake-up is missed.
     """
     poller = select.poll()
     poller.register(executor, select.POLLIN)
     poller.register(children, select.POLLIN)
     status: int | None = None
-    ending = of_itself = False
+    ending = by_itself = False
     while True:
         pause = held.pause_milliseconds if held is not None and held.waits and not ending else None
         ready = [each for each, _ in poller.poll(pause)]
-        ending |= children.told_to_end() or os.getppid() != fork_server
-        if executor.fileno() in ready:  # nothing is ever sent behind the request: it was closed
+        ending |= children.told_to_end()
+        if executor.fileno() in ready:  # the executor sends nothing after the request: it has closed its end
             ending = True
             poller.unregister(executor)
         for pid, its_status in children.reap():
             if pid == first:
-                status, of_itself, ending = its_status, not ending, True
+                status, by_itself, ending = its_status, not ending, True
                 kill_group(first)
         if held is not None and held.waits and not ending:
-            held.look()
+            held.check()
             ending = held.refused is not None
         if ending and not children.kill(known=() if status is not None else (first,)):
-            return (signal.SIGKILL, False) if status is None else (status, of_itself)
+            return (signal.SIGKILL, False) if status is None else (status, by_itself)
 
 
-def _last_words(reports: int) -> bytes:
-    """What a launcher has said; it is dead, but somebody else may hold the pipe."""
+def _rest_of(reports: int) -> bytes:
+    """Return what a launcher has written. It is dead, but another process may hold its end of the pipe."""
     try:
         return os.read(reports, REPORT_BYTES)
     except BlockingIOError:
         return b""
 
 
-def _end_of_launched(words: bytes, status: int, of_itself: bool) -> tuple[bytes, int]:
-    """How a command ended that had a launcher, as a message, by what that said.
+def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
+    """Return the report about a command that had a launcher, from what the launcher has written.
 
-    Its words are `{ "child-pid": 4711 }`, and then `{ "exit-code": 0 }` only if the command has run. A
-    launcher that was killed between the two may or may not have started it.
+    It writes `{ "child-pid": 4711 }`, and `{ "exit-code": 0 }` only if the command has run. A launcher that was
+    killed in between may or may not have started it.
     """
-    code = words.rpartition(b'"exit-code":')[2].partition(b"}")[0].strip()
+    code = text.rpartition(b'"exit-code":')[2].partition(b"}")[0].strip()
     if code.isdigit():
         return ENDED, (int(code) & 0xFF) << 8
     killed = os.WIFSIGNALED(status)
-    if killed and (not of_itself or b'"child-pid":' in words):
+    if killed and (not by_itself or b'"child-pid":' in text):
         return ENDED, status
     return UNSTARTED, status

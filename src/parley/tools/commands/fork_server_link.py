@@ -1,0 +1,91 @@
+"""The fork server as the server sees it: a child process at the other end of a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from parley.tools.commands.messages import START
+from parley.tools.open_files import for_programs
+
+__all__ = ["ForkServerLink"]
+
+PROGRAM: Final = "import sys; sys.path.append(sys.argv[1]); from commands.forkserver import main; main()"
+"""Imports the fork server from this directory, whose compiled modules are cached."""
+CLOSE_SECONDS: Final = 0.6
+"""How long the fork server may take to kill everything and exit, before it is killed: the whole server has two
+seconds to stop (docs/protocol.md#life-cycle)."""
+
+
+class ForkServerLink:
+    """Starts the fork server, sends it requests, and notices when it dies."""
+
+    def __init__(self, root: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done when the fork server cannot be used any more."""
+        self._reaped: asyncio.Future[None] = self._loop.create_future()
+        """Done when its process is dead, soon after `lost` unless it hangs in the kernel."""
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._socket.setblocking(False)
+                self._process = subprocess.Popen(
+                    (
+                        *(sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(__file__).parent.parent)),
+                        *(str(theirs.fileno()), str(for_programs()), root),
+                    ),
+                    cwd="/",
+                    env={},
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._socket.close()
+            raise
+        # The fork server sends nothing: its socket is readable when it is closed.
+        self._loop.add_reader(self._socket, self.abandon)
+
+    def start(self, descriptors: list[int]) -> bool:
+        """Have a supervisor take over these descriptors; return False if the fork server is gone."""
+        try:
+            socket.send_fds(self._socket, [START], descriptors)
+        except ConnectionError:
+            self.abandon()
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End the fork server, which kills everything that it started."""
+        if not self.lost.done():
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            await asyncio.wait([self.lost], timeout=CLOSE_SECONDS)
+        self.abandon()
+        await asyncio.wait([self._reaped], timeout=CLOSE_SECONDS)
+
+    def abandon(self) -> None:
+        """Kill the fork server if it is still there. Its supervisors kill their commands then."""
+        if self.lost.done():
+            return
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._process.kill()
+        self.lost.set_result(None)
+        if self._process.poll() is not None:
+            self._reaped.set_result(None)
+        else:  # a process can take long to die; the event loop must not wait for it
+            threading.Thread(target=self._reap, name="reap-fork-server", daemon=True).start()
+
+    def _reap(self) -> None:
+        self._process.wait()
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._reaped.set_result, None)

@@ -1,0 +1,71 @@
+"""Encodes a command for its supervisor, and rejects what no program can be given."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from parley.errors import CommandNotStarted
+from parley.ports.commands import Mount, Restriction, Start
+from parley.tools.commands import messages
+
+__all__ = ["encode_request"]
+
+FILES_BYTES: Final = 4 * 1024 * 1024
+"""The most bytes of all files of one command: more than the longest command that the system accepts."""
+
+
+def encode_request(start: Start) -> bytes:
+    """Return the request that is sent over the control socket.
+
+    Raises:
+        CommandNotStarted: there is nothing to run, or a word, path or variable cannot be passed to a program.
+    """
+    if not start.argv:
+        raise CommandNotStarted("command args are empty")
+    for name in start.env:
+        if not name or "=" in name:
+            raise CommandNotStarted(f"{name!r} cannot be the name of a variable")
+    if sum(map(len, start.files)) > FILES_BYTES:
+        raise CommandNotStarted(f"the files of the command have more than {FILES_BYTES} bytes")
+    return messages.Request(
+        argv=tuple(_as_bytes(word, "a word of the command") for word in start.argv),
+        cwd=_as_bytes(start.cwd, "the working directory"),
+        env=dict(_variable(name, value) for name, value in start.env.items()),
+        files=start.files,
+        reports=start.reports,
+        mounts=tuple(map(_mount, start.mounts)),
+        restriction=None if start.restriction is None else _restriction(start.restriction),
+        approved=None if start.approved is None else (start.approved.directory, start.approved.program),
+    ).packed()
+
+
+def _variable(name: str, value: str) -> tuple[bytes, bytes]:
+    what = f"the variable {name!r}"
+    return _as_bytes(name, what), _as_bytes(value, what)
+
+
+def _restriction(restriction: Restriction) -> messages.Restriction:
+    return messages.Restriction(
+        files=restriction.handled_files,
+        network=restriction.handled_network,
+        scoped=restriction.scoped,
+        rules=tuple((_as_bytes(rule.path, "the path of a rule"), rule.rights) for rule in restriction.rules),
+        seccomp=restriction.seccomp,
+    )
+
+
+def _mount(mount: Mount) -> messages.MountSpec:
+    what = "the path of a mount"
+    source = None if mount.source is None else _as_bytes(mount.source, what)
+    return _as_bytes(mount.place, what), source, mount.writable
+
+
+def _as_bytes(text: str, what: str) -> bytes:
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise CommandNotStarted(f"{what} holds a character that cannot be encoded") from None
+    if b"\0" in data:
+        raise CommandNotStarted(f"{what} holds a NUL character")
+    return data

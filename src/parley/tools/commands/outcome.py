@@ -1,0 +1,62 @@
+"""Turns a supervisor's last report into the result of a command, or into the error that kept it from starting."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+from parley.errors import CommandNotStarted, SandboxUnavailable
+from parley.os_errors import os_detail
+from parley.ports.commands import Ended, Mount
+from parley.tools.commands.messages import (
+    ERROR_NUMBERS,
+    FAILED,
+    MOUNT_MISMATCH,
+    MOUNTS_UNREADABLE,
+    REPLACEABLE,
+    REPLACED,
+    STEPS,
+    UNCONFINED,
+    UNSTARTED,
+)
+from parley.tools.errors import CommandReplaced
+from parley.wire.text import replace_surrogates
+
+__all__ = ["result", "start_error"]
+
+
+def result(status: int | None, *, timed_out: bool, seconds: float) -> Ended:
+    """Return how a command ended. Without a wait `status` its supervisor died, and the command was killed."""
+    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return Ended(exit_code=code, seconds=seconds)
+    if timed_out:
+        return Ended(timed_out=True, seconds=seconds)
+    return Ended(signal=-code, seconds=seconds)
+
+
+def start_error(kind: bytes, number: int, mounts: Sequence[Mount]) -> CommandNotStarted | None:
+    """Return why a command was not started, or None if the report says something else."""
+    if kind == FAILED:
+        return CommandNotStarted(_detail(number))
+    if kind == REPLACED:
+        return CommandReplaced(REPLACEABLE[number])
+    if kind == UNCONFINED:
+        step, error = divmod(number, ERROR_NUMBERS)
+        return SandboxUnavailable(f"{STEPS[step]} failed: {_detail(error)}")
+    if kind == MOUNT_MISMATCH:
+        return SandboxUnavailable(
+            f"{replace_surrogates(mounts[number].place)} was replaced while the sandbox was set up"
+        )
+    if kind == MOUNTS_UNREADABLE:
+        return SandboxUnavailable(f"checking the mounts failed: {_detail(number)}")
+    if kind == UNSTARTED:
+        code = os.waitstatus_to_exitcode(number)
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        return SandboxUnavailable(f"the launcher {how} and has not started the command")
+    return None
+
+
+def _detail(number: int) -> str:
+    return os_detail(OSError(number, os.strerror(number)))
