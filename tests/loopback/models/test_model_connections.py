@@ -148,10 +148,10 @@ async def test_more_than_a_hundred_conversations_stream_at_once(caller: Caller) 
 
 async def test_requests_that_begin_together_use_the_connections_of_those_that_end(caller: Caller) -> None:
     async with Peer(WHOLE) as peer:
-        await asyncio.gather(*(caller.ask(peer) for _ in range(4 * MOST_CONNECTING)))
+        await asyncio.gather(*(caller.ask(peer) for _ in range(8 * MOST_CONNECTING)))
 
-    assert len(peer.asked) == 4 * MOST_CONNECTING
-    assert peer.connections < 3 * MOST_CONNECTING
+    assert len(peer.asked) == 8 * MOST_CONNECTING
+    assert peer.connections < 6 * MOST_CONNECTING
 
 
 async def test_a_large_request_arrives_whole(caller: Caller) -> None:
