@@ -34,8 +34,8 @@ from parley.stores.memory import MemoryStore
 from parley.stores.sqlite.store import SqliteStore
 from parley.threads import checked_pool, start_thread
 from parley.tools import AgentTools
-from parley.tools.open_files import allow_many
 from parley.tools.patch.threads import all_written
+from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
 
 __all__ = ["SystemClock", "serve_stdio"]
@@ -67,7 +67,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     Raises:
         ConfigError: the overrides or the home cannot be used; nothing was read or written.
     """
-    allow_many()
+    raise_own_limit()
     clock = SystemClock()
     loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
     http = Http()

@@ -23,10 +23,10 @@ from parley.errors import BadArguments, CommandNotStarted
 from parley.ports.commands import Bounds, Command, Commands, Ended, Output
 from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Denied, Desk, Granted, Refused
-from parley.tools.cutting import for_model
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.patience import Wanted
 from parley.tools.patch.threads import begun_in_thread, written_in_thread
+from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
     BAD_ARGUMENTS,
     denied_by_sandbox,
@@ -35,8 +35,8 @@ from parley.tools.results import (
     ran,
     rejected,
 )
-from parley.tools.retrying import MOST_APPROVALS, REPLACED_EACH_TIME, may_retry, say_changed
 from parley.tools.to_the_end import to_the_end
+from parley.tools.truncation import for_model
 from parley.wire.arguments import decode_arguments
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
 from parley.wire.ids import CallId, ItemId
@@ -118,7 +118,7 @@ class Patches:
         if attempt.denied is None or not verdict.ask_again:
             return attempt
         action = replace(action, has_failed=True)
-        verdict = await may_retry(self._desk, action, why=attempt.denied)
+        verdict = await ask_to_escalate(self._desk, action, why=attempt.denied)
         if not isinstance(verdict, Granted):
             return verdict
         return await self._write_approved(action, verified, verdict, verify)
@@ -140,7 +140,7 @@ class Patches:
                 if not attempt.is_changed:
                     return attempt
                 now = await verify()
-            await say_changed(self._desk, "files")
+            await report_changed(self._desk, "files")
             if approvals == MOST_APPROVALS:
                 break
             verified = now

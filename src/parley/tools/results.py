@@ -9,7 +9,7 @@ from parley.conversation.records import StreamOutput
 from parley.os_errors import limit_reached
 from parley.ports.commands import Bounds
 from parley.ports.tools import Denied, Refused
-from parley.tools.cutting import both_for_model, for_model
+from parley.tools.truncation import both_for_model, for_model
 from parley.wire.events import Duration
 from parley.wire.jsonrpc import encode
 from parley.wire.text import replace_surrogates

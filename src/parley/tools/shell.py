@@ -25,9 +25,9 @@ from parley.ports.tools import Denied, Desk, Granted, Permit, Refused, RunComman
 from parley.tools import parsed_commands
 from parley.tools.command_target import CommandTarget
 from parley.tools.commands.environment import command_environment, with_tame_git
-from parley.tools.cutting import both_for_model, for_end_event, for_model
 from parley.tools.errors import CommandReplaced
 from parley.tools.patch.recognise import patch_in
+from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
     BAD_ARGUMENTS,
     as_duration,
@@ -37,7 +37,7 @@ from parley.tools.results import (
     ran,
     rejected,
 )
-from parley.tools.retrying import MOST_APPROVALS, REPLACED_EACH_TIME, may_retry, say_changed
+from parley.tools.truncation import both_for_model, for_end_event, for_model
 from parley.wire.arguments import decode_arguments
 from parley.wire.events import ExecCommandBegin, ExecCommandEnd
 from parley.wire.ids import CallId
@@ -114,7 +114,7 @@ class Shell:
             return (await self._carry_out(action, wanted, Granted())).told
         done = await self._decide_and_run(action, wanted, self._desk.permit)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
-            ask = partial(may_retry, self._desk, why=done.denied)
+            ask = partial(ask_to_escalate, self._desk, why=done.denied)
             done = await self._decide_and_run(replace(action, has_failed=True), wanted, ask)
         return done.told if isinstance(done, _Outcome) else rejected("exec command", done)
 
@@ -139,7 +139,7 @@ class Shell:
                 return await self._carry_out(action, wanted, verdict)
             if isinstance(done, _Outcome):
                 return done
-            await say_changed(self._desk, done)
+            await report_changed(self._desk, done)
             # The person who is asked again must see where it would run now.
             action, permit = replace(action, cwd=_real(action.cwd), changed=done), self._desk.permit
         return REPLACED_EACH_TIME

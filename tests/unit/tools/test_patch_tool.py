@@ -26,12 +26,12 @@ from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 from parley.ports.tools import Action, ApplyPatch, Denied, Desk, Granted, Refused, Verdict
 from parley.tools.apply_patch import Patches
-from parley.tools.cutting import MAX_BYTES
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.grammar import parse
 from parley.tools.patch.limits import MAX_DIFF_BYTES
 from parley.tools.patch.plan import verify
 from parley.tools.patch.turndiff import TouchedFiles
+from parley.tools.truncation import MAX_BYTES
 from parley.wire.events import (
     AddedFile,
     BackgroundEvent,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from parley.tools.commands.messages import START
-from parley.tools.open_files import for_programs
+from parley.tools.rlimits import program_limit
 
 __all__ = ["ForkServerLink"]
 
@@ -39,7 +39,7 @@ class ForkServerLink:
                 self._process = subprocess.Popen(
                     (
                         *(sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(__file__).parent.parent)),
-                        *(str(theirs.fileno()), str(for_programs()), root),
+                        *(str(theirs.fileno()), str(program_limit()), root),
                     ),
                     cwd="/",
                     env={},

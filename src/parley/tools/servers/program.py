@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from parley.os_errors import os_detail
 from parley.tools.errors import NotStarted
-from parley.tools.open_files import limit_program
+from parley.tools.rlimits import limit_program
 from parley.tools.servers.failures import one_line
 from parley.tools.to_the_end import to_the_end
 

@@ -8,7 +8,7 @@ from parley.conversation.records import Changed
 from parley.ports.tools import Action, Desk, Granted, Refused, Verdict
 from parley.wire.events import BackgroundEvent
 
-__all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "may_retry", "say_changed"]
+__all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MOST_APPROVALS: Final = 3
 """How often one call is approved, where each time something is replaced before it begins."""
@@ -25,7 +25,7 @@ _CHANGED: Final[dict[Changed, str]] = {
 }
 
 
-async def may_retry(desk: Desk, action: Action, *, why: str) -> Verdict:
+async def ask_to_escalate(desk: Desk, action: Action, *, why: str) -> Verdict:
     """Say why it failed, ask whether it may be done again, and say so when it may.
 
     The action has `has_failed` set.
@@ -37,7 +37,7 @@ async def may_retry(desk: Desk, action: Action, *, why: str) -> Verdict:
     return verdict
 
 
-async def say_changed(desk: Desk, changed: Changed) -> None:
+async def report_changed(desk: Desk, changed: Changed) -> None:
     """Say why the same call is asked about again."""
     message = f"Not started: {_CHANGED[changed]} is not what was approved any more"
     await desk.transcript.append(BackgroundEvent(message=message))

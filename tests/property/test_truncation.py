@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parley.conversation.records import StreamOutput
-from parley.tools.cutting import MAX_BYTES, MAX_LINES, for_model
+from parley.tools.truncation import MAX_BYTES, MAX_LINES, for_model
 from parley.wire.ids import ItemId
 
 MARKER = re.compile(r"\[\.\.\. (\d+) lines, (\d+) bytes truncated \.\.\.\]\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.conversation.records import StreamOutput
-from parley.tools.cutting import both_for_model, for_end_event, for_model
+from parley.tools.truncation import both_for_model, for_end_event, for_model
 from parley.wire.ids import ItemId
 
 KEPT = 64 * 1024

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import resource
 
-__all__ = ["allow_many", "for_programs", "limit_program"]
+__all__ = ["limit_program", "program_limit", "raise_own_limit"]
 
 _given: int | None = None
 """What our own limit was before we raised it."""
 
 
-def allow_many() -> None:
+def raise_own_limit() -> None:
     """Let this process open as many files as the system allows; to be called before there are programs."""
     global _given
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -25,7 +25,7 @@ def allow_many() -> None:
     _given = soft
 
 
-def for_programs() -> int:
+def program_limit() -> int:
     """How many a program may open, unless it asks for more."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _given is None else _given
 
