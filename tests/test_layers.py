@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import parley
 
 ROOT = Path(parley.__file__).parent
 
-FOR_EVERYBODY = frozenset({"errors", "guarded_files", "os_errors", "spelling", "threads", "version"})
+FOR_EVERYBODY = frozenset({"common", "errors", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
@@ -21,10 +22,7 @@ ADAPTERS = frozenset({"stores", "models", "tools", "sandbox", "transports", "pee
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "version": frozenset(),
     "errors": frozenset(),
-    "guarded_files": frozenset(),
-    "os_errors": frozenset(),
-    "spelling": frozenset(),
-    "threads": frozenset(),
+    "common": frozenset(),
     "config": frozenset(),
     "wire": frozenset(),
     "conversation": frozenset({"wire"}),
@@ -124,7 +122,19 @@ def test_imports_go_up_the_list_and_no_adapter_imports_another() -> None:
 
 
 def test_what_is_for_everybody_needs_nothing_of_ours() -> None:
-    assert [found for found in all_imports() if found.layer in FOR_EVERYBODY and is_ours(found.module)] == []
+    ours = [found for found in all_imports() if found.layer in FOR_EVERYBODY and is_ours(found.module)]
+
+    assert [found for found in ours if not (found.layer == "common" and is_common(found.module))] == []
+
+
+def is_common(module: str) -> bool:
+    return module.split(".")[:2] == ["parley", "common"]
+
+
+def test_common_modules_import_the_standard_library_alone() -> None:
+    modules = [found.module for found in all_imports() if found.layer == "common" and not is_common(found.module)]
+
+    assert [name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names] == []
 
 
 def test_wire_and_conversation_import_no_event_loop_clock_file_or_socket() -> None:

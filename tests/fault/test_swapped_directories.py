@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kit.system.swapped_files import swapped
-from parley.guarded_files import read_named
+from parley.common.guarded_files import read_named
 
 READS: Final = 2000
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from parley.common.guarded_files import read_named
+from parley.common.os_errors import os_detail
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, UserItem
 from parley.errors import UnsupportedContent
-from parley.guarded_files import read_named
-from parley.os_errors import os_detail
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, is_text
 

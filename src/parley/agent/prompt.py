@@ -8,10 +8,10 @@ from typing import Final
 
 from parley.agent.attachments import within_bounds
 from parley.agent.instructions import instructions_for
+from parley.common.guarded_files import DirFds, read_named
 from parley.config.files import is_repository
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
-from parley.guarded_files import DirFds, read_named
 from parley.ports.model import ModelRequest, ToolSpec
 
 __all__ = ["environment_context", "request_for", "user_instructions"]

@@ -21,6 +21,7 @@ from parley.app.memory import (
     skip_final_collection,
 )
 from parley.app.signals import SIGNALS, ignore_signals
+from parley.common.threads import checked_pool, start_thread
 from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
@@ -32,7 +33,6 @@ from parley.server.peering import serve_peer
 from parley.server.serve import Transport, serve
 from parley.stores.memory import MemoryStore
 from parley.stores.sqlite.store import SqliteStore
-from parley.threads import checked_pool, start_thread
 from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit

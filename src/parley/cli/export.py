@@ -14,8 +14,8 @@ from parley.cli.here import loader_here
 from parley.cli.options import options_in
 from parley.cli.overrides import BadLine
 from parley.cli.printing import print_error
+from parley.common.os_errors import os_detail
 from parley.errors import ParleyError, UnknownConversation
-from parley.os_errors import os_detail
 from parley.wire.text import quoted
 
 __all__ = ["run_export"]

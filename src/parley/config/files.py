@@ -1,6 +1,6 @@
 """Reading the small files of the user: settings, keys, scripts.
 
-What a repository or a model may have written is read by `guarded_files.py` instead.
+What a repository or a model may have written is read by `common/guarded_files.py` instead.
 
 Files are read while clients wait: a pipe or a device is refused before it can make the server wait for a writer.
 """

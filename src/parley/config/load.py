@@ -20,6 +20,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.common.guarded_files import read_named
+from parley.common.os_errors import os_detail
 from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.files import read_file
 from parley.config.locate import KeyPath, key_on, line_of, parse_toml, read_key, written_key
@@ -40,8 +42,6 @@ from parley.config.types import (
 )
 from parley.config.unknown_keys import UnknownKey, refuse_misspelt, unknown_keys
 from parley.errors import BadSetting
-from parley.guarded_files import read_named
-from parley.os_errors import os_detail
 
 __all__ = ["Loader", "refuse_misfits"]
 

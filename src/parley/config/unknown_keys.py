@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from parley.common.spelling import is_about_safety, letters_of, near_miss, nearest
 from parley.config.locate import KeyPath, written_key
 from parley.config.schema import SETTINGS, Check, Named, Table, Wrong
-from parley.spelling import is_about_safety, letters_of, near_miss, nearest
 
 __all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
 

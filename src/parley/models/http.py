@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from parley.common.os_errors import with_limit
+from parley.common.threads import start_thread
 from parley.errors import CannotConnect, ModelStreamBroken
 from parley.models.errors import ConnectionLost
-from parley.os_errors import with_limit
-from parley.threads import start_thread
 from parley.version import __version__
 
 if TYPE_CHECKING:

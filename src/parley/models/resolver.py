@@ -10,7 +10,7 @@ import asyncio
 import socket
 from typing import Any
 
-from parley.threads import start_thread
+from parley.common.threads import start_thread
 
 __all__ = ["DaemonResolver"]
 

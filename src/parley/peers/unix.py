@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from parley.common.os_errors import os_detail
 from parley.errors import StoreFailed
-from parley.os_errors import os_detail
 from parley.peers.link import SocketLink
 from parley.transports.unix import Connection, Listener, connect, names_in
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from parley.common.shield import run_to_completion
 from parley.conversation.folds import Folds
 from parley.conversation.history import History
 from parley.conversation.log import Delta, Entry, Happened, ItemKind, Log, encode_delta
@@ -22,14 +23,16 @@ from parley.conversation.state import Phase
 from parley.errors import LeaseLost, Unreadable
 from parley.ports.clock import Clock
 from parley.ports.store import Lease, Store, Summary
-from parley.runtime.outlast import outlast
 from parley.runtime.readers import Reader
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId, ConversationId, ItemId, Seq
 
-__all__ = ["Book"]
+__all__ = ["BETWEEN_TRIES_SECONDS", "Book"]
 
 log = logging.getLogger(__name__)
+
+BETWEEN_TRIES_SECONDS: Final = 1.0
+"""Time between two attempts to write an entry that the store refused."""
 
 _ASKED: Final = record_type(QuestionAsked)
 _ENDED: Final = record_type(TurnEnded)
@@ -144,7 +147,7 @@ class Book:
             if self.log.durable != lease.last:
                 raise Unreadable(self.id, f"it ends at {self.log.durable} and should at {lease.last}")
         except BaseException:
-            await outlast(asyncio.ensure_future(self._store.release(lease)))
+            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
             raise
         finally:
             self._opening = False
@@ -159,16 +162,16 @@ class Book:
             self._noted.clear()
             self._go_back(self.log.last)
         if lease is not None:
-            await outlast(asyncio.ensure_future(self._store.release(lease)))
+            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
 
     async def delete(self) -> None:
         """Remove it for ever; the right to write goes with it."""
         lease, self._lease = self._lease, None
         assert lease is not None
         try:
-            await outlast(asyncio.ensure_future(self._store.delete(lease)))
+            await run_to_completion(asyncio.ensure_future(self._store.delete(lease)))
         except BaseException:
-            await outlast(asyncio.ensure_future(self._store.release(lease)))
+            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
             raise
 
     # --- what others write ---------------------------------------------------------------
@@ -231,7 +234,7 @@ class Book:
             LeaseLost: another process has taken over.
         """
         if happened:
-            await outlast(self.write(*happened, until=until))
+            await run_to_completion(self.write(*happened, until=until))
 
     def write(
         self, *happened: Happened, shown: Callable[[], None] | None = None, until: float | None = None

@@ -16,6 +16,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Raw, to_builtins
 
+from parley.common.shield import run_to_completion
 from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.log import Log
 from parley.conversation.questions import Question
@@ -38,7 +39,6 @@ from parley.runtime.errors import MessageIdTaken
 from parley.runtime.here import Here
 from parley.runtime.means import Means
 from parley.runtime.messages import Accepted, Messages
-from parley.runtime.outlast import outlast
 from parley.runtime.permits import Permits, Trust
 from parley.runtime.questions import Asked, Questions
 from parley.runtime.readers import Reader
@@ -354,7 +354,7 @@ class Conversation:
         deadline: Deadline | None,
     ) -> None:
         await self._messages.entered()
-        await outlast(self.answer(approval_id, decision, by=by, reason=reason, deadline=deadline))
+        await run_to_completion(self.answer(approval_id, decision, by=by, reason=reason, deadline=deadline))
 
     async def _answer_what_was_left(
         self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None, deadline: Deadline

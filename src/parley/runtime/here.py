@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from parley.common.shield import run_to_completion
 from parley.conversation.log import Happened
 from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
@@ -16,7 +17,6 @@ from parley.runtime.book import Book
 from parley.runtime.deadline import Deadline
 from parley.runtime.elsewhere import Neighbours
 from parley.runtime.messages import Accepted, Messages
-from parley.runtime.outlast import outlast
 from parley.runtime.questions import Questions
 from parley.runtime.turns import Turns
 from parley.runtime.writing import Writing
@@ -60,7 +60,7 @@ class Here:
 
     async def _settle(self, answer: AnswerQuestion) -> None:
         settled = self._turns.answer(answer.approval_id, answer.decision, by=answer.by, reason=answer.reason)
-        await outlast(settled)
+        await run_to_completion(settled)
 
     async def interrupt(self, wish: InterruptTurn, deadline: Deadline) -> None:
         """Cut a turn short, also one that no process has any more; if one is named, only that.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec import UNSET, convert
 
 from parley.agent.attachments import read_content
+from parley.common.shield import run_to_completion
 from parley.config.types import Chosen, Settings, Wanted
 from parley.conversation.log import Happened
 from parley.conversation.places import place_of
@@ -18,7 +19,6 @@ from parley.runtime.book import Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
 from parley.runtime.errors import MessageIdTaken
-from parley.runtime.outlast import outlast
 from parley.runtime.turns import Turn, Turns
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import MessageId, Seq
@@ -77,7 +77,7 @@ class Messages:
             if self._turns.running is not None:
                 await self._book.writable(until=deadline.at)
             written = self._enter(message, wanted, chosen, read, deadline, accepted)
-        await outlast(written)
+        await run_to_completion(written)
 
     def _enter(
         self,

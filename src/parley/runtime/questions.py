@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from msgspec import UNSET, Struct
 
+from parley.common.shield import run_to_completion
 from parley.config.types import Approvals
 from parley.conversation.log import Happened
 from parley.conversation.questions import Question, Shown
@@ -21,10 +22,9 @@ from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import HomeLost, LeaseLost, OwnerUnresponsive, QuestionIsSettled, StoreFailed
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS
-from parley.runtime.book import Book
+from parley.runtime.book import BETWEEN_TRIES_SECONDS, Book
 from parley.runtime.deadline import Deadline
 from parley.runtime.errors import UnknownQuestion
-from parley.runtime.outlast import BETWEEN_TRIES_SECONDS, outlast
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 
@@ -205,7 +205,7 @@ class Questions:
         self._watch()
         try:
             if written is not None:
-                await outlast(written)
+                await run_to_completion(written)
             answered = await answer
             if answered.decision == "abort":
                 await asyncio.Event().wait()  # until the cancellation is here

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.log import Cursor, Delta, Entry, Log, encode_piece
 from parley.conversation.output import OutputDelta
-from parley.os_errors import OUT_OF_MEMORY
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
 

@@ -14,21 +14,20 @@ from parley.agent.compaction import Meter
 from parley.agent.limits import end_at
 from parley.agent.notify import run_notify_program
 from parley.agent.turn import run_turn
+from parley.common.os_errors import limit_reached
 from parley.config.types import Approvals, Settings
 from parley.conversation.log import Happened
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
 from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed
-from parley.os_errors import limit_reached
 from parley.ports.model import Model
 from parley.ports.tools import Desk
-from parley.runtime.book import Book
+from parley.runtime.book import BETWEEN_TRIES_SECONDS, Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
 from parley.runtime.endings import KILLED, end_of_cut, end_of_failed
 from parley.runtime.means import Means
-from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
 from parley.runtime.questions import Questions, answered
 from parley.runtime.tool_servers import ToolServers

@@ -13,12 +13,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from parley.common.os_errors import os_detail
+from parley.common.paths import is_below
 from parley.errors import CommandNotStarted
-from parley.os_errors import os_detail
 from parley.ports.commands import Bounds, Command, Ended, Mount, Output, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.installed import Denials
-from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
+from parley.sandbox.places import Places, above, depth, find, refuse_hidden
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
 from parley.sandbox.vacancies import Vacancy, fill, leave_all

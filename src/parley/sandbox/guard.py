@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from parley.common.os_errors import os_detail
 from parley.errors import SandboxUnavailable
-from parley.os_errors import os_detail
 from parley.ports.commands import Ended, Output, Start, Starter
 from parley.sandbox.kept import Patience
 from parley.sandbox.places import Places, above, is_below

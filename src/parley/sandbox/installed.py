@@ -7,9 +7,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Ended, Output
-from parley.sandbox.places import Places, is_below
+from parley.sandbox.places import Places
 from parley.wire.events import OutputStream
 from parley.wire.text import quoted
 

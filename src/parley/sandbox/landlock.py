@@ -14,11 +14,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
 from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.installed import Denials, refuse_installed
-from parley.sandbox.places import Places, above, depth, find, is_below, refuse_hidden
+from parley.sandbox.places import Places, above, depth, find, refuse_hidden
 from parley.sandbox.rights import OLDEST, READ, WRITE, WRITE_TO_FILE, Files, Scope, files_of, network_of, scopes_of
 from parley.sandbox.seccomp import program
 
@@ -186,10 +187,11 @@ class Landlock:
 
 def confine_thread(bounds: Bounds) -> bool:
     """As `Commands.confine_thread`."""
-    from parley.sandbox.kernel import confine, landlock_abi
+    from parley.common.landlock import abi_version
+    from parley.sandbox.kernel import confine
 
     try:
-        abi = landlock_abi()
+        abi = abi_version()
     except OSError:
         return False
     if abi < OLDEST:

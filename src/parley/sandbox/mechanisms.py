@@ -9,7 +9,7 @@ from typing import Final, Literal, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from parley.os_errors import os_detail
+from parley.common.os_errors import os_detail
 from parley.ports.commands import Start, Starter
 from parley.sandbox.trial import Confining, why_not
 
@@ -95,13 +95,13 @@ async def _bubblewrap(starter: Starter, home: str | None) -> Found:
 
 
 async def _landlock(starter: Starter, home: str | None) -> Found:
-    from parley.sandbox.kernel import landlock_abi
+    from parley.common.landlock import abi_version
     from parley.sandbox.landlock import Landlock
     from parley.sandbox.rights import OLDEST, SCOPES_SINCE
 
     found = Found(name="landlock", title=_TITLES["landlock"])
     try:
-        abi = landlock_abi()
+        abi = abi_version()
     except OSError as error:
         return replace(found, fault=_NO_LANDLOCK.get(error.errno or 0, os_detail(error)))
     signals = "its own" if abi >= SCOPES_SINCE else f"all of the user's: version {SCOPES_SINCE} would be needed"

@@ -13,6 +13,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.common.git_files import common_dir, git_dir
+from parley.common.paths import is_below
 from parley.config.protected import AGENTS, GIT
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Root
@@ -23,13 +25,6 @@ __all__ = ["Places", "above", "depth", "find", "is_anothers", "is_below", "opene
 _FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ON_THE_WAY: Final = _FOLDER | os.O_PATH
 """A directory that may be gone through and not be listed will do."""
-
-_LONGEST: Final = 4096
-"""Bytes of a path, and so of a file that holds little else; the system takes no more."""
-
-
-_NAMES: Final = "gitdir: "
-"""How a `.git` file begins that names a directory."""
 
 _OBEYED: Final = ("config", "config.worktree", "hooks", "info")
 """What git obeys and runs in a `.git` also where it finds it behind a link."""
@@ -71,11 +66,6 @@ class Places(Struct, frozen=True, kw_only=True):
         """Whether a path may be written to."""
         fenced = self.git_folders + self.protected + self.vacant + self.installed + self.hidden
         return _innermost(path, self.roots + fenced) in self.roots
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether an absolute path is a folder's, or that of something in it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def above(path: str) -> Iterator[str]:
@@ -331,15 +321,12 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
     Raises:
         SandboxUnavailable: a command could put something else there.
     """
-    text = _line(git)
-    named = text.removeprefix(_NAMES)
-    if named in ("", text):
-        return
-    folder = _followed(os.path.join(os.path.dirname(git), named), git, roots)
+    named = git_dir(git)
+    folder = None if named is None else _followed(named, git, roots)
     if folder is None:
         return
-    shared = _line(os.path.join(folder, "commondir"))
-    common = _followed(os.path.join(folder, shared), git, roots) if shared else None
+    shared = common_dir(folder)
+    common = None if shared is None else _followed(shared, git, roots)
     for place in (folder, common):
         if place is not None and place not in roots and any(is_below(place, root) for root in roots):
             yield place
@@ -357,19 +344,6 @@ def _followed(path: str, git: str, roots: tuple[str, ...]) -> str | None:
         why = "which is not there" if real is None else "through a symbolic link"
         raise SandboxUnavailable(f"{quoted(git)} leads to {quoted(path)}, {why}, and cannot be protected")
     return real
-
-
-def _line(path: str) -> str:
-    """What a small file says, as git reads it; nothing if it is none."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        text = file.read(_LONGEST)
-    return "" if b"\0" in text else os.fsdecode(text.rstrip(b"\r\n"))
 
 
 # --- paths -------------------------------------------------------------------------------

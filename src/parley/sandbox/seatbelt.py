@@ -17,9 +17,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from parley.common.paths import is_below
 from parley.config.protected import AGENTS, GIT
 from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
-from parley.sandbox.places import Places, above, find, is_below, refuse_hidden
+from parley.sandbox.places import Places, above, find, refuse_hidden
 from parley.sandbox.threads import in_thread
 
 __all__ = ["LAUNCHER", "Profile", "Seatbelt", "profile", "words"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
+from parley.common.shield import run_to_completion
+from parley.common.threads import reporting, start_thread
 from parley.errors import CommandNotStarted
-from parley.threads import start_thread
 
 __all__ = ["in_thread"]
 
@@ -20,12 +21,8 @@ _MOST_IDLE: Final = 4
 _idle: Final[list[_Worker]] = []
 
 
-def _nothing() -> None:
-    """Who is cancelled has nothing to say about it."""
-
-
 async def in_thread(
-    work: Callable[[], T], *, needs_one: bool = True, when_cancelled: Callable[[], object] = _nothing
+    work: Callable[[], T], *, needs_one: bool = True, when_cancelled: Callable[[], object] | None = None
 ) -> T:
     """Return what comes of `work`, which is done in another thread and must be bounded by itself.
 
@@ -36,20 +33,7 @@ async def in_thread(
     Raises:
         CommandNotStarted: the system has no more threads for us, and the work was not begun.
     """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def run() -> None:
-        told: tuple[Callable[[Any], None], object]
-        try:
-            told = outcome.set_result, work()
-        except BaseException as error:
-            told = outcome.set_exception, error
-        try:
-            loop.call_soon_threadsafe(*told)
-        except RuntimeError:
-            pass  # the loop has ended meanwhile
-
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:
         worker = _idle.pop()
     except IndexError:
@@ -59,18 +43,8 @@ async def in_thread(
             if needs_one:
                 raise CommandNotStarted("the system allows the server no more threads") from None
             return work()
-    worker.do(run)
-    cancelled: asyncio.CancelledError | None = None
-    while not outcome.done():
-        try:
-            await asyncio.wait((outcome,))
-        except asyncio.CancelledError as asked:
-            cancelled = asked
-            when_cancelled()
-    if cancelled is not None:
-        outcome.exception()  # seen, and less than having been cancelled
-        raise cancelled
-    return outcome.result()
+    worker.do(reporting(work, outcome))
+    return await run_to_completion(outcome, on_cancel=when_cancelled)
 
 
 class _Worker:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from parley.common.os_errors import os_detail
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.os_errors import os_detail
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 
 __all__ = ["Confining", "why_not"]

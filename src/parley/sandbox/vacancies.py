@@ -15,8 +15,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from parley.common.os_errors import os_detail
 from parley.errors import SandboxUnavailable
-from parley.os_errors import os_detail
 from parley.sandbox.places import Places, depth, is_anothers, opened
 from parley.wire.text import quoted
 

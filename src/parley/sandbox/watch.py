@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
+from parley.common.os_errors import os_detail
 from parley.errors import SandboxUnavailable
-from parley.os_errors import os_detail
 from parley.sandbox.descriptors import entered, found, opened_in, opened_inside
 from parley.sandbox.kept import (
     MISSING,

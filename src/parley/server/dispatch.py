@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from parley.os_errors import OUT_OF_MEMORY, limit_reached
+from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.outbox import Outbox
 from parley.server.error_mapping import RequestRefused
 from parley.server.outgoing_requests import OutgoingRequests

@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.places import last_text
 from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
 from parley.errors import StoreFailed
-from parley.os_errors import OUT_OF_MEMORY
 from parley.runtime.conversation import Conversation
 from parley.runtime.endings import ENDINGS
 from parley.runtime.messages import Accepted

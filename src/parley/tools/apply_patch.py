@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.common.shield import run_to_completion
+from parley.common.threads import begin_in_thread
 from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
@@ -25,7 +27,7 @@ from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Denied, Desk, Granted, Refused
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.patience import Wanted
-from parley.tools.patch.threads import begun_in_thread, written_in_thread
+from parley.tools.patch.threads import written_in_thread
 from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
     BAD_ARGUMENTS,
@@ -35,7 +37,6 @@ from parley.tools.results import (
     ran,
     rejected,
 )
-from parley.tools.to_the_end import to_the_end
 from parley.tools.truncation import for_model
 from parley.wire.arguments import decode_arguments
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
@@ -201,7 +202,7 @@ class Patches:
             # Not a task: ending the event loop cancels those.
             writing = written_in_thread(lambda: self._write(verified, verdict, run), name="write-patch")
             try:
-                await to_the_end(writing)
+                await run_to_completion(writing)
             except asyncio.CancelledError as asked:
                 cancelled = asked
             return writing.result(), cancelled
@@ -325,7 +326,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
         )
 
     try:
-        return await begun_in_thread(verified, name="verify-patch")
+        return await begin_in_thread(verified, name="verify-patch")
     finally:
         wanted.give_up()
 

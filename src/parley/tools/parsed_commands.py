@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from parley.tools.script_words import Word, Words, plain_commands, words_of
+from parley.common.shell_lexer import RESERVED, Word, Words, commands_in, words_of
 from parley.wire.events import (
     ParsedCommand,
     ParsedListFiles,
@@ -38,8 +38,8 @@ def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
             return (_unknown(command),)
         case ("bash", "-lc" | "-c" as flag, script):
             lexed = words_of(script)
-            words = tuple(word.meant for word in lexed)
-            commands = plain_commands(script) if flag == "-lc" else _split(lexed)
+            words = tuple(word.value for word in lexed)
+            commands = _plain_commands(script) if flag == "-lc" else _split(lexed)
             return _summaries(commands, words) if commands else (_unknown(words),)
         case _:
             return _summaries([command], command)
@@ -55,6 +55,18 @@ def _summaries(commands: list[Words], words: Words) -> tuple[ParsedCommand, ...]
 
 # --- scripts as words --------------------------------------------------------------------
 
+
+def _plain_commands(script: str) -> list[Words] | None:
+    """The commands of a script of plain words and connectors; None for any other script."""
+    commands = commands_in(script, words_only=True)
+    return commands if commands is not None and all(map(_is_plain, commands)) else None
+
+
+def _is_plain(command: Words) -> bool:
+    first = command[0]
+    return "=" not in first and first not in RESERVED and not any(word.startswith("=") for word in command)
+
+
 _CONNECTORS: Final = frozenset({"&&", "||", ";", "|"})
 
 
@@ -62,10 +74,10 @@ def _split(words: list[Word]) -> list[Words]:
     """The words between connectors that stand by themselves."""
     commands: list[list[str]] = [[]]
     for word in words:
-        if word.written in _CONNECTORS:
+        if word.source in _CONNECTORS:
             commands.append([])
         else:
-            commands[-1].append(word.meant)
+            commands[-1].append(word.value)
     return [tuple(command) for command in commands if command]
 
 

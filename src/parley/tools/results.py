@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final, Literal
 
+from parley.common.os_errors import limit_reached
 from parley.conversation.records import StreamOutput
-from parley.os_errors import limit_reached
 from parley.ports.commands import Bounds
 from parley.ports.tools import Denied, Refused
 from parley.tools.truncation import both_for_model, for_model

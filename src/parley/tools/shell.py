@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from parley.common.os_errors import os_detail
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, Changed, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
-from parley.os_errors import os_detail
 from parley.ports.commands import Approved, Command, Commands, Ended
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Denied, Desk, Granted, Permit, Refused, RunCommand

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from parley.common.guarded_files import read_named
+from parley.common.os_errors import os_detail
 from parley.conversation.records import CallItem, InputRead
 from parley.errors import BadArguments
-from parley.guarded_files import read_named
-from parley.os_errors import os_detail
 from parley.ports.model import ToolSpec
 from parley.ports.tools import Desk
 from parley.tools.errors import BadImage

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from parley.os_errors import OUT_OF_MEMORY
+from parley.common.os_errors import OUT_OF_MEMORY
 from parley.wire.framing import LineFramer, Overlong, outline_of
 
 __all__ = ["DescriptorOutbox", "DescriptorTransport"]

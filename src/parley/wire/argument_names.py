@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from parley.common.spelling import forms_of, is_about_safety, near_miss, shown_name
 from parley.errors import BadArguments
-from parley.spelling import forms_of, is_about_safety, near_miss, shown_name
 
 __all__ = ["respelled"]
 

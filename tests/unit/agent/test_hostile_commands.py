@@ -8,8 +8,7 @@ from typing import Final
 
 import pytest
 
-from parley.agent.safe import commands_in, is_safe
-from parley.agent.safe.lexer import MAX_CHARACTERS, MAX_COMMANDS
+from parley.agent.safe import MAX_CHARACTERS, MAX_COMMANDS, commands_in, is_safe
 from parley.ports.tools import RunCommand
 from parley.server.sanitize import one_line, quoted_command
 from parley.tools.parsed_commands import LONGEST_SCRIPT, parse

@@ -23,7 +23,7 @@ from parley.config.types import ApprovalPolicy, Approvals, Settings, Wanted
 from parley.conversation.records import QuestionAsked
 from parley.ports.commands import Bounds
 from parley.ports.tools import Action, ApplyPatch, Denied, Granted, RunCommand
-from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
+from parley.runtime.book import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
 from parley.runtime.questions import Answered
 from parley.stores.memory import MemoryStore

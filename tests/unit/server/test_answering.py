@@ -8,7 +8,7 @@ from kit.builders.questions import approval_id
 from kit.servers.local_server import LocalServer
 from kit.servers.settlements import NO, SETTLED, YES, settlements, taken_back
 from kit.servers.slow_store import SlowStore
-from parley.runtime.outlast import BETWEEN_TRIES_SECONDS
+from parley.runtime.book import BETWEEN_TRIES_SECONDS
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from parley.common import landlock
 from parley.tools.commands import forkserver
 
 FOLDER = Path(forkserver.__file__).parent
-LOADED = ("forkserver", "supervisor", "restrict", "mounts", "scope", "children", "messages")
+NAMES = ("forkserver", "supervisor", "restrict", "mounts", "scope", "children", "messages")
+LOADED = (*(FOLDER / f"{name}.py" for name in NAMES), Path(landlock.__file__))
 
 
-@pytest.mark.parametrize("name", LOADED)
-def test_no_function_of_the_fork_server_imports_anything(name: str) -> None:
+@pytest.mark.parametrize("module", LOADED, ids=lambda module: module.stem)
+def test_no_function_of_the_fork_server_imports_anything(module: Path) -> None:
     functions = [
         node
-        for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text()))
+        for node in ast.walk(ast.parse(module.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     ]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.builders.trees import not_a_link, patch, plant, tree
-from parley.guarded_files import identity_of
+from parley.common.guarded_files import identity_of
 from parley.tools.errors import PatchRefused
 from parley.tools.patch import limits
 from parley.tools.patch.commit import commit

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parley.os_errors import OUT_OF_MEMORY
+from parley.common.os_errors import OUT_OF_MEMORY
 from parley.transports.descriptors import HIGH_WATER_BYTES, PIPE_BYTES, DescriptorOutbox, DescriptorTransport
 from parley.wire.framing import Overlong
 

@@ -1,9 +1,9 @@
 """Commands that can do no harm: they read and print, whatever their words say, and so nobody has to be asked.
 
 A command that is not known is not safe; the sandbox holds those that are as well (docs/security.md). Knows
-how a command is put together. Words of scripts are read by `lexer.py`, options of programs are listed in
+how a command is put together. Scripts are read by `common/shell_lexer.py`, options of programs are listed in
 `programs.py`, files are looked up by `resolving.py`. The check runs on the event loop: a command that is longer
-than the lexer's limits is not safe, each character is read a fixed number of times, and each program is looked up
+than the limits is not safe, each character is read a fixed number of times, and each program is looked up
 once.
 """
 
@@ -14,12 +14,24 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Final
 
-from parley.agent.safe.lexer import MAX_CHARACTERS, commands_in
 from parley.agent.safe.programs import only_reads
 from parley.agent.safe.resolving import is_out_of_reach, lies_out_of_reach
+from parley.common import shell_lexer
 from parley.ports.tools import RunCommand
 
-__all__ = ["commands_in", "is_safe"]
+__all__ = ["MAX_CHARACTERS", "MAX_COMMANDS", "commands_in", "is_safe"]
+
+MAX_CHARACTERS: Final = 16 * 1024
+"""The longest script that is read. It is read on the event loop, where every client waits for it."""
+
+MAX_COMMANDS: Final = 100
+"""The most commands that a script may have: for each one, options are checked and files looked up."""
+
+_NEVER_FIRST: Final = ("-", "+", "%")
+"""Characters that a command must not begin with: a shell reads a script that begins so as its own options (`-`,
+`+`), and such a command as one of its jobs (`%`)."""
+
+_RESERVED: Final = shell_lexer.RESERVED | {"!", "[[", "]]", "{", "}"}
 
 _SYSTEM: Final = ("/bin/", "/usr/bin/")
 """The only places that a program may be named with."""
@@ -62,6 +74,23 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
             )
         case _:
             return _is_safe_command(action.argv, is_known)
+
+
+def commands_in(script: str) -> list[tuple[str, ...]] | None:
+    """Return every command that the script may run, in order, each as its words; None if it is not understood.
+
+    A script beyond the limits of this module is not understood, nor is one with an assignment, a reserved word, or
+    a command that a shell may read as something else.
+    """
+    commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
+    if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):
+        return None
+    return commands
+
+
+def _is_plain(command: tuple[str, ...]) -> bool:
+    first = command[0]
+    return first != "" and "=" not in first and first not in _RESERVED and not first.startswith(_NEVER_FIRST)
 
 
 def _is_safe_script(script: str, is_known: Callable[[str], bool]) -> bool:

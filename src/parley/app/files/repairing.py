@@ -11,11 +11,11 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from parley.common.os_errors import os_detail
 from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadHome
-from parley.os_errors import os_detail
 from parley.ports.store import Store, Summary
 from parley.runtime.whole import write_whole
 from parley.stores.sqlite.salvage import Salvaged, salvaged

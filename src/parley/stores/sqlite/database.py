@@ -15,6 +15,7 @@ from sqlite3 import Connection
 from typing import Final, TypeVar
 
 import parley.stores.sqlite.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
+from parley.common.threads import checked_pool
 from parley.errors import BadHome, HomeLost
 from parley.stores.search import contains_text, normalize_path
 from parley.stores.sqlite.batch import AT_ONCE
@@ -31,7 +32,6 @@ from parley.stores.sqlite.files import (
 from parley.stores.sqlite.locks import LOCKS, LeaseLocks, WriteLock, open_lease_locks
 from parley.stores.sqlite.queries import as_text
 from parley.stores.sqlite.schema import MIGRATIONS
-from parley.threads import checked_pool
 
 __all__ = [
     "Database",

@@ -6,8 +6,8 @@ import os
 import sqlite3
 from typing import Final
 
+from parley.common.os_errors import OUT_OF_MEMORY, os_detail
 from parley.errors import BadHome, StoreFailed
-from parley.os_errors import OUT_OF_MEMORY, os_detail
 from parley.stores.sqlite.files import DATABASE, SHARED_MEMORY
 from parley.stores.sqlite.lock_holders import holder_of
 

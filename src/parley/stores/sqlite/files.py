@@ -11,9 +11,9 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Final, Self
 
+from parley.common.guarded_files import identity_of
+from parley.common.os_errors import os_detail
 from parley.errors import BadHome
-from parley.guarded_files import identity_of
-from parley.os_errors import os_detail
 
 __all__ = [
     "DATABASE",

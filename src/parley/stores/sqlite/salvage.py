@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from sqlite3 import Connection
 from typing import Any, Final, NamedTuple
 
+from parley.common.os_errors import os_detail
 from parley.conversation.log import Entry
 from parley.errors import BadHome, WriteLockHeld
-from parley.os_errors import os_detail
 from parley.ports.store import CALL_SECONDS
 from parley.stores.sqlite.blobs import decompress, restore
 from parley.stores.sqlite.damage import fetch_around_damage, fetch_readable, is_damage, known_conversations

@@ -19,11 +19,11 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
+from parley.common.threads import start_thread
 from parley.errors import HomeLost, ParleyError, StoreFailed, WriteLockHeld
-from parley.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.sqlite.batch import Batch
-from parley.threads import start_thread
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

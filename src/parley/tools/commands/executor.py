@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from parley.common.os_errors import os_detail
+from parley.common.shield import run_to_completion
 from parley.errors import CommandNotStarted
-from parley.os_errors import os_detail
 from parley.ports.commands import Ended, Output, Start
 from parley.tools.commands.fork_server_link import ForkServerLink
 from parley.tools.commands.launch_request import encode_request
 from parley.tools.commands.outcome import result
 from parley.tools.commands.running_command import RunningCommand
-from parley.tools.to_the_end import to_the_end
 
 __all__ = ["Executor"]
 
@@ -55,7 +55,7 @@ class Executor:
         for command in self._running:
             command.stop()
         if self._fork_server is not None:
-            await to_the_end(asyncio.ensure_future(self._fork_server.close()))
+            await run_to_completion(asyncio.ensure_future(self._fork_server.close()))
 
     async def _run(self, start: Start, request: bytes, command: RunningCommand) -> Ended | None:
         """Run a command to its end; return None if nothing of it has run and a second attempt may succeed."""
@@ -69,7 +69,7 @@ class Executor:
             timed_out = not command.ended.done()
             try:
                 if not command.finished:
-                    await to_the_end(asyncio.create_task(command.end()))
+                    await run_to_completion(asyncio.create_task(command.end()))
             finally:
                 self._running.discard(command)
                 command.close()

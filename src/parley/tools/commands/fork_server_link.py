@@ -16,8 +16,16 @@ from parley.tools.rlimits import program_limit
 
 __all__ = ["ForkServerLink"]
 
-PROGRAM: Final = "import sys; sys.path.append(sys.argv[1]); from commands.forkserver import main; main()"
-"""Imports the fork server from this directory, whose compiled modules are cached."""
+PROGRAM: Final = """
+import sys
+for name, folder in ("parley", sys.argv[1]), ("parley.tools", sys.argv[1] + "/tools"):
+    sys.modules[name] = type(sys)(name)
+    sys.modules[name].__path__ = [folder]
+from parley.tools.commands.forkserver import main
+main()
+"""
+"""The fork server as a program. Its first argument is the directory of the package `parley`. It imports the modules
+that it needs without the `__init__.py` of the packages above them."""
 CLOSE_SECONDS: Final = 0.6
 """How long the fork server may take to kill everything and exit, before it is killed: the whole server has two
 seconds to stop (docs/protocol.md#life-cycle)."""
@@ -38,7 +46,7 @@ class ForkServerLink:
                 self._socket.setblocking(False)
                 self._process = subprocess.Popen(
                     (
-                        *(sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(__file__).parent.parent)),
+                        *(sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(__file__).parents[2])),
                         *(str(theirs.fileno()), str(program_limit()), root),
                     ),
                     cwd="/",

@@ -5,8 +5,8 @@ output and keeps no deadlines. If a supervisor dies before its command has ended
 children of the fork server, which kills them and then closes its copy of the control socket: so the executor sees
 the end of the control socket only when they are dead.
 
-Its modules import each other by relative names, because importing the package `parley` would take longer than
-all the rest.
+In this process the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because importing
+them would take longer than all the rest.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import os
 import signal
 from collections.abc import Sequence
 
+from parley.common.os_errors import os_detail
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.os_errors import os_detail
 from parley.ports.commands import Ended, Mount
 from parley.tools.commands.messages import (
     ERROR_NUMBERS,

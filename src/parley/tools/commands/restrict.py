@@ -14,6 +14,8 @@ import stat
 import struct
 import sys
 
+from parley.common import landlock
+
 from .messages import STEPS, Restriction
 
 TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
@@ -27,14 +29,9 @@ __all__ = ["StepFailed", "prctl", "prewarm", "restricted"]
 # Numbers of the kernel, the same on all architectures.
 CLOSE_RANGE: Final = 436
 CLOSE_RANGE_CLOEXEC: Final = 4
-LANDLOCK_CREATE_RULESET: Final = 444
-LANDLOCK_ADD_RULE: Final = 445
-LANDLOCK_RULE_PATH_BENEATH: Final = 1
-LANDLOCK_RESTRICT_SELF: Final = 446
 PR_SET_DUMPABLE: Final = 4
 PR_SET_SECCOMP: Final = 22
 SECCOMP_MODE_FILTER: Final = 2
-PR_SET_NO_NEW_PRIVS: Final = 38
 
 OPENAT2: Final = 437
 AT_FDCWD: Final = -100
@@ -49,12 +46,6 @@ CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
 FIRST_FILE: Final = 3
 """The descriptor after the standard ones."""
 LAST_DESCRIPTOR: Final = 2**32 - 1
-RULESET: Final = struct.Struct("=QQQ")
-"""`struct landlock_ruleset_attr`. An older kernel accepts fields that it does not know if they are zero."""
-PATH_BENEATH: Final = struct.Struct("=Qi")
-"""`struct landlock_path_beneath_attr`."""
-OF_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
-"""The rights that a rule for a file cannot grant: READ_DIR to REFER."""
 INSTRUCTION_BYTES: Final = 8
 """The size of one `struct sock_filter`."""
 MOST_INSTRUCTIONS: Final = 4096
@@ -70,13 +61,9 @@ SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.
 """Errors for which a rule is skipped: its path is missing, unreachable or a link. Rules only grant rights, so that
 skipping one is safe."""
 
-_library: Final = ctypes.CDLL(None, use_errno=True)
-
 # There may be hundreds of rules, and declared argument types make the calls faster.
-_openat2: Final = _library["syscall"]
+_openat2: Final = landlock.libc["syscall"]
 _openat2.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
-_add: Final = _library["syscall"]
-_add.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
 
 
 class _Program(ctypes.Structure):
@@ -97,7 +84,7 @@ def prctl(option: int, argument: int) -> None:
     """Set an attribute of the current process; do nothing where the system does not support it."""
     if sys.platform == "linux":
         try:
-            _prctl(option, argument)
+            landlock.prctl(option, argument)
         except OSError:
             pass  # fewer processes of a command may be found at its end; no restriction depends on it
 
@@ -174,22 +161,21 @@ def _apply(ruleset: int, instructions: bytes) -> None:
     """Restrict the current thread permanently."""
     step = CLOSE_STEP
     try:
-        _call(CLOSE_RANGE, FIRST_FILE, LAST_DESCRIPTOR, CLOSE_RANGE_CLOEXEC)
+        landlock.syscall(CLOSE_RANGE, FIRST_FILE, LAST_DESCRIPTOR, CLOSE_RANGE_CLOEXEC)
         step = PRIVILEGE_STEP
-        _prctl(PR_SET_NO_NEW_PRIVS, 1)
+        landlock.prctl(landlock.PR_SET_NO_NEW_PRIVS, 1)
         _drop_capabilities()
         step = LANDLOCK_STEP
-        _call(LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        landlock.restrict_self(ruleset)
         step = SECCOMP_STEP
         if instructions:
-            _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(_program(instructions)))
+            landlock.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(_program(instructions)))
     except OSError as error:
         raise StepFailed(step, _number(error)) from error
 
 
 def _make_ruleset(restriction: Restriction) -> int:
-    handled = RULESET.pack(restriction.files, restriction.network, restriction.scoped)
-    ruleset = _call(LANDLOCK_CREATE_RULESET, handled, len(handled), 0)
+    ruleset = landlock.create_ruleset(restriction.files, restriction.network, restriction.scoped)
     try:
         for path, rights in restriction.rules:
             _add_rule(ruleset, path, rights)
@@ -203,9 +189,9 @@ def _drop_capabilities() -> None:
     """Drop all capabilities but CAP_DAC_OVERRIDE, without which a server that runs as root could not write to a
     project of another user. With no_new_privs set, the kernel gives none of them back."""
     current = (ctypes.c_uint32 * 6)()
-    _answer(_library.capget(CAPABILITIES, current))
+    landlock.check(landlock.libc.capget(CAPABILITIES, current))
     kept = current[1] & CAP_DAC_OVERRIDE
-    _answer(_library.capset(CAPABILITIES, (ctypes.c_uint32 * 6)(kept, kept)))
+    landlock.check(landlock.libc.capset(CAPABILITIES, (ctypes.c_uint32 * 6)(kept, kept)))
 
 
 def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
@@ -217,11 +203,7 @@ def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
             return
         raise
     try:
-        if rights & OF_DIRECTORIES and not stat.S_ISDIR(os.fstat(place).st_mode):
-            rights &= ~OF_DIRECTORIES
-        if rights:
-            beneath = PATH_BENEATH.pack(rights, place)
-            _answer(_add(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, beneath, 0))
+        landlock.add_rule(ruleset, place, rights)
     finally:
         os.close(place)
 
@@ -230,7 +212,7 @@ def _opened(path: bytes) -> int:
     """Open a path without following links."""
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
-        return _answer(place)
+        return landlock.check(place)
     # This process is itself confined by a filter that hides `openat2`: open each directory in turn.
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     for name in filter(None, path.split(b"/")):
@@ -250,23 +232,6 @@ def _program(instructions: bytes) -> _Program:
     if rest or count > MOST_INSTRUCTIONS:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     return _Program(count, instructions)
-
-
-def _call(number: int, *arguments: int | bytes) -> int:
-    """Make a system call that has no wrapper in the C library, and return its result."""
-    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    return _answer(_library.syscall(ctypes.c_long(number), *words))
-
-
-def _prctl(option: int, argument: int, pointer: object = None) -> None:
-    nothing = ctypes.c_ulong(0)
-    _answer(_library.prctl(option, ctypes.c_ulong(argument), pointer, nothing, nothing))
-
-
-def _answer(given: int) -> int:
-    if given < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return given
 
 
 def _number(error: Exception) -> int:

@@ -21,8 +21,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.guarded_files import DirFds, Identity, is_below
-from parley.os_errors import os_detail
+from parley.common.guarded_files import DirFds, Identity
+from parley.common.os_errors import os_detail
+from parley.common.paths import is_below
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.limits import MAX_FILE_BYTES
 from parley.tools.patch.plan import Change

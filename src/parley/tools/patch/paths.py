@@ -10,14 +10,14 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from json import dumps
 from typing import Final
 
-from parley.config.files import read_file
+from parley.common.git_files import git_dirs
+from parley.common.os_errors import os_detail
+from parley.common.paths import is_below
 from parley.config.protected import AGENTS, GIT
-from parley.guarded_files import is_below
-from parley.os_errors import os_detail
 from parley.tools.errors import PatchRefused
 from parley.wire.text import replace_surrogates
 
@@ -57,7 +57,7 @@ class Ground:
         self._real_workdir = _real_directory(workdir)
         self.cwd = _real(cwd)
         called = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
-        called |= dict.fromkeys(_git_folders(self.cwd), GIT)
+        called |= dict.fromkeys(git_dirs(os.path.join(self.cwd, GIT)), GIT)
         self._protected = {_real(path): name for path, name in called.items()}
         """What each place is called that no patch may touch."""
         known = {cwd: self.cwd, workdir: self._real_workdir}
@@ -134,23 +134,6 @@ def _real_directory(workdir: str) -> str:
         raise PatchRefused(
             f"error: invalid working directory {replace_surrogates(workdir)}: {os_detail(error)}"
         ) from None
-
-
-def _git_folders(folder: str) -> Iterator[str]:
-    """The directories that a `.git` which is a file leads to: in a worktree, or where they were told apart."""
-    named = _line(os.path.join(folder, GIT)).removeprefix("gitdir:").strip()
-    if named:
-        yield (own := os.path.join(folder, named))
-        if shared := _line(os.path.join(own, "commondir")).strip():
-            yield os.path.join(own, shared)
-
-
-def _line(path: str) -> str:
-    """What a small file says; nothing if it is none."""
-    try:
-        return os.fsdecode(read_file(path, limit=_LONGEST)).replace("\0", "")
-    except OSError:
-        return ""
 
 
 def _refuse_detours(path: str, written: str) -> None:

@@ -17,8 +17,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from parley.guarded_files import DirFds, Identity, LinkInTheWay, is_below
-from parley.os_errors import os_detail
+from parley.common.guarded_files import DirFds, Identity, LinkInTheWay
+from parley.common.os_errors import os_detail
+from parley.common.paths import is_below
 from parley.tools.errors import PatchRefused
 from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
 from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES

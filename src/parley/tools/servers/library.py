@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
-from parley.threads import start_thread
+from parley.common.threads import start_thread
 
 __all__ = ["load", "loaded"]
 

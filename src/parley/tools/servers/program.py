@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final
 
-from parley.os_errors import os_detail
+from parley.common.os_errors import os_detail
+from parley.common.shield import run_to_completion
 from parley.tools.errors import NotStarted
 from parley.tools.rlimits import limit_program
 from parley.tools.servers.failures import one_line
-from parley.tools.to_the_end import to_the_end
 
 __all__ = ["Program", "environment"]
 
@@ -245,7 +245,7 @@ class Program:
         """End it before it was ever used, and close what of its pipes is open. Cancelling does not hurry it."""
         self._signal(signal.SIGKILL)
         try:
-            await to_the_end(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))
+            await run_to_completion(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))
         except (subprocess.TimeoutExpired, RuntimeError):  # stuck in the kernel, or no thread can be started
             self._give_up()
         finally:

@@ -39,7 +39,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from parley.os_errors import os_detail
+from parley.common.os_errors import os_detail
 from parley.ports.model import ToolSpec
 from parley.tools.errors import CallFailed, NotStarted
 from parley.tools.servers.bodies import Exchange, looked_at

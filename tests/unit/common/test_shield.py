@@ -1,4 +1,4 @@
-"""Work that must not be left half done: what those who wait for it are told."""
+"""Waiting for work that must be completed although the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from parley.tools.to_the_end import to_the_end
+from parley.common.shield import run_to_completion
 
 PATIENCE_SECONDS = 10
 
@@ -18,8 +18,8 @@ async def work() -> asyncio.Future[str]:
 
 
 async def cancelled_meanwhile(work: asyncio.Future[str]) -> asyncio.Task[str]:
-    """Somebody who waits for the work and was cancelled, several times."""
-    waiting = asyncio.create_task(to_the_end(work))
+    """Return a task that waits for the work and was cancelled several times."""
+    waiting = asyncio.create_task(run_to_completion(work))
     for _ in range(3):
         await asyncio.sleep(0)
         waiting.cancel()
@@ -29,17 +29,17 @@ async def cancelled_meanwhile(work: asyncio.Future[str]) -> asyncio.Task[str]:
     return waiting
 
 
-async def test_what_came_of_the_work_is_returned(work: asyncio.Future[str]) -> None:
+async def test_the_result_of_the_work_is_returned(work: asyncio.Future[str]) -> None:
     work.set_result("done")
 
-    assert await to_the_end(work) == "done"
+    assert await run_to_completion(work) == "done"
 
 
-async def test_what_went_wrong_is_raised(work: asyncio.Future[str]) -> None:
+async def test_a_failure_of_the_work_is_raised(work: asyncio.Future[str]) -> None:
     work.set_exception(ZeroDivisionError())
 
     with pytest.raises(ZeroDivisionError):
-        await to_the_end(work)
+        await run_to_completion(work)
 
 
 async def test_a_cancellation_is_raised_when_the_work_is_done(work: asyncio.Future[str]) -> None:
@@ -52,7 +52,7 @@ async def test_a_cancellation_is_raised_when_the_work_is_done(work: asyncio.Futu
     assert waiting.cancelled()
 
 
-async def test_a_mistake_besides_a_cancellation_is_logged(
+async def test_a_failure_after_a_cancellation_is_logged(
     work: asyncio.Future[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting = await cancelled_meanwhile(work)
@@ -66,3 +66,18 @@ async def test_a_mistake_besides_a_cancellation_is_logged(
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
+
+
+async def test_each_cancellation_is_reported(work: asyncio.Future[str]) -> None:
+    reported: list[str] = []
+    waiting = asyncio.create_task(run_to_completion(work, on_cancel=lambda: reported.append("cancelled")))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        waiting.cancel()
+    await asyncio.sleep(0)
+
+    work.set_result("done")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.wait([waiting])
+
+    assert reported == ["cancelled", "cancelled"]

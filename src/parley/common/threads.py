@@ -1,7 +1,7 @@
-"""Threads that are started only where there is memory for them.
+"""Threads that are started only where there is memory for them, and work in threads whose result a future holds.
 
-`threading.Thread.start` returns when the new thread runs. Where the memory ends in that moment, the new thread dies
-first, and the caller waits for ever. So no thread is started below a reserve; the caller gets a `MemoryError`.
+`threading.Thread.start` returns when the new thread runs. If memory runs out at that moment, the new thread dies
+first and the caller waits forever. So no thread is started below a reserve; the caller gets a `MemoryError`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["checked_pool", "start_thread"]
+__all__ = ["begin_in_thread", "checked_pool", "reporting", "start_thread"]
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -32,6 +33,43 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
     """
     _check_room()
     threading.Thread(target=target, args=args, name=name, daemon=True).start()
+
+
+def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[Result]:
+    """Begin `work` in a new daemon thread and return a future for its result.
+
+    Cancelling the future does not end the work, and the end of the process does not wait for it.
+
+    Raises:
+        MemoryError, RuntimeError: as `start_thread`.
+    """
+    import asyncio
+
+    outcome: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    start_thread(reporting(work, outcome), name=name)
+    return outcome
+
+
+def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
+    """Return a function for another thread that does the work and settles the future in its event loop."""
+    loop = outcome.get_loop()
+
+    def settle(how: Callable[[Any], None], value: object) -> None:
+        if not outcome.done():  # it may have been cancelled
+            how(value)
+
+    def run() -> None:
+        result: tuple[Callable[[Any], None], object]
+        try:
+            result = outcome.set_result, work()
+        except BaseException as error:
+            result = outcome.set_exception, error
+        try:
+            loop.call_soon_threadsafe(settle, *result)
+        except RuntimeError:
+            pass  # the loop was closed meanwhile
+
+    return run
 
 
 def checked_pool(*, max_workers: int | None = None, name: str) -> ThreadPoolExecutor:

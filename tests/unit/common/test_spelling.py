@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.spelling import forms_of, is_about_safety, near_miss, nearest, shown_name
+from parley.common.spelling import forms_of, is_about_safety, near_miss, nearest, shown_name
 
 KNOWN = ("approval-policy", "sandbox", "model", "cwd", "config")
 words = st.text("abz", min_size=5, max_size=9)

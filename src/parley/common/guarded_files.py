@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Self
 
-__all__ = ["DirFds", "Identity", "LinkInTheWay", "identity_of", "is_below", "read_named"]
+from parley.common.paths import is_below
+
+__all__ = ["DirFds", "Identity", "LinkInTheWay", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
 """Descriptors held at once. Beyond that the least recently used one is closed; its directory must be the same
@@ -40,11 +42,6 @@ class Identity(NamedTuple):
 
 def identity_of(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Return whether an absolute path is `folder` or lies in it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 class LinkInTheWay(OSError):

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from kit.system.mounts import MOUNTS, UNSHARED
-from parley.guarded_files import DirFds, LinkInTheWay, identity_of, read_named
+from parley.common.guarded_files import DirFds, LinkInTheWay, identity_of, read_named
 
 LIMIT: Final = 1000
 
@@ -81,7 +81,7 @@ exec "$2" -c "$3" "$1/merged"
 """
 READ_ON_OVERLAY = """
 import sys
-from parley.guarded_files import read_named
+from parley.common.guarded_files import read_named
 top = sys.argv[1]
 print(read_named("other", cwd=f"{top}/project", limit=10, hidden=[f"{top}/keys"]))
 """
@@ -105,7 +105,7 @@ def test_a_file_with_two_names_is_refused_where_too_much_is_hidden(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.link(project / "own", project / "other")
-    monkeypatch.setattr("parley.guarded_files._MOST_HIDDEN_FILES", 1)
+    monkeypatch.setattr("parley.common.guarded_files._MOST_HIDDEN_FILES", 1)
 
     with pytest.raises(OSError, match="may not be read"):
         read(project, "other")

@@ -1,0 +1,1 @@
+"""Helpers for all packages. They import the standard library alone."""

@@ -1,0 +1,101 @@
+"""The system calls of Landlock, and `prctl`: the standard library has no functions for them.
+
+Knows numbers and structs of the Linux kernel. Does not know which rights make a sandbox. The fork server loads
+this module, so it imports neither `typing` nor `enum`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+
+TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the fork server's start
+if TYPE_CHECKING:
+    from typing import Final
+
+__all__ = [
+    "PR_SET_NO_NEW_PRIVS",
+    "abi_version",
+    "add_rule",
+    "check",
+    "create_ruleset",
+    "libc",
+    "prctl",
+    "restrict_self",
+    "syscall",
+]
+
+# The same on all machines.
+_CREATE_RULESET: Final = 444
+_ADD_RULE: Final = 445
+_RESTRICT_SELF: Final = 446
+_ASK_VERSION: Final = 1
+_PATH_BENEATH: Final = 1
+PR_SET_NO_NEW_PRIVS: Final = 38
+
+_RULESET: Final = struct.Struct("=QQQ")
+"""`struct landlock_ruleset_attr`. An older kernel accepts the fields that it does not know if they are zero."""
+_BENEATH: Final = struct.Struct("=Qi")
+"""`struct landlock_path_beneath_attr`."""
+_FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
+"""Rights that a rule for a file cannot grant, from READ_DIR to REFER."""
+
+libc: Final = ctypes.CDLL(None, use_errno=True)
+
+_add: Final = libc["syscall"]  # with its types, because there can be hundreds of rules
+_add.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
+
+
+def abi_version() -> int:
+    """Return the version of the kernel's Landlock.
+
+    Raises:
+        OSError: the kernel has none (ENOSYS), or it is disabled (EOPNOTSUPP).
+    """
+    return syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
+
+
+def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
+    """Return the descriptor of a ruleset that takes away these rights, except where rules grant them."""
+    handled = _RULESET.pack(files, network, scoped)
+    return syscall(_CREATE_RULESET, handled, len(handled), 0)
+
+
+def add_rule(ruleset: int, place: int, rights: int) -> None:
+    """Grant rights to a file, or to a directory and everything in it, by its descriptor.
+
+    Rights that only a directory can have are left out for a file.
+    """
+    if rights & _FOR_DIRECTORIES and not stat.S_ISDIR(os.fstat(place).st_mode):
+        rights &= ~_FOR_DIRECTORIES
+    if rights:
+        check(_add(_ADD_RULE, ruleset, _PATH_BENEATH, _BENEATH.pack(rights, place), 0))
+
+
+def restrict_self(ruleset: int) -> None:
+    """Restrict the calling thread, and every process that it starts, for good."""
+    syscall(_RESTRICT_SELF, ruleset, 0)
+
+
+def prctl(option: int, argument: int, pointer: object = None) -> None:
+    zero = ctypes.c_ulong(0)
+    check(libc.prctl(option, ctypes.c_ulong(argument), pointer, zero, zero))
+
+
+def syscall(number: int, *arguments: int | bytes | None) -> int:
+    """Make a system call by its number.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    return check(libc.syscall(ctypes.c_long(number), *words))
+
+
+def check(result: int) -> int:
+    """Return the result of a C function, or raise the `OSError` that a negative one stands for."""
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result

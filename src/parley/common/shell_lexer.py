@@ -1,0 +1,217 @@
+"""The commands and words of a shell script, without a shell.
+
+`commands_in` accepts only scripts that every shell reads alike: plain words, quotes, the operators between
+commands, and the few redirections that write nowhere. It refuses expansions, other redirections, escapes that
+remove something, comments and compound commands. `words_of` splits any script, for display.
+
+Each character is read once, in a plain loop: the result must not depend on how a release of Python implements
+regular expressions. The caller limits the length of the script.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Final, NamedTuple
+
+__all__ = ["RESERVED", "Word", "Words", "commands_in", "words_of"]
+
+Words = tuple[str, ...]
+
+_NEVER: Final = frozenset(map(chr, {*range(0x20), 0x7F, *range(0xD800, 0xE000)} - {ord("\t"), ord("\n")}))
+"""Characters that some shells treat as blanks, some drop, and no argument can carry."""
+
+_BLANKS: Final = (" ", "\t")
+_OPERATORS: Final = ("&&", "||", ";", "|", "\n")
+_NEEDS_ANOTHER: Final = frozenset({"&&", "||", "|"})
+
+_REDIRECTIONS: Final = ("2>/dev/null", ">/dev/null", "2>&1")
+_AFTER_REDIRECTION: Final = (*_BLANKS, "\n", ";", "|", "&")
+
+_LETTERS: Final = frozenset(string.ascii_letters + string.digits)
+_PLAIN: Final = _LETTERS | set("_./,:+@%=-")
+_PLAIN_INSIDE: Final = frozenset("~^")
+_BEFORE_PLAIN_INSIDE: Final = _LETTERS | _PLAIN_INSIDE
+"""`~` and `^` are plain after a letter, a digit or one of themselves: `~` means something at the start of a word
+and after `=` and `:`, and `^` at the start of a word."""
+
+_NOT_IN_DOUBLE_QUOTES: Final = frozenset("$`!")
+_PLAIN_ESCAPED: Final = frozenset(map(chr, range(0x20, 0x7F))) - set('!"$\\`')
+"""Characters before which a backslash between double quotes stands for itself."""
+
+RESERVED: Final = frozenset(
+    {"case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then"}
+    | {"time", "until", "while"}
+)
+"""Reserved words that are plain words; a shell reads a compound command where one of them comes first."""
+
+_BLANKS_OF_WORDS: Final = (*_BLANKS, "\n")
+_ESCAPED_IN_DOUBLE_QUOTES: Final = frozenset('$`"\\')
+
+
+def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
+    """Return every command that the script may run, in order, each as its words; None if it is not understood.
+
+    With `words_only`, redirections, escapes and the characters `~` and `^` outside quotes are refused, too.
+
+    Which commands run depends on the exit codes of earlier ones. The caller has to check the first word of each
+    command: it may be reserved, an assignment, or a builtin such as `eval`.
+    """
+    if not _NEVER.isdisjoint(script):
+        return None
+    commands: list[Words] = []
+    words: list[str] = []
+    place, needs_another = 0, False
+    while True:
+        while script.startswith(_BLANKS, place):
+            place += 1
+        operator = next((each for each in _OPERATORS if script.startswith(each, place)), None)
+        if operator is not None or place == len(script):
+            if words:
+                commands.append(tuple(words))
+                words, needs_another = [], operator in _NEEDS_ANOTHER
+            elif operator not in (None, "\n"):
+                return None
+            if operator is None:
+                return None if needs_another else commands
+            place += len(operator)
+        elif words and not words_only and (end := _end_of_redirection(script, place)) is not None:
+            place = end
+        elif (read := _plain_word_at(script, place, words_only)) is not None:
+            word, place = read
+            words.append(word)
+        else:
+            return None
+
+
+def _end_of_redirection(script: str, place: int) -> int | None:
+    """Return the end of a redirection that writes nowhere, if one stands here.
+
+    It is a word by itself: a number directly before it would be taken for a descriptor.
+    """
+    if script[place - 1] not in _BLANKS:
+        return None
+    for redirection in _REDIRECTIONS:
+        if script.startswith(redirection, place):
+            end = place + len(redirection)
+            return end if end == len(script) or script.startswith(_AFTER_REDIRECTION, end) else None
+    return None
+
+
+def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int] | None:
+    """Return the word that begins here, without its quotes, and its end; None: no plain word begins here."""
+    if script.startswith("=", place):
+        return None
+    begin, pieces = place, list[str]()
+    while place < len(script):
+        character = script[place]
+        if character in ("'", '"'):
+            end = script.find("'", place + 1) if character == "'" else _end_of_double_quotes(script, place + 1)
+            if end == -1 or (words_only and character == '"' and "\\" in script[place:end]):
+                return None
+            pieces.append(script[place + 1 : end])
+            place = end + 1
+        elif character in _PLAIN or (
+            not words_only
+            and character in _PLAIN_INSIDE
+            and place > begin
+            and script[place - 1] in _BEFORE_PLAIN_INSIDE
+        ):
+            pieces.append(character)
+            place += 1
+        else:
+            break
+    return ("".join(pieces), place) if place > begin else None
+
+
+def _end_of_double_quotes(script: str, place: int) -> int:
+    """Return where the closing quote stands; -1: there is none, or a character before it that a shell acts upon."""
+    while place < len(script):
+        character = script[place]
+        if character == '"':
+            return place
+        if character in _NOT_IN_DOUBLE_QUOTES:
+            return -1
+        if character == "\\":
+            place += 1
+            if script[place : place + 1] not in _PLAIN_ESCAPED:
+                return -1
+        place += 1
+    return -1
+
+
+# --- words of any script ------------------------------------------------------------------
+
+
+class Word(NamedTuple):
+    """A word of a script."""
+
+    source: str
+    """With its quotes and escapes."""
+    value: str
+    """Without them."""
+
+
+def words_of(script: str) -> list[Word]:
+    """Return the words of any script, by quotes and escapes alone.
+
+    A script with a quote that is not closed is split at blanks instead.
+    """
+    words: list[Word] = []
+    place = _end_of_blanks(script, 0)
+    while place < len(script):
+        read = _word_at(script, place)
+        if read is None:
+            return [Word(piece, piece) for piece in script.split()]
+        value, end = read
+        words.append(Word(script[place:end], value))
+        place = _end_of_blanks(script, end)
+    return words
+
+
+def _end_of_blanks(script: str, place: int) -> int:
+    while True:
+        if script.startswith(_BLANKS_OF_WORDS, place):
+            place += 1
+        elif script.startswith("\\\n", place):
+            place += 2
+        else:
+            return place
+
+
+def _word_at(script: str, place: int) -> tuple[str, int] | None:
+    """Return the word that begins here, without quotes and escapes, and its end; None: a quote is not closed."""
+    pieces = list[str]()
+    while place < len(script) and script[place] not in _BLANKS_OF_WORDS:
+        character = script[place]
+        place += 1
+        if character == "'":
+            end = script.find("'", place)
+            if end == -1:
+                return None
+            pieces.append(script[place:end])
+            place = end + 1
+        elif character == '"':
+            while script[place : place + 1] not in ('"', ""):
+                if script[place] == "\\":
+                    pieces.append(_escaped_in_double_quotes(script[place + 1 : place + 2]))
+                    place += 2
+                else:
+                    pieces.append(script[place])
+                    place += 1
+            if place >= len(script):
+                return None
+            place += 1
+        elif character == "\\":
+            if place == len(script):
+                return None
+            pieces.append(script[place].removeprefix("\n"))
+            place += 1
+        else:
+            pieces.append(character)
+    return "".join(pieces), place
+
+
+def _escaped_in_double_quotes(character: str) -> str:
+    if character == "\n":
+        return ""
+    return character if character in _ESCAPED_IN_DOUBLE_QUOTES else f"\\{character}"
