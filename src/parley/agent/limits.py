@@ -13,16 +13,15 @@ from typing import Protocol
 
 from parley.agent.tokens import estimate
 from parley.config.types import Limits
-from parley.conversation.history import ABORTED
-from parley.conversation.records import CallOutput, ModelItem, TokensEstimated, TurnEnded
+from parley.conversation.records import ModelItem, TokensEstimated
 from parley.conversation.spending import Spending
 from parley.errors import ModelStreamBroken, ReplyTooLarge, StoreError
 from parley.ports.clock import Clock
 from parley.ports.model import ModelRequest
 from parley.ports.transcript import Transcript
-from parley.wire.events import ErrorEvent, LimitReached, TaskComplete
+from parley.wire.events import LimitReached
 
-__all__ = ["AskToGoOn", "Gate", "counted_if_cut", "end_at", "estimated_cost"]
+__all__ = ["AskToGoOn", "Gate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToGoOn(Protocol):
@@ -75,15 +74,6 @@ def _allowed(size: int, agreed: int) -> int:
     """How much may be used: a limit is raised by its own size, as often as it takes to be beyond what was used when
     somebody last agreed."""
     return (agreed // size + 1) * size
-
-
-async def end_at(reached: LimitReached, transcript: Transcript) -> TurnEnded:
-    """End a turn that may not go on. The calls that it still had to run are not run."""
-    message = f"Limit reached: {reached.limit}"
-    ended = TurnEnded(why="failed", message=message)
-    not_run = (CallOutput(call_id=call, output=ABORTED) for call in transcript.history.unanswered)
-    await transcript.append(*not_run, ErrorEvent(message=message), TaskComplete(last_agent_message=None), ended)
-    return ended
 
 
 def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Limits) -> tuple[TokensEstimated, ...]:

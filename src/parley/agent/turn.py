@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parley.agent.compaction import Meter, make_room
 from parley.agent.errors import ReplyCutOff
-from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, end_at, estimated_cost
+from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, estimated_cost
 from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.agent.prompt import request_for
 from parley.config.types import Settings
@@ -33,7 +33,9 @@ from parley.conversation.records import (
     OpaqueItem,
     ResponseUsed,
     TurnEnded,
+    Why,
 )
+from parley.conversation.turn_ends import limit_message, turn_end
 from parley.errors import ModelError, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
@@ -56,17 +58,15 @@ from parley.wire.events import (
     AgentReasoning,
     AgentReasoningRawContent,
     BackgroundEvent,
-    ErrorEvent,
     EventBase,
     LimitReached,
-    TaskComplete,
     TokenCount,
     event_type,
 )
 from parley.wire.jsonrpc import is_json
 from parley.wire.text import replace_surrogates
 
-__all__ = ["run_turn"]
+__all__ = ["end_at_limit", "run_turn"]
 
 
 async def run_turn(
@@ -88,18 +88,21 @@ async def run_turn(
     overflows = cut_offs = 0
     reached = await _run_calls(transcript.history.open_calls, transcript, hands, gate)
     if reached is not None:
-        return await end_at(reached, transcript)
+        return await end_at_limit(reached, transcript)
     while True:
         await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
         if (reached := await gate.before_request()) is not None:
-            return await end_at(reached, transcript)
+            return await end_at_limit(reached, transcript)
         response = _Response()
         request: ModelRequest | None = None
+        asked = ModelAsked(inputs=0)
         try:
             await make_room(transcript, model, hands.specs(), settings, clock, meter)
-            await transcript.note(ModelAsked())
+            await transcript.durable()
             history = transcript.history
-            request = request_for(settings, history.items, hands.specs(), breaks=history.cuts)
+            asked = ModelAsked(inputs=len(history.waiting))
+            items, cuts = history.for_request()
+            request = request_for(settings, items, hands.specs(), breaks=cuts)
             await ask_patiently(
                 partial(_listen, transcript, model, request, response, settings),
                 model,
@@ -117,28 +120,44 @@ async def run_turn(
                 with suppress(ModelError):  # no summary either: then the first failure is what counts
                     if await make_room(transcript, model, hands.specs(), settings, clock, meter):
                         continue
-            told = replace_surrogates(str(error))
-            ended = TurnEnded(why="failed", message=told)
             # Whole texts that were shown stay; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
-            failed = ErrorEvent(message=told), TaskComplete(last_agent_message=None)
-            await transcript.append(*response.ended, *shown, *refused, *spent, *failed, ended)
-            return ended
+            said = asked, *response.ended, *shown, *refused, *spent
+            return await _end(transcript, "failed", replace_surrogates(str(error)), said=said)
         last_message = response.last_text or last_message
         if response.usage is not None:
             meter.reported(request, response.usage)
         cost = _cost(response, request, settings)
-        said = *response.ended, *response.notice(), *response.records(), *cost
-        if not response.calls and not transcript.history.waiting:  # a turn does not end while input waits
-            ended = TurnEnded(why="done")
-            await transcript.append(*said, TaskComplete(last_agent_message=last_message), ended)
-            return ended
+        said = asked, *response.ended, *response.notice(), *response.records(), *cost
+        if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no input waits
+            return await _end(transcript, "done", said=said, last_message=last_message)
         await transcript.append(*said)
         reached = await _run_calls(response.whole_calls, transcript, hands, gate)
         if reached is not None:
-            return await end_at(reached, transcript)
+            return await end_at_limit(reached, transcript)
+
+
+async def end_at_limit(reached: LimitReached, transcript: Transcript) -> TurnEnded:
+    """End a turn that may not go beyond a limit. Calls that have not run are not run."""
+    return await _end(transcript, "failed", limit_message(reached.limit))
+
+
+async def _end(
+    transcript: Transcript,
+    why: Why,
+    message: str | None = None,
+    *,
+    said: Sequence[Happened] = (),
+    last_message: str | None = None,
+) -> TurnEnded:
+    """Append the entries of the last response and those that end the turn, in one append."""
+    end = turn_end(
+        why, message, history=transcript.history, spending=transcript.spending, last_message=last_message
+    )
+    await transcript.append(*said, *end)
+    return TurnEnded(why=why, message=message)
 
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[Happened, ...]:
@@ -151,20 +170,16 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, hands: Hands, gate: Gate
 ) -> LimitReached | None:
-    """Run them one after another, and tell what the response cost that they are of.
-
-    Those that a limit stands before are left, and it is returned.
-    """
-    reached: LimitReached | None = None
+    """Run calls in order, then report what their response cost; stop before a call that a limit refuses."""
     for call in calls:
         if (reached := await gate.before_call()) is not None:
-            break
+            return reached
         output = replace_surrogates(await hands.run(call))
         await transcript.append(CallOutput(call_id=call.call_id, output=output))
         await asyncio.sleep(0)  # there may be thousands
     if (usage := transcript.spending.untold) is not None:
         await transcript.append(usage)
-    return reached
+    return None
 
 
 TOO_LARGE: Final = 413

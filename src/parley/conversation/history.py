@@ -132,12 +132,22 @@ class History:
                 self._leave_out_what_is_new()
             case HistoryCompacted(summary=summary, replaced=replaced):
                 self._compact(summary, replaced)
-            case ModelAsked() | TurnEnded():
-                self._turn.cuts.append(len(self._turn.places))
-                self._turn.places += self.waiting
-                self.waiting.clear()
+            case ModelAsked(inputs=inputs):
+                self._send_waiting(len(self.waiting) if inputs is None else inputs)
+            case TurnEnded():
+                self._send_waiting(len(self.waiting))
             case _:
                 pass
+
+    def _send_waiting(self, number: int) -> None:
+        self._turn.cuts.append(len(self._turn.places))
+        self._turn.places += self.waiting[:number]
+        del self.waiting[:number]
+
+    def for_request(self) -> tuple[list[HistoryItem], list[int]]:
+        """Return the items of the next request, with the input that waits, and their cuts."""
+        items = self.items
+        return [*items, *self.waiting], [*self.cuts, len(items)]
 
     @property
     def open_calls(self) -> tuple[CallItem, ...]:

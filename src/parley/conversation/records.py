@@ -132,7 +132,13 @@ class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
 
 
 class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
-    """The model was sent the history up to here; input that waited is part of it from here on."""
+    """The model answered a request; stands before the records of its response.
+
+    Input that the request held is part of the history from here on.
+    """
+
+    inputs: int | None = None
+    """Number of waiting inputs that the request held; all of them in logs of older versions."""
 
 
 class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):

@@ -27,12 +27,8 @@ class Transcript(Protocol):
         """Write these down, all or none, right behind each other; then readers may see them."""
         ...
 
-    async def note(self, happened: Happened) -> None:
-        """It has happened when this returns, and all before it is on disk. It is written down in front of what is
-        appended next; if that cannot be written down, it has happened all the same.
-
-        For what says nothing by itself: if nothing is appended any more, it has not happened.
-        """
+    async def durable(self) -> None:
+        """Return when no append is under way: what the history holds is durable then."""
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:

@@ -41,10 +41,17 @@ _ENDED: Final = record_type(TurnEnded)
 class _Write:
     """Entries that were handed to the store."""
 
-    __slots__ = ("before", "last", "phase", "shown")
+    __slots__ = ("before", "last", "phase", "shown", "written")
 
-    def __init__(self, before: Seq, last: Seq, phase: Phase, shown: Callable[[], None] | None) -> None:
-        self.before, self.last, self.phase, self.shown = before, last, phase, shown
+    def __init__(
+        self,
+        before: Seq,
+        last: Seq,
+        phase: Phase,
+        shown: Callable[[], None] | None,
+        written: asyncio.Future[None],
+    ) -> None:
+        self.before, self.last, self.phase, self.shown, self.written = before, last, phase, shown, written
 
 
 class Book:
@@ -60,10 +67,6 @@ class Book:
         self._lease: Lease | None = None
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
-        self._noted: list[Happened] = []
-        """What is true already, and stands in no log yet."""
-        self._noted_before: list[tuple[Seq, Happened]] = []
-        """What was, and stands in what is being written, with its position: that may be taken back."""
         self._in_flight: list[_Write] = []
         """Writes that the store has not confirmed, in order."""
         self._reading_on = asyncio.Lock()
@@ -157,10 +160,6 @@ class Book:
     async def close(self) -> None:
         """Give the right to write back."""
         lease, self._lease = self._lease, None
-        self._noted_before.clear()
-        if self._noted:
-            self._noted.clear()
-            self._go_back(self.log.last)
         if lease is not None:
             await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
 
@@ -246,20 +245,18 @@ class Book:
         if self._lease is None:
             raise LeaseLost
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append((*self._noted, *happened), at=at)  # this can fail, and then nothing has happened
+        entries = self.log.append(happened, at=at)  # this can fail, and then nothing has happened
         try:
             for one in happened:
                 self.folds.apply(one, at=at)
         except (ValueError, MemoryError):
             self._go_back(before)
             raise
-        self._noted_before += zip((entry.seq for entry in entries), self._noted, strict=False)
-        self._noted.clear()
         for reader in self._readers:
             reader.appended(entries[0].seq)
-        write = _Write(before, entries[-1].seq, self.folds.state.phase, shown)
-        self._in_flight.append(write)
         written = self._store.append(self._lease, entries, self._summary(), until=until)
+        write = _Write(before, entries[-1].seq, self.folds.state.phase, shown, written)
+        self._in_flight.append(write)
         finish = partial(self._written, write)
         if written.done():
             finish(written)
@@ -267,23 +264,10 @@ class Book:
             written.add_done_callback(finish)
         return written
 
-    async def note(self, happened: Happened) -> None:
-        """It has happened, and is written down in front of what is written next, or, where that fails, of what
-        comes then. Where something is on its way to disk, it is written down behind that.
-
-        Raises:
-            StoreFailed: what is before it cannot be written down; it has not happened.
-            LeaseLost: another process has taken over.
-        """
-        if self._lease is None or not self.log.is_durable:
-            await self.append(happened)
-            return
-        self._apply_noted(happened)
-        self._noted.append(happened)
-
-    def _apply_noted(self, happened: Happened) -> None:
-        """When it happened is told by what it is written down with."""
-        self.folds.apply(happened, at=self.folds.state.updated_at)
+    async def durable(self) -> None:
+        """Return when no append is under way, whether those under way succeed or not."""
+        while self._in_flight:
+            await asyncio.wait({self._in_flight[-1].written})
 
     def _written(self, write: _Write, written: asyncio.Future[None]) -> None:
         error = written.exception()
@@ -294,7 +278,6 @@ class Book:
             return
         self._in_flight.remove(write)
         self.log.durable, self.phase = write.last, write.phase
-        self._noted_before = [one for one in self._noted_before if one[0] > write.last]
         if write.shown is not None:
             write.shown()
         self._show()
@@ -304,13 +287,9 @@ class Book:
         log.error("%s: %s", self.id, error)
         if isinstance(error, LeaseLost):
             self._in_flight.clear()
-            self._noted_before.clear()
-            self._noted.clear()
             self._go_back(self.log.durable)
         else:
             del self._in_flight[self._in_flight.index(write) :]
-            self._noted[:0] = [one for seq, one in self._noted_before if seq > write.before]
-            self._noted_before = [one for one in self._noted_before if one[0] <= write.before]
             self._go_back(write.before)
         if isinstance(error, LeaseLost):
             self._lease = None
@@ -323,8 +302,6 @@ class Book:
         self.log.take_back(position)
         self.folds.begin()
         self.folds.replay(self.log.entries)
-        for one in self._noted:
-            self._apply_noted(one)
 
     def extend(self, kind: ItemKind, text: str) -> None:
         """More of what is being said."""

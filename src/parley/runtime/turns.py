@@ -11,22 +11,21 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from parley.agent.compaction import Meter
-from parley.agent.limits import end_at
 from parley.agent.notify import run_notify_program
-from parley.agent.turn import run_turn
+from parley.agent.turn import end_at_limit, run_turn
 from parley.common.os_errors import limit_reached
 from parley.config.types import Approvals, Settings
 from parley.conversation.log import Happened
 from parley.conversation.places import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
+from parley.conversation.turn_ends import KILLED, Interruption, turn_end
 from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed
 from parley.ports.model import Model
 from parley.ports.tools import Desk
 from parley.runtime.book import BETWEEN_TRIES_SECONDS, Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
-from parley.runtime.endings import KILLED, end_of_cut, end_of_failed
 from parley.runtime.means import Means
 from parley.runtime.permits import Permits, Resumed
 from parley.runtime.questions import Questions, answered
@@ -62,7 +61,7 @@ class OurTurn(Turn):
         self.settings = settings
         """What it began with; overrides that join it are for the next one. None: it was left asking, and they
         cannot be used as they are now."""
-        self.cut_short: Why | None = None
+        self.cut_short: Interruption | None = None
         """Why it was told to end before its time."""
 
     @property
@@ -130,7 +129,7 @@ class Turns:
             # A turn that is younger than this server was run by another one.
             was_elsewhere = self._book.folds.state.since > self._means.started_at
             message = KILLED if was_elsewhere else None
-            await self._book.append(*end_of_cut(self._book, "restarted", message), until=deadline.at)
+            await self._book.append(*self._end_for("restarted", message), until=deadline.at)
         elif self._book.folds.state.phase is Phase.ASKING:
             try:
                 settings = self._of_turn()
@@ -174,7 +173,7 @@ class Turns:
         approvals = Approvals(on_timeout="hold") if settings is None else settings.approvals
         said = await self._questions.ask_again(approvals)
         if isinstance(reached := question.shown, LimitReached) and not said.is_yes:
-            return await end_at(reached, self._book)
+            return await end_at_limit(reached, self._book)
         return await self._work(settings or self._of_turn(), Resumed(question.asked, said))
 
     def answer(
@@ -196,7 +195,7 @@ class Turns:
 
     # --- ending ------------------------------------------------------------------------
 
-    def interrupt(self, why: Why = "interrupted") -> None:
+    def interrupt(self, why: Interruption = "interrupted") -> None:
         """Cut the running turn short, if there is one."""
         if (turn := self.running) is not None:
             turn.cut_short = turn.cut_short or why
@@ -289,9 +288,13 @@ class Turns:
 
     def _end_of(self, turn: OurTurn) -> tuple[Happened, ...]:
         if (bug := turn.bug) is None:
-            return end_of_cut(self._book, turn.cut_short or "stopped")
+            return self._end_for(turn.cut_short or "stopped")
         if (limit := limit_reached(bug)) is not None:
-            return end_of_failed(self._book, replace_surrogates(limit))
+            return self._end_for("failed", replace_surrogates(limit))
         is_known = isinstance(bug, StoreFailed | ConfigError)
         message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
-        return end_of_failed(self._book, replace_surrogates(message))
+        return self._end_for("failed", replace_surrogates(message))
+
+    def _end_for(self, why: Why, message: str | None = None) -> tuple[Happened, ...]:
+        book = self._book
+        return turn_end(why, message, history=book.history, spending=book.spending, outputs=book.log.kept_outputs())

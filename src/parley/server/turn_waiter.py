@@ -18,9 +18,9 @@ from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.places import last_text
 from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
+from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import StoreFailed
 from parley.runtime.conversation import Conversation
-from parley.runtime.endings import ENDINGS
 from parley.runtime.messages import Accepted
 from parley.runtime.readers import Reader
 from parley.runtime.turns import Turn
@@ -176,7 +176,7 @@ class TurnWaiter:
             self._end(str(turn.lost), is_done=False)
         elif work.cancelled():
             if turn.is_left and self._call.host.conversations.closing:
-                self._end(ENDINGS["stopped"], is_done=False)
+                self._end(INTERRUPTED["stopped"], is_done=False)
         elif isinstance(error := work.exception(), StoreFailed):
             self._end(str(error), is_done=False)
 

@@ -97,8 +97,8 @@ def turn_ended(why: Why = "done", message: str | None = None) -> TurnEnded:
     return TurnEnded(why=why, message=message)
 
 
-def model_asked() -> ModelAsked:
-    return ModelAsked()
+def model_asked(inputs: int | None = None) -> ModelAsked:
+    return ModelAsked(inputs=inputs)
 
 
 def model_said(item: ModelItem) -> ModelSaid:

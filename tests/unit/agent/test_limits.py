@@ -162,16 +162,16 @@ async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not
     assert ended == turn_ended("failed", "Limit reached: turn_calls")
     assert model.asked == 1
     assert notebook.happened == [
-        model_asked(),
+        model_asked(1),
         *(model_said(call(f"c1.{number}")) for number in range(3)),
         response_used(spent),
         call_output("c1.0", "ok"),
         reached("turn_calls", 1, 1),
         limit_question(1)[1],
         question_settled(1, "denied"),
-        spent,
         call_output("c1.1", "aborted"),
         call_output("c1.2", "aborted"),
+        spent,
         error("Limit reached: turn_calls"),
         task_complete(None),
         ended,
@@ -204,7 +204,7 @@ async def test_tokens_of_earlier_turns_count_for_the_conversation_and_not_for_th
     await turn_of(notebook, Says(1), somebody, Limits(turn_tokens=1_000_000, conversation_tokens=35))
 
     assert somebody.asked[:1] == [reached("conversation_tokens", 35, 35)]
-    assert notebook.happened[3:4] == [model_asked()]
+    assert notebook.happened[3:4] == [model_asked(1)]
 
 
 async def test_what_a_provider_does_not_count_is_estimated() -> None:
@@ -223,7 +223,7 @@ async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits)
     await turn_of(notebook, Says(), Somebody(notebook), limits)
 
     assert notebook.happened == [
-        model_asked(),
+        model_asked(1),
         agent_message("Done"),
         model_said(message("Done")),
         task_complete("Done"),

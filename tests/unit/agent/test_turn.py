@@ -145,14 +145,14 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
     await turn_of(notebook, model, Pauses())
 
     assert notebook.happened == [
-        model_asked(),
         agent_message("Look"),
+        model_asked(1),
         model_said(message("Look")),
         model_said(call("c1", name="look")),
         response_used(spent),
         call_output("c1", "unsupported call: look"),
         spent,
-        model_asked(),
+        model_asked(0),
         agent_message("Bye"),
         model_said(message("Bye")),
         task_complete("Bye"),
@@ -228,7 +228,7 @@ async def test_what_repeating_cannot_change_is_not_repeated() -> None:
     await turn_of(notebook, model, clock)
 
     told = "unexpected status 400 Bad Request: no"
-    assert notebook.happened == [model_asked(), error(told), task_complete(), turn_ended("failed", told)]
+    assert notebook.happened == [model_asked(1), error(told), task_complete(), turn_ended("failed", told)]
     assert clock.seconds == []
 
 
@@ -241,8 +241,8 @@ async def test_a_broken_reply_leaves_no_item_behind() -> None:
     await turn_of(notebook, Replies(broken, says("whole"), max_retries=1), Pauses())
 
     assert [one for one in notebook.happened if not isinstance(one, BackgroundEvent)] == [
-        model_asked(),
         agent_message("part"),
+        model_asked(1),
         agent_message("whole"),
         model_said(message("whole")),
         task_complete("whole"),
@@ -271,7 +271,7 @@ async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
     await turn_of(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
 
     assert notebook.happened == [
-        model_asked(),
+        model_asked(1),
         agent_message("Hello"),
         model_said(message("Hello")),
         task_complete("Hello"),
@@ -284,7 +284,7 @@ async def test_raw_thoughts_that_are_not_wanted_open_nothing() -> None:
     thinks: list[Step] = [[RawReasoningDelta("psst")], [ReasoningDone(summaries=(), raw=("psst",)), DONE]]
     await turn_of(notebook, Replies(thinks), Pauses())
 
-    assert notebook.happened == [model_asked(), task_complete(), turn_ended("done")]
+    assert notebook.happened == [model_asked(1), task_complete(), turn_ended("done")]
     assert notebook.log.open == {}
 
 
@@ -299,7 +299,7 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await turn
 
-    assert notebook.happened == [model_asked()]
+    assert notebook.happened == []
     assert model.closed == 1
 
 
@@ -311,13 +311,13 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
     await turn_of(notebook, Replies(careless, says("Done")), Pauses())
 
     assert notebook.happened == [
-        model_asked(),
+        model_asked(1),
         agent_reasoning("hm"),
         agent_message("I look."),
         model_said(message("I look.")),
         model_said(call("c1")),
         call_output("c1", "unsupported call: shell"),
-        model_asked(),
+        model_asked(0),
         agent_message("Done"),
         model_said(message("Done")),
         task_complete("Done"),
@@ -336,9 +336,8 @@ async def test_what_ends_with_the_response_is_written_down_with_it_in_one_piece(
     await turn_of(notebook, model, Pauses())
 
     assert [entry.happened for entry in notebook.did if isinstance(entry, Appended)] == [
-        (model_asked(),),
         (agent_reasoning("hm"),),
-        (agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended()),
+        (model_asked(1), agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended()),
     ]
 
 
@@ -352,7 +351,7 @@ async def test_a_text_is_shown_whole_before_the_response_ends_if_that_takes_long
         go_on.set()
         await turn
 
-    assert before == [model_asked(), agent_message("Bye")]
+    assert before == [agent_message("Bye")]
 
 
 async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
@@ -361,7 +360,7 @@ async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
     await turn_of(notebook, Replies([[TextDelta("One"), *ends]]), Pauses())
 
     assert notebook.happened == [
-        model_asked(),
+        model_asked(1),
         agent_message("One"),
         agent_message("Two"),
         model_said(message("One")),
@@ -379,8 +378,9 @@ async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_stands_b
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.happened[1:4] == [
+    assert notebook.happened[:4] == [
         user_message("wait", message_id="m2"),
+        model_asked(1),
         agent_message("Bye"),
         model_said(message("Bye")),
     ]

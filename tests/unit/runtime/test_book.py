@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.builders.events import agent_message, exec_command_begin, exec_command_end, task_started, user_message
-from kit.builders.records import call_output, model_asked, renamed, settings_chosen, turn_ended, turn_started
+from kit.builders.records import renamed, settings_chosen, turn_ended, turn_started
 from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import DISK_FULL, SlowStore
 from parley.conversation.log import Cursor, Delta, Entry, ItemKind
@@ -396,94 +396,21 @@ async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pyt
     assert caplog.messages == [f"a reader of {CONVERSATION} failed and was dropped"]
 
 
-# --- what is noted ---------------------------------------------------------------------------
+# --- waiting for writes ----------------------------------------------------------------------
 
 
-def heard(book: Book) -> int:
-    """How much input the model was sent."""
-    return len(book.history.items)
-
-
-async def test_what_is_noted_is_true_at_once_and_written_down_in_front_of_what_comes_next() -> None:
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_durable_returns_when_all_writes_have_ended_however_they_did(succeeds: bool) -> None:
     store = SlowStore()
     book = await written_book(store)
-    before = book.folds.state.updated_at
-    await book.note(model_asked())
-
-    assert (heard(book), book.log.last, store.waiting, book.folds.state.updated_at) == (1, 4, [], before)
-
-    store.slow = False
-    await book.append(user_message("more", message_id="m2"))
-    assert [entry.type for entry in book.log.entries[4:]] == ["model_asked", "user_message"]
-    assert (heard(book), len(book.history.waiting)) == (1, 1)
-
-
-async def test_what_was_noted_is_still_true_where_what_came_next_could_not_be_written_down() -> None:
-    store = SlowStore()
-    book = await written_book(store)
-    await book.note(model_asked())
-    writing = asyncio.create_task(book.append(renamed("Foxes")))
+    writing = book.write(renamed("Foxes"))
+    waiting = asyncio.create_task(book.durable())
     await store.until_waiting()
-    await store.fail()
-    with pytest.raises(StoreFailed):
-        await writing
+    assert not waiting.done()
+    await (store.write() if succeeds else store.fail())
+    await waiting
 
-    assert (heard(book), book.log.last) == (1, 4)
-
-    store.slow = False
-    await book.append(agent_message("Hello"))
-    assert [entry.type for entry in book.log.entries[4:]] == ["model_asked", "agent_message"]
-
-
-async def test_what_is_noted_is_written_down_behind_what_is_on_its_way_to_disk() -> None:
-    store = SlowStore()
-    book = await written_book(store)
-    writing = asyncio.create_task(book.append(renamed("Foxes")))
-    await store.until_waiting()
-    noting = asyncio.create_task(book.note(model_asked()))
-    await store.until_waiting(2)
-    await store.write()
-    is_noted = noting.done()
-    await store.write()
-    await asyncio.gather(writing, noting)
-
-    assert (is_noted, heard(book)) == (False, 1)
-    assert [entry.type for entry in book.log.entries[4:]] == ["renamed", "model_asked"]
-
-
-async def test_what_cannot_happen_takes_nothing_with_it_that_was_noted() -> None:
-    store = SlowStore()
-    book = await written_book(store)
-    store.slow = False
-    await book.note(model_asked())
-    with pytest.raises(ValueError, match="no open call"):
-        await book.append(call_output("c1", "?"))
-    await book.append(agent_message("Hello"))
-
-    assert [entry.type for entry in book.log.entries[4:]] == ["model_asked", "agent_message"]
-    assert heard(book) == 1
-
-
-@pytest.mark.parametrize("how", ["given back", "lost"])
-async def test_what_was_noted_goes_with_the_right_to_write(how: str) -> None:
-    store = SlowStore()
-    book = await written_book(store)
-    store.slow = False
-    await book.note(model_asked())
-    if how == "lost":
-        store.evict(CONVERSATION)
-        other = book_of(store)
-        await other.open(address="")
-        with pytest.raises(LeaseLost):
-            await book.append(agent_message("Hello"))
-        await other.close()
-    else:
-        await book.close()
-    assert (heard(book), book.log.last) == (0, 4)
-
-    await book.open(address="")
-    await book.append(agent_message("Hello"))
-    assert [entry.type for entry in book.log.entries[4:]] == ["agent_message"]
+    assert (writing.exception() is None, book.log.is_durable) == (succeeds, True)
 
 
 async def test_a_write_that_fails_alone_leaves_those_before_it_under_way() -> None:

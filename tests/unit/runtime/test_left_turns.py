@@ -257,3 +257,25 @@ async def test_what_a_response_cost_is_told_though_its_calls_do_not_end(home: st
 
         assert types(left, "call_output", "token_count", "error") == ["call_output", "token_count", "error"]
         assert left.book.spending.conversation_tokens == 118
+
+
+@ends
+async def test_a_limit_refused_after_a_restart_reports_what_the_response_cost(home: str, how: str) -> None:
+    store = SlowStore()
+    first, second = Life(home, store), Life(home, store)
+    first.usage = second.usage = USAGE
+    async with first, second:
+        left = await first.create(limits={"turn_calls": 1})
+        await first.send(left, "run a,b")
+        await first.until(left, Phase.ASKING)
+        await settle(left, "approved")
+        await first.until(left, Phase.ASKING)
+        await end(first, left, how)
+        found = await second.find(left.id)
+        await settle(found, "denied")
+        await second.until(found, Phase.IDLE)
+        assert types(found, "token_count", "error", "turn_ended") == ["token_count", "error", "turn_ended"]
+
+        await second.send(found, "say Hello")
+        await second.until(found, Phase.IDLE)
+        assert found.book.spending.turn_tokens == 118

@@ -1,0 +1,63 @@
+"""The entries that end a turn, for every reason there is.
+
+Pure: the caller appends them. A turn that ends by itself, one that is interrupted, and one that a later process
+finds unfinished all end with the entries made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from parley.conversation.history import ABORTED, History
+from parley.conversation.log import Happened
+from parley.conversation.records import CallOutput, CommandOutput, TurnEnded, Why
+from parley.conversation.spending import Spending
+from parley.wire.events import ErrorEvent, TaskComplete
+
+__all__ = ["INTERRUPTED", "KILLED", "LOST", "Interruption", "limit_message", "turn_end"]
+
+Interruption = Literal["interrupted", "stopped", "restarted"]
+"""The reasons of a turn that did not end by itself."""
+INTERRUPTED: Final[dict[Interruption, str]] = {
+    "interrupted": " Turn interrupted",  # clients match on it, the leading blank included
+    "stopped": "Turn interrupted: the server was stopped",
+    "restarted": "Turn interrupted: the server was restarted",
+}
+"""The message of a turn that did not end by itself, by its reason."""
+KILLED: Final = "Turn interrupted: the server that ran it was killed"
+"""The message if another server ran the turn, and this one did not restart."""
+LOST: Final = "The server stopped while this ran; it may have taken effect."
+"""Output, for the model, of a call that ended with its server."""
+
+
+def limit_message(limit: str) -> str:
+    """Return the message of a turn that may not go beyond a limit."""
+    return f"Limit reached: {limit}"
+
+
+def turn_end(
+    why: Why,
+    message: str | None = None,
+    *,
+    history: History,
+    spending: Spending,
+    outputs: Iterable[CommandOutput] = (),
+    last_message: str | None = None,
+) -> tuple[Happened, ...]:
+    """Return the last entries of a turn.
+
+    `message` says why it is not done; by default the sentence for an interruption. `outputs` are the outputs of
+    commands that still ran. `last_message` is the last text of a turn that is done.
+    """
+    if why != "done" and why != "failed":
+        message = message or INTERRUPTED[why]
+    output = LOST if why in ("stopped", "restarted") else ABORTED
+    return (
+        *outputs,
+        *(CallOutput(call_id=call, output=output) for call in history.unanswered),
+        *(() if spending.untold is None else (spending.untold,)),
+        *(() if message is None else (ErrorEvent(message=message),)),
+        *((TaskComplete(last_agent_message=last_message),) if why in ("done", "failed") else ()),
+        TurnEnded(why=why, message=message),
+    )
