@@ -117,6 +117,8 @@ async def run_turn(
             if request is not None and is_overflow(error) and overflows < OVERFLOWS:
                 overflows += 1
                 meter.overflowed(request)
+                await transcript.append(asked)  # what the request held counts as history when it is compacted
+                asked = ModelAsked(inputs=0)
                 with suppress(ModelError):  # no summary either: then the first failure is what counts
                     if await make_room(transcript, model, hands.specs(), settings, clock, meter):
                         continue
