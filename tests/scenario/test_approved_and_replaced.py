@@ -95,7 +95,7 @@ async def test_a_working_directory_that_becomes_a_link_is_asked_about_again(
     assert [event["type"] for event in events if event["type"].startswith("exec_command")] == []
     assert {
         "type": "background_event",
-        "message": "Not started: the working directory is not what was approved any more",
+        "message": "Not started: the working directory was replaced after the approval",
     } in events
     assert told(scripted_model) == "exec command rejected by user"
     assert (ground.victim / "precious").exists()

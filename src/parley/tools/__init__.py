@@ -1,6 +1,6 @@
-"""What the model can do: one module for each tool.
+"""The tools that the model can call, one module for each.
 
-Importing this package costs nothing: what a tool needs is loaded when a turn first has tools.
+Importing this package is cheap: what a tool needs is imported by the first turn that has tools.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AgentTools:
-    """All tools of this process; whoever made `commands` closes them."""
+    """All tools of this process. Does not close `commands`."""
 
     def __init__(self, *, environ: Mapping[str, str], commands: Commands) -> None:
         self._environ, self._commands = environ, commands
@@ -64,7 +64,7 @@ class AgentTools:
 
 
 def own_tools(desk: Desk, commands: Commands, environ: Mapping[str, str]) -> tuple[Tool, ...]:
-    """All but those of tool servers, in the order in which they are offered."""
+    """Return all tools except those of tool servers, in the order in which they are offered."""
     from parley.tools.apply_patch import Patches
     from parley.tools.shell import Shell
     from parley.tools.update_plan import UpdatePlan

@@ -1,7 +1,6 @@
-"""What a command is approved with besides its words: the directory it runs in and the program file it starts.
+"""What an approval of a command covers besides its words: its working directory and its program file.
 
-Looks both up and holds the directory, so that no other can take its identity while a person decides. Does not know
-who is asked.
+Keeps the directory open, so that its inode is not reused while a person decides.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _HOLD: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXE
 
 
 class CommandTarget:
-    """The working directory and the program of a command, as they were when this was made."""
+    """The working directory and the program of a command at the time of construction."""
 
     def __init__(self, argv: Sequence[str], cwd: str, search_path: str | None) -> None:
         self._argv, self._cwd, self._search_path = argv, cwd, search_path
@@ -44,7 +43,7 @@ class CommandTarget:
         return f"{numbers} {self._place.decode(errors='backslashreplace')}"
 
     def change(self) -> Changed | None:
-        """Return what was replaced since this was made; None: nothing."""
+        """Return what was replaced since construction, or None."""
         with CommandTarget(self._argv, self._cwd, self._search_path) as now:
             if now.approved.directory != self.approved.directory:
                 return "directory"
@@ -59,7 +58,7 @@ class CommandTarget:
                     if (found := runnable(place, folder=self._folder)) is not None:
                         return place, found
         except ValueError:
-            pass  # no program has such a name, and starting it says so
+            pass  # no program can have such a name; starting it gives the error
         return b"", NOTHING
 
 
@@ -67,4 +66,4 @@ def _held(cwd: str) -> int | None:
     try:
         return os.open(cwd, _HOLD)
     except (OSError, ValueError):
-        return None  # starting the command says why
+        return None  # starting the command gives the error

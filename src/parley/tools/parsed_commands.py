@@ -1,7 +1,7 @@
-"""What a command seems to do, for display (docs/protocol.md, `parsed_cmd`).
+"""Summarises commands for display (docs/protocol.md, `parsed_cmd`).
 
-Nobody decides by this what may run: a command that wants to look harmless can. Never fails, and
-never reads a file; the names of programs are taken for what they usually are.
+No permission depends on it: a hostile command can look harmless here. It goes by the usual meaning of program
+names, reads no files and never fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.wire.events import (
 __all__ = ["LONGEST_SCRIPT", "parse"]
 
 LONGEST_SCRIPT: Final = 8 * 1024
-"""In characters. A longer one is shown as it is: nobody reads thousands of summaries."""
+"""The length in characters up to which a script is summarised."""
 
 
 def _set(words: str) -> frozenset[str]:
@@ -31,7 +31,7 @@ def _set(words: str) -> frozenset[str]:
 
 
 def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
-    """One summary for each command in it worth showing; none for `true`."""
+    """Return one summary for each command worth showing; none for `true`."""
     command = tuple(argv)
     match command:
         case ("bash", "-lc" | "-c", script) if len(script) > LONGEST_SCRIPT:
@@ -71,7 +71,7 @@ _CONNECTORS: Final = frozenset({"&&", "||", ";", "|"})
 
 
 def _split(words: list[Word]) -> list[Words]:
-    """The words between connectors that stand by themselves."""
+    """Split words into commands at connectors."""
     commands: list[list[str]] = [[]]
     for word in words:
         if word.source in _CONNECTORS:
@@ -81,14 +81,14 @@ def _split(words: list[Word]) -> list[Words]:
     return [tuple(command) for command in commands if command]
 
 
-# --- what a command does -----------------------------------------------------------------
+# --- summaries ---------------------------------------------------------------------------
 
 _FILTERS: Final = _set("column cut sort tr uniq wc")
 _RANGE: Final = re.compile(r"\d+(?:,\d+)?p")
 
 
 def _only_formats(command: Words) -> bool:
-    """Whether it only gives another form to what the commands around it say."""
+    """Return True if a command only reformats the output of the others."""
     match command:
         case ("head" | "tail",) | ("head" | "tail", _):
             return not _operands(command[1:])
@@ -245,7 +245,7 @@ _NOT_TELLING: Final = frozenset({"src", "build", "dist", "node_modules"})
 def _operands(
     words: Sequence[str], take_values: frozenset[str] = frozenset(), *, up_to_dashes: bool = False
 ) -> list[str]:
-    """The words that are neither options nor values of options; `-`, standard input, is none."""
+    """Return the words that are neither options nor values of options. `-` (standard input) is not an operand."""
     operands: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -270,6 +270,6 @@ def _first(paths: list[str]) -> str | None:
 
 
 def _short(path: str) -> str:
-    """The part of a path that tells most: the last one that is not called like a thousand others."""
+    """Return the most telling part of a path: the last one that is not a common directory name."""
     parts = path.split("/")
     return next((part for part in reversed(parts) if part and part not in _NOT_TELLING), path)

@@ -1,4 +1,4 @@
-"""Asking a second time: because something failed within its bounds, or is not what was approved any more."""
+"""Asks for a second approval: after a failure in the sandbox, or if what was approved has been replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MOST_APPROVALS: Final = 3
-"""How often one call is approved, where each time something is replaced before it begins."""
+"""How many approvals one call may use up if something is replaced after each of them."""
 
 REPLACED_EACH_TIME: Final = Refused(
     why=f"what was approved was replaced before it could begin, {MOST_APPROVALS} times in a row"
@@ -26,9 +26,9 @@ _CHANGED: Final[dict[Changed, str]] = {
 
 
 async def ask_to_escalate(desk: Desk, action: Action, *, why: str) -> Verdict:
-    """Say why it failed, ask whether it may be done again, and say so when it may.
+    """Report why an action failed in the sandbox, ask whether to repeat it without, and report if that is granted.
 
-    The action has `has_failed` set.
+    The action must have `has_failed` set.
     """
     await desk.transcript.append(BackgroundEvent(message=f"Execution failed: {why}"))
     verdict = await desk.permit(action)
@@ -38,6 +38,6 @@ async def ask_to_escalate(desk: Desk, action: Action, *, why: str) -> Verdict:
 
 
 async def report_changed(desk: Desk, changed: Changed) -> None:
-    """Say why the same call is asked about again."""
-    message = f"Not started: {_CHANGED[changed]} is not what was approved any more"
+    """Report why the same call needs another approval."""
+    message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
     await desk.transcript.append(BackgroundEvent(message=message))

@@ -1,4 +1,4 @@
-"""What the model is told of something that ran, or was not allowed to (docs/protocol.md, the shell tool)."""
+"""Texts that tell the model what became of a command or a patch (docs/protocol.md, the shell tool)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 BAD_ARGUMENTS = "failed to parse function arguments: "
 
 _SANDBOX: Final = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-"""Clients and models know the sandbox by this name, whatever it is made of."""
+"""The name by which clients and models know the sandbox, whatever the mechanism."""
 
 
 def ran(output: str, *, exit_code: int, seconds: float) -> str:
-    """A command, or a patch, that ran to its end."""
+    """Return the text for a command or patch that ran to its end."""
     metadata = {"exit_code": exit_code, "duration_seconds": round(seconds, 1)}
     return encode({"output": output, "metadata": metadata}).decode()
 
 
 def rejected(what: Literal["exec command", "patch"], verdict: Refused | Denied) -> str:
-    """Something that must not be done."""
+    """Return the text for an action that was not allowed."""
     match verdict:
         case Refused(why=why):
             return replace_surrogates(f"{what} rejected: {why}")
@@ -48,12 +48,12 @@ def rejected(what: Literal["exec command", "patch"], verdict: Refused | Denied) 
 
 
 def failed_in_sandbox(why: str, bounds: Bounds | None) -> str:
-    """Something that did not end well, within these bounds."""
+    """Return the text for a command or patch that failed, with or without a sandbox."""
     return f"failed in sandbox {'None' if bounds is None else _SANDBOX} with execution error: {why}"
 
 
 def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """Why something failed that ran within bounds: there is no telling whether they were the reason."""
+    """Return why a confined command failed. Whether the sandbox caused the failure cannot be known."""
     if stdout is None or stderr is None:
         said = tuple("" if one is None else for_model(one) for one in (stdout, stderr))
     else:
@@ -62,7 +62,7 @@ def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: St
 
 
 def internal_error(bug: Exception) -> str:
-    """All that is told of a mistake of our own; the log has the rest."""
+    """Return the text for a bug of Parley; the details are in the log."""
     return limit_reached(bug) or f"internal error: {type(bug).__name__}"
 
 

@@ -1,7 +1,7 @@
-"""How many files may be open: as many as the system allows for us, as before for the programs that we start.
+"""Limits of open files: the server raises its own, and programs get the one that the server was started with.
 
-A server of many conversations holds many pipes and connections. A program that waits with `select`, or
-closes every descriptor that there could be, is better off with what the user gave it.
+A server of many conversations holds many pipes and connections. Programs that use `select`, or that close every
+possible descriptor, work better with the limit of the user.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import resource
 __all__ = ["limit_program", "program_limit", "raise_own_limit"]
 
 _given: int | None = None
-"""What our own limit was before we raised it."""
+"""The soft limit of this process before it was raised."""
 
 
 def raise_own_limit() -> None:
-    """Let this process open as many files as the system allows; to be called before there are programs."""
+    """Raise the limit of this process to the maximum. Call it before any program is started."""
     global _given
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        return  # some systems allow less than they say
+        return  # some systems allow less than they report
     _given = soft
 
 
 def program_limit() -> int:
-    """How many a program may open, unless it asks for more."""
+    """Return the soft limit for programs."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _given is None else _given
 
 
 def limit_program(pid: int) -> None:
-    """Give a program that was just started the limit that it would have had without us."""
+    """Give a program that was just started the limit that the server was started with."""
     if _given is None or not hasattr(resource, "prlimit"):
         return
     try:
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (_given, hard))
     except (OSError, ValueError):
-        pass  # it has ended, runs as somebody else, or may not have so many by now
+        pass  # it has ended, runs as another user, or has a lower hard limit by now

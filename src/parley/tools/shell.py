@@ -1,7 +1,7 @@
-"""The shell tool: one command of the model, from its arguments to what the model is told.
+"""The shell tool: runs one command of the model, from the arguments of the call to the text for the model.
 
-Knows the texts and the order of events (docs/protocol.md, the shell tool). Does not know how
-processes are run nor who may run what.
+Knows the texts and the order of events (docs/protocol.md, the shell tool). Does not know how processes are run, nor
+which commands are allowed.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
-"""What calls of the shell that some models were taught are named."""
+"""The tool name in calls of the shell that some models were trained on."""
 NOT_FOUND: Final = 127
-"""The exit code by which shells say that there is no such program: no sandbox is to blame for that."""
+"""The exit code of shells for a missing program, which is not the fault of the sandbox."""
 
 
 _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
 class AppliesPatches(Protocol):
-    """Whatever can apply a patch, with its events."""
+    """Applies patches and reports their events."""
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
-        """Apply it and return what the model is told."""
+        """Apply a patch and return the text for the model."""
         ...
 
 
 class Shell:
-    """Runs one command; one that hands a patch to `apply_patch` has the patch applied instead."""
+    """Runs commands; if a command passes a patch to `apply_patch`, applies the patch instead."""
 
     names: tuple[str, ...] = ("shell", "container.exec", LOCAL_SHELL)
 
@@ -97,7 +97,7 @@ class Shell:
         try:
             cwd = _directory(settings.cwd, wanted.workdir)
         except OSError as error:
-            return replace_surrogates(f"execution error: {wanted.workdir} cannot be looked at: {os_detail(error)}")
+            return replace_surrogates(f"execution error: {wanted.workdir} cannot be resolved: {os_detail(error)}")
         if (patch := patch_in(wanted.command)) is not None:
             return await self._patches.apply(call.call_id, patch, workdir=cwd)
         env = self._env(network=True)
@@ -121,10 +121,10 @@ class Shell:
     async def _decide_and_run(
         self, action: RunCommand, wanted: _Wanted, permit: Permit
     ) -> _Outcome | Refused | Denied:
-        """Have it decided whether the command may run, and run it.
+        """Ask for permission to run the command, and run it if that is granted.
 
-        What a person approved runs in the approved directory with the approved program alone; where they were
-        replaced, the person is asked again.
+        A command that a person approved runs only in the approved directory and with the approved program. If one
+        of them was replaced, the person is asked again.
         """
         if self._desk.settings.approval_policy == "never":  # no person is asked
             verdict = await permit(action)
@@ -140,21 +140,21 @@ class Shell:
             if isinstance(done, _Outcome):
                 return done
             await report_changed(self._desk, done)
-            # The person who is asked again must see where it would run now.
+            # The next question must show where the command would run now.
             action, permit = replace(action, cwd=_real(action.cwd), changed=done), self._desk.permit
         return REPLACED_EACH_TIME
 
     async def _run_approved(
         self, action: RunCommand, wanted: _Wanted, verdict: Granted, target: CommandTarget
     ) -> _Outcome | Changed:
-        """Run what a person approved, or return what was replaced since; nothing has run then."""
+        """Run an approved command, or return what was replaced since the approval; nothing has run then."""
         if (changed := target.change()) is not None:
             return changed
         outcome = await self._carry_out(action, wanted, verdict, target.approved)
         return outcome if outcome.changed is None else outcome.changed
 
     def _env(self, *, network: bool) -> Mapping[str, str]:
-        """For every command of the turn that has the network, or has not."""
+        """Return the environment of the turn's commands with or without the network."""
         if network not in self._envs:
             settings = self._desk.settings
             self._envs[network] = command_environment(
@@ -191,7 +191,7 @@ class Shell:
             ended = await self._commands.run(command, output=partial(transcript.show_output, call_id))
         except CommandNotStarted as error:
             ended = error
-        except Exception as bug:  # of ours: what began must still be seen to end
+        except Exception as bug:  # the begin event needs an end event all the same
             log.exception("a command failed")
             ended = CommandNotStarted(internal_error(bug))
         kept = transcript.kept_output(call_id)
@@ -207,7 +207,7 @@ class Shell:
         return outcome
 
 
-# --- what is asked for -------------------------------------------------------------------
+# --- arguments ---------------------------------------------------------------------------
 
 
 Milliseconds = Annotated[float, Meta(ge=0)]
@@ -222,8 +222,8 @@ class _Arguments(Struct, frozen=True, kw_only=True):
 
 
 class _Action(Struct, frozen=True, kw_only=True):
-    """What a `local_shell_call` holds. Its `env` and `user` are left alone: whoever is asked about a
-    command sees neither."""
+    """The content of a `local_shell_call`. Its `env` and `user` are ignored, because an approval request shows
+    neither."""
 
     command: tuple[str, ...]
     working_directory: str | None = None
@@ -254,35 +254,35 @@ def _wanted(call: CallItem) -> _Wanted:
 
 
 def _directory(cwd: str, workdir: str | None) -> str:
-    """Where a command runs; where the call says so, behind all links: whoever is asked must see where that is.
+    """Return the directory of a command. A `workdir` is resolved, so that an approval request shows the real one.
 
     Raises:
-        OSError: somebody moves a directory on the way about just now.
+        OSError: another process replaced a directory of the path meanwhile.
     """
     if not workdir:
         return cwd
     try:
         return os.path.realpath(os.path.join(cwd, workdir))
     except ValueError:
-        return os.path.join(cwd, workdir)  # nothing can be called that, and that is found out soon
+        return os.path.join(cwd, workdir)  # no directory can have such a name; starting the command gives the error
 
 
 def _real(cwd: str) -> str:
     try:
         return os.path.realpath(cwd)
     except (OSError, ValueError):
-        return cwd  # starting the command says what is wrong with it
+        return cwd  # starting the command gives the error
 
 
 def _milliseconds(given: float | None) -> float:
     return DEFAULT_TIMEOUT_MS if given is None else given
 
 
-# --- what came of it ---------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------
 
 
 class _Outcome(NamedTuple):
-    """By default that of a command which did not run to its end."""
+    """The result of a command. The defaults are those of one that did not run to its end."""
 
     told: str
     stderr: str
@@ -290,9 +290,9 @@ class _Outcome(NamedTuple):
     exit_code: int = -1
     seconds: float = 0.0
     denied: str | None = None
-    """Why it failed, where its bounds may be to blame."""
+    """Why it failed, if the sandbox may have caused it."""
     may_be_retried: bool = False
-    """Whether a person may be asked to let it run without bounds then."""
+    """True if a person may be asked to repeat it without the sandbox."""
     changed: Changed | None = None
     """What was replaced after the approval, so that the command was not started."""
 
@@ -336,22 +336,22 @@ def _outcome(
 
 
 def _with(remarks: Sequence[str], told: str) -> str:
-    """What is told of a command of whose output nothing is."""
+    """Return the text for a command whose output is withheld."""
     return "\n".join((told, *remarks))
 
 
 def _told(stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """One behind the other, as far as they are wanted."""
+    """Return stdout followed by stderr, within the limits for the model."""
     if stdout is None or stderr is None:
         return "".join(for_model(output) for output in (stdout, stderr) if output is not None)
     first, second = both_for_model(stdout, stderr)
     return first + ("" if first.endswith("\n") else "\n") + second
 
 
-# --- how it is offered -------------------------------------------------------------------
+# --- description for the model -----------------------------------------------------------
 
 _DESCRIPTION: Final = (
-    "Run one program and get what it prints. No shell reads the command: "
+    "Run a program and return its output. The command is not interpreted by a shell: "
     'for pipes, wildcards or several commands, run ["bash", "-lc", "..."].'
 )
 
@@ -359,20 +359,26 @@ _PROPERTIES: Final[dict[str, Any]] = {
     "command": {
         "type": "array",
         "items": {"type": "string"},
-        "description": "The program and its arguments, a string each",
+        "description": "The program and its arguments, as separate strings",
     },
-    "workdir": {"type": "string", "description": "Where to run it; relative to the working directory"},
-    "timeout": {"type": "number", "description": f"Milliseconds it may take; {DEFAULT_TIMEOUT_MS} by default"},
+    "workdir": {
+        "type": "string",
+        "description": "The directory to run it in, absolute or relative to the working directory",
+    },
+    "timeout": {
+        "type": "number",
+        "description": f"The time limit in milliseconds; the default is {DEFAULT_TIMEOUT_MS}",
+    },
 }
 
 _ASKING_PROPERTIES: Final[dict[str, Any]] = {
     "with_escalated_permissions": {
         "type": "boolean",
-        "description": "Ask for this command to run outside the sandbox",
+        "description": "True to ask for permission to run this command outside the sandbox",
     },
     "justification": {
         "type": "string",
-        "description": "Why it has to run outside the sandbox: one sentence for the person who decides",
+        "description": "One sentence for the person who decides: why the command must run outside the sandbox",
     },
 }
 
@@ -381,9 +387,9 @@ def _description_with_sandbox(settings: Settings) -> str:
     return replace_surrogates(
         f"{_DESCRIPTION}\n\n"
         f"Commands run in a sandbox. They can read files anywhere. {_what_it_forbids(settings)}\n\n"
-        "If a command needs more than that, or has failed for want of it, call again with "
-        "with_escalated_permissions set to true and a justification. Somebody is then asked, and the command "
-        "runs outside the sandbox if they agree. Do not ask for what works inside it."
+        "If a command needs more permissions, or failed because of the sandbox, call this tool again with "
+        "with_escalated_permissions set to true and a justification. A person is then asked, and the command runs "
+        "outside the sandbox if the person approves. Do not ask for commands that work in the sandbox."
     )
 
 

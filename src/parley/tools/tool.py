@@ -1,4 +1,4 @@
-"""The shape of a tool of the model."""
+"""The interface of a tool that the model can call."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Tool(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything a model may call it; the first is what it is offered as."""
+        """All names under which a model may call it. The first is the one in its spec."""
         ...
 
     def spec(self) -> ToolSpec | None:
-        """How it is offered; None: it is not, but a call of it is understood all the same."""
+        """Return its description for the model; None if it is not offered, though calls of it still work."""
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Do it, and return what the model is told.
+        """Run a call and return the text for the model.
 
         Raises:
-            ToolError: it cannot be done; its text is what the model is told.
+            ToolError: the call failed; the text of the error is for the model.
         """
         ...

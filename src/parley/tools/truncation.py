@@ -1,6 +1,6 @@
-"""How much of a command's output is shown: to the model, and in the event that ends the command.
+"""Truncates a command's output for the model and for the event that ends the command.
 
-Knows bytes and lines, and not what they mean.
+Counts bytes and lines, and does not interpret them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAX_CHARACTERS_IN_EVENT: Final = 5120
 
 
 def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> str:
-    """What one stream said, as the model reads it (docs/protocol.md, output for the model).
+    """Return the output of one stream for the model (docs/protocol.md, output for the model).
 
-    What exceeds the limits is cut in the middle: beginnings say what ran, ends how it went. A line
-    between the halves counts what is missing.
+    Output beyond the limits is removed from the middle, because the start shows what ran and the end how it went. A
+    line in between says how much is missing.
     """
     head, tail = output.head, output.tail
     if output.size == len(head) + len(tail):
@@ -29,7 +29,7 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
     if output.size <= max_bytes and _line_count(output, tail) <= max_lines:
         return head.decode(errors="replace")
     beginning = _first_lines(head[: max_bytes // 2], max_lines // 2)
-    # Not final: a character that the cut left unfinished is not decoded, and counts as missing.
+    # Not final: an incomplete character at the end is not decoded, and counts as missing.
     before, used = codecs.utf_8_decode(beginning, "replace", False)
     end = _last_lines(_from_a_character(tail[-(max_bytes // 2) :]), max_lines // 2)
     lines = output.lines - beginning.count(b"\n", 0, used) - end.count(b"\n")
@@ -39,14 +39,14 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 
 
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
-    """What both streams of a command that failed said, within the limits together.
+    """Return both outputs of a failed command, which share the limits.
 
-    Half is for each; what one does not need the other may have, and stderr, which says why, comes first.
+    Each may use half, and what the other does not need. stderr, which says why it failed, is served first.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted
     err_bytes = min(bytes_err, max(MAX_BYTES // 2, MAX_BYTES - bytes_out))
-    # Two at least: one that is too long is cut into the end of one line and the beginning of another.
+    # At least two: a single line that is too long is split in two by the line in between.
     err_lines = min(max(lines_err, 2), max(MAX_LINES // 2, MAX_LINES - max(lines_out, 2)))
     return (
         for_model(stdout, max_bytes=MAX_BYTES - err_bytes, max_lines=MAX_LINES - err_lines),
@@ -55,7 +55,7 @@ def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str
 
 
 def for_end_event(output: StreamOutput) -> str:
-    """The beginning of what one stream said, as the event has it: nothing of ours is in between."""
+    """Return the start of the output of one stream for the event, without any text of ours."""
     head = output.head + output.tail if output.size == len(output.head) + len(output.tail) else output.head
     beginning = _first_lines(head[:MAX_BYTES], MAX_LINES)
     whole = len(beginning) == output.size
@@ -63,7 +63,7 @@ def for_end_event(output: StreamOutput) -> str:
 
 
 def _line_count(output: StreamOutput, end: bytes) -> int:
-    """Lines as a person counts them: the last one need not end."""
+    """Count lines as a person does: the last one need not end with a newline."""
     return output.lines + (not end.endswith(b"\n") and output.size > 0)
 
 
@@ -86,7 +86,7 @@ def _last_lines(data: bytes, count: int) -> bytes:
 
 
 def _from_a_character(data: bytes) -> bytes:
-    """The data without the rest of a character that began before it: three bytes at most."""
+    """Remove up to three bytes at the start that belong to a character before it."""
     for place, byte in enumerate(data[:3]):
         if byte & 0xC0 != 0x80:
             return data[place:]

@@ -1,4 +1,4 @@
-"""The plan of the model, for people to see. Nothing is done with it but showing it."""
+"""The `update_plan` tool: shows the model's plan to the user and does nothing else with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["UpdatePlan"]
 
 
 class UpdatePlan:
-    """Shows a new state of the plan."""
+    """Shows the current state of the plan."""
 
     names: tuple[str, ...] = ("update_plan",)
 
@@ -68,9 +68,9 @@ def _refuse_other_keys(given: dict[str, Any], kind: type[Struct]) -> None:
 
 
 _DESCRIPTION: Final = (
-    "Show the user a plan: short steps in the order in which they will be done, each pending, in_progress or "
-    "completed. Call it again whenever a step is done or the plan changes, always with all steps; exactly one is "
-    "in_progress until everything is completed. Say in explanation why the plan changed. Small tasks need no plan."
+    "Show the user a plan: short steps in order, each with the status pending, in_progress or completed. Call this "
+    "tool again when a step is done or the plan changes, always with all steps. Exactly one step is in_progress "
+    "until all are completed. Explain in explanation why the plan changed. Small tasks need no plan."
 )
 
 _PARAMETERS: Final[dict[str, Any]] = {

@@ -1,6 +1,6 @@
-"""An image file, given to the model as input.
+"""The `view_image` tool: adds an image file to the model's input.
 
-What is no image by its bytes is not given to anybody, and neither is what lies where secrets do.
+The content decides whether a file is an image. Files below hidden paths are never read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ViewImage"]
 
 
 class ViewImage:
-    """Lets the model see an image."""
+    """Shows an image file to the model."""
 
     names: tuple[str, ...] = ("view_image",)
 
@@ -54,10 +54,10 @@ class _Arguments(Struct, frozen=True, kw_only=True):
 
 
 def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
-    """The image as a data URL.
+    """Return an image as a data URL.
 
     Raises:
-        BadImage: there is none that may be shown.
+        BadImage: the file cannot be read, is hidden, or is not an image.
     """
     try:
         return data_url(read_named(path, cwd=cwd, limit=MAX_IMAGE_BYTES + 1, hidden=hidden))
@@ -68,14 +68,17 @@ def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
 
 
 _DESCRIPTION: Final = (
-    "Look at an image file of this computer: a screenshot, a diagram, a picture that a program made. "
+    "Look at an image file on this computer, such as a screenshot, a diagram or a plot. "
     f"PNG, JPEG, GIF and WebP, up to {MAX_IMAGE_SIZE}."
 )
 
 _PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "path": {"type": "string", "description": "The file; relative to the working directory, or absolute"}
+        "path": {
+            "type": "string",
+            "description": "The path of the file, absolute or relative to the working directory",
+        }
     },
     "required": ["path"],
     "additionalProperties": False,

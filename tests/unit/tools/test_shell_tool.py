@@ -327,7 +327,7 @@ async def test_a_directory_that_is_moved_about_is_told_of(tmp_path: Path, monkey
     monkeypatch.setattr(os, "readlink", not_a_link)
 
     told = await bench.call(command=["true"], workdir="link")
-    assert (told, bench.did) == ("execution error: link cannot be looked at: Invalid argument (os error 22)", [])
+    assert (told, bench.did) == ("execution error: link cannot be resolved: Invalid argument (os error 22)", [])
 
 
 async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_event() -> None:
