@@ -496,19 +496,6 @@ def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -
     assert contents(work)["first.txt"] == b"a\n"
 
 
-def test_patches_in_different_places_do_not_wait_for_each_other(work: Path, tmp_path: Path) -> None:
-    first = planned(work, patch("*** Update File: first.txt", "-one", "+a"))
-    another = Another(planned(tmp_path, patch("*** Add File: elsewhere/a.txt", "+b")))
-    (tmp_path / "elsewhere").mkdir()
-    overtaken = Overtaken(another, for_seconds=CHILD_SECONDS)
-
-    commit(first.changes, system=overtaken)
-
-    assert overtaken.was_overtaken
-    assert another.told == "done"
-    assert (contents(work)["first.txt"], contents(tmp_path)["elsewhere/a.txt"]) == (b"a\n", b"b\n")
-
-
 # --- what cannot be kept, or removed -----------------------------------------------------
 
 AS_SOMEBODY = """

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from kit.builders.trees import Tree, patch, tree
 from parley.tools.errors import PatchRefused
 from parley.tools.patch.commit import commit
-from parley.tools.patch.grammar import UpdateFile, parse
+from parley.tools.patch.deadline import Deadline
 from parley.tools.patch.matching import Text, apply_chunks
-from parley.tools.patch.patience import Deadline
+from parley.tools.patch.parser import UpdateFile, parse
 from parley.tools.patch.plan import verify
 
 settings.register_profile("patches", deadline=None, max_examples=80)
@@ -200,7 +200,7 @@ LEVELS: tuple[Callable[[str], str], ...] = (str, str.rstrip, str.strip)
 few_words = st.sampled_from(["a", "b"]) | st.sampled_from(["a", "b", " a", "b "])
 
 
-class Wanted(NamedTuple):
+class WantedLines(NamedTuple):
     """A chunk that removes lines."""
 
     context: str | None
@@ -221,7 +221,7 @@ def first_place(lines: list[str], run: tuple[str, ...], places: range) -> int | 
     return None
 
 
-def removed_plainly(lines: list[str], chunks: list[Wanted]) -> list[str] | None:
+def removed_plainly(lines: list[str], chunks: list[WantedLines]) -> list[str] | None:
     """The lines that are left; None when a chunk has no place."""
     left: list[str] = []
     start = copied = 0
@@ -245,7 +245,7 @@ def removed_plainly(lines: list[str], chunks: list[Wanted]) -> list[str] | None:
     lines=st.lists(few_words, max_size=12),
     chunks=st.lists(
         st.builds(
-            Wanted,
+            WantedLines,
             st.none() | few_words,
             st.lists(few_words, min_size=1, max_size=4).map(tuple),
             st.sampled_from([False, False, True]),
@@ -254,7 +254,7 @@ def removed_plainly(lines: list[str], chunks: list[Wanted]) -> list[str] | None:
         max_size=4,
     ),
 )
-def test_chunks_are_found_where_trying_every_place_finds_them(lines: list[str], chunks: list[Wanted]) -> None:
+def test_chunks_are_found_where_trying_every_place_finds_them(lines: list[str], chunks: list[WantedLines]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
     try:
         left: bytes | None = applied(content, [line for chunk in chunks for line in chunk.as_lines()])

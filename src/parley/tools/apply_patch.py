@@ -22,11 +22,11 @@ from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
-from parley.ports.commands import Bounds, Command, Commands, Ended, Output
+from parley.ports.commands import Commands
 from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Denied, Desk, Granted, Refused
 from parley.tools.errors import PatchChanged, PatchRefused
-from parley.tools.patch.patience import Wanted
+from parley.tools.patch.deadline import CancelToken
 from parley.tools.patch.threads import written_in_thread
 from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
@@ -45,7 +45,6 @@ from parley.wire.patch_format import PATCH_FORMAT
 from parley.wire.text import replace_surrogates
 
 if TYPE_CHECKING:
-    from parley.tools.patch.confined import Run
     from parley.tools.patch.plan import Plan
     from parley.tools.patch.turndiff import TouchedFiles
 
@@ -193,14 +192,9 @@ class Patches:
         Never fails: what began must be seen to end.
         """
         cancelled: asyncio.CancelledError | None = None
-        loop = asyncio.get_running_loop()
-
-        def run(command: Command, output: Output) -> Ended:
-            return asyncio.run_coroutine_threadsafe(self._commands.run(command, output=output), loop).result()
-
         try:
             # Not a task: ending the event loop cancels those.
-            writing = written_in_thread(lambda: self._write(verified, verdict, run), name="write-patch")
+            writing = written_in_thread(lambda: self._write(verified, verdict), name="write-patch")
             try:
                 await run_to_completion(writing)
             except asyncio.CancelledError as asked:
@@ -210,15 +204,12 @@ class Patches:
             log.exception("a patch failed")
             return _Outcome(stderr=internal_error(bug)), cancelled
 
-    def _write(self, verified: _Verified, verdict: Granted, run: Run) -> _Outcome:
+    def _write(self, verified: _Verified, verdict: Granted) -> _Outcome:
         started_at, bounds = time.monotonic(), verdict.bounds
         try:
-            if verdict.by_person:
-                left = verified.commit_approved()
-            elif bounds is None or self._commands.confine_thread(bounds):
-                left = verified.commit()
-            else:
-                left = verified.commit_confined(bounds, run)
+            if bounds is not None and not verdict.by_person:
+                self._commands.confine_thread(bounds)
+            left = verified.commit_approved() if verdict.by_person else verified.commit()
         except PatchRefused as failure:
             seconds = time.monotonic() - started_at
             is_changed = isinstance(failure, PatchChanged)
@@ -294,17 +285,14 @@ class _Verified(NamedTuple):
     commit: Callable[[], tuple[str, ...]]
     commit_approved: Callable[[], tuple[str, ...]]
     """To the directories that were verified alone."""
-    commit_confined: Callable[[Bounds, Run], tuple[str, ...]]
-    """By a process of its own, where this one has no means to confine the thread that writes."""
 
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
     """Verify in a thread, which ends soon after we are cancelled."""
-    wanted = Wanted()
+    cancel = CancelToken()
 
     def verified() -> _Verified:
         from parley.tools.patch.commit import commit
-        from parley.tools.patch.confined import commit_confined
         from parley.tools.patch.plan import verify
 
         plan = verify(
@@ -314,21 +302,20 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
             home=settings.home,
             hidden=settings.withheld_paths,
             installed=() if settings.sandbox_mode == "danger-full-access" else installed_paths(),
-            wanted=wanted,
+            cancel=cancel,
         )
         return _Verified(
             plan,
-            plan.for_events(wanted=wanted),
+            plan.for_events(cancel=cancel),
             plan.covers,
             partial(commit, plan.changes),
             partial(commit, plan.changes, expected=plan.folders),
-            partial(commit_confined, plan.changes, patch=patch, workdir=workdir, cwd=settings.cwd),
         )
 
     try:
         return await begin_in_thread(verified, name="verify-patch")
     finally:
-        wanted.give_up()
+        cancel.cancel()
 
 
 def _cut(text: str) -> str:

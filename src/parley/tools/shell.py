@@ -26,7 +26,7 @@ from parley.tools import parsed_commands
 from parley.tools.command_target import CommandTarget
 from parley.tools.commands.environment import command_environment, with_tame_git
 from parley.tools.errors import CommandReplaced
-from parley.tools.patch.recognise import patch_in
+from parley.tools.patch.extract import patch_in
 from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
     BAD_ARGUMENTS,

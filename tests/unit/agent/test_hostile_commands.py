@@ -12,7 +12,7 @@ from parley.agent.safe import MAX_CHARACTERS, MAX_COMMANDS, commands_in, is_safe
 from parley.ports.tools import RunCommand
 from parley.server.sanitize import one_line, quoted_command
 from parley.tools.parsed_commands import LONGEST_SCRIPT, parse
-from parley.tools.patch.recognise import patch_in
+from parley.tools.patch.extract import patch_in
 from parley.wire.ids import CallId
 
 Argv = tuple[str, ...]

@@ -15,7 +15,7 @@ from parley.common.guarded_files import identity_of
 from parley.tools.errors import PatchRefused
 from parley.tools.patch import limits
 from parley.tools.patch.commit import commit
-from parley.tools.patch.patience import Wanted
+from parley.tools.patch.deadline import CancelToken
 from parley.tools.patch.plan import Change, Plan, verify
 from parley.wire.events import AddedFile, OtherChange, UpdatedFile
 
@@ -619,13 +619,13 @@ def test_a_patch_is_refused_where_no_file_can_be_opened(work: Path) -> None:
 def test_a_patch_that_nobody_waits_for_any_more_is_given_up(work: Path) -> None:
     plant(work, a="x\n")
     text = patch("*** Update File: a", "-x", "+y")
-    wanted = Wanted()
-    plan = verify(text, workdir=str(work), cwd=str(work), wanted=wanted)
-    wanted.give_up()
+    cancel = CancelToken()
+    plan = verify(text, workdir=str(work), cwd=str(work), cancel=cancel)
+    cancel.cancel()
 
     for attempt in (
-        lambda: verify(text, workdir=str(work), cwd=str(work), wanted=wanted),
-        lambda: plan.for_events(wanted=wanted),
+        lambda: verify(text, workdir=str(work), cwd=str(work), cancel=cancel),
+        lambda: plan.for_events(cancel=cancel),
     ):
         with pytest.raises(PatchRefused) as refused:
             attempt()

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ from parley.ports.commands import Bounds, Command, Ended, Output, Root
 from parley.ports.tools import Action, ApplyPatch, Denied, Desk, Granted, Refused, Verdict
 from parley.tools.apply_patch import Patches
 from parley.tools.patch.commit import System, commit
-from parley.tools.patch.grammar import parse
 from parley.tools.patch.limits import MAX_DIFF_BYTES
+from parley.tools.patch.parser import parse
 from parley.tools.patch.plan import verify
 from parley.tools.patch.turndiff import TouchedFiles
 from parley.tools.truncation import MAX_BYTES
@@ -37,7 +37,6 @@ from parley.wire.events import (
     BackgroundEvent,
     FileChange,
     OtherChange,
-    OutputStream,
     PatchApplyBegin,
     PatchApplyEnd,
     TurnDiff,
@@ -67,35 +66,23 @@ class Confined(NamedTuple):
 
 
 class Sandboxes:
-    """Whatever can confine: a thread, or a process that says this and ends so, or neither."""
+    """Commands that confine a thread: they succeed, fail, or have no means (`has_landlock`)."""
 
-    def __init__(
-        self,
-        *,
-        threads: bool = True,
-        ends: Ended | SandboxUnavailable | None = None,
-        says: Sequence[tuple[OutputStream, bytes]] = (),
-    ) -> None:
+    def __init__(self, *, has_landlock: bool = True, fails: SandboxUnavailable | None = None) -> None:
         self.did: list[object] = []
-        self._threads, self._ends, self._says = threads, ends, says
+        self._has_landlock, self._fails = has_landlock, fails
 
     async def run(self, command: Command, *, output: Output) -> Ended:
-        self.did.append(command)
-        for stream, data in self._says:
-            output(stream, data)
-        assert self._ends is not None
-        if isinstance(self._ends, SandboxUnavailable):
-            raise self._ends
-        return self._ends
+        raise AssertionError("a patch runs no command")
 
     async def why_unconfined(self, bounds: Bounds) -> str | None:
         raise AssertionError("others ask that")
 
     def confine_thread(self, bounds: Bounds) -> bool:
         self.did.append(Confined(threading.current_thread().name, bounds))
-        if self._threads and isinstance(self._ends, SandboxUnavailable):
-            raise self._ends
-        return self._threads
+        if self._fails is not None:
+            raise self._fails
+        return self._has_landlock
 
 
 class Bench:
@@ -117,6 +104,8 @@ class Bench:
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
         self.spoil_with = b"somebody else's\n"
+        self.asked_again: Callable[[], object] = lambda: None
+        """Called with the second question."""
         commands = commands or Sandboxes()
         commands.did = self.did
         desk = Desk(settings=settings(cwd=str(work), **changes), transcript=self.notebook, permit=self._permit)
@@ -133,6 +122,8 @@ class Bench:
 
     async def _permit(self, action: Action) -> Verdict:
         assert isinstance(action, ApplyPatch)
+        if self.covered:
+            self.asked_again()
         self.covered.append(action.covers)
         self.did.append(msgspec.structs.replace(action, covers=""))
         return self._verdicts.pop(0) if self._verdicts else GRANTED
@@ -538,34 +529,31 @@ async def test_a_patch_that_fails_within_its_bounds_was_denied_by_the_sandbox(wo
     assert seen(bench) == [action(work), *failed(work)]
 
 
-@pytest.mark.parametrize("threads", [True, False])
-async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path, threads: bool) -> None:
-    sandboxes = Sandboxes(threads=threads, ends=SandboxUnavailable("/project is not what it was"))
+async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path) -> None:
+    sandboxes = Sandboxes(fails=SandboxUnavailable("/project is not what it was"))
     bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), commands=sandboxes)
 
     told = await bench.apply(*UPDATE)
 
     assert told == "execution error: /project is not what it was"
-    tried = [entry for entry in seen(bench) if not isinstance(entry, Command)]
-    assert tried == [action(work), *failed(work, "/project is not what it was")]
+    assert seen(bench) == [action(work), *failed(work, "/project is not what it was")]
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
 
 async def test_a_patch_that_fails_within_its_bounds_is_written_without_them_when_that_is_allowed(
     work: Path,
 ) -> None:
-    sandboxes = Sandboxes(threads=False, ends=Ended(exit_code=3, seconds=0.1), says=[("stderr", b"no room")])
-    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), Granted(by_person=True), commands=sandboxes)
+    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), Granted(by_person=True))
+    bench.spoil = work / "old.txt"
+    bench.asked_again = lambda: (work / "old.txt").write_bytes(b"alpha\nbeta\n")
 
     told = await bench.apply(*UPDATE)
 
-    (command,) = (entry for entry in bench.did if isinstance(entry, Command))
-    why = "sandbox denied exec error, exit code: 1, stdout: , stderr: no room\n"
     assert told == ran(WRITTEN, 0)
     assert seen(bench) == [
         action(work),
-        *failed(work, "no room\n", by=(IN_THREAD, command)),
-        Appended((BackgroundEvent(message=f"Execution failed: {why}"),)),
+        *failed(work),
+        Appended((BackgroundEvent(message=f"Execution failed: {DENIED}"),)),
         msgspec.structs.replace(action(work), has_failed=True),
         Appended((BackgroundEvent(message="retrying command without sandbox"),)),
         *written(work, by=(), item="i2"),
@@ -592,38 +580,14 @@ async def test_a_patch_that_fails_within_its_bounds_is_not_written_when_that_is_
     ]
 
 
-async def test_a_patch_is_written_by_a_process_where_no_thread_can_be_confined(work: Path) -> None:
-    left = f"{work}/.parley-patch-1 could not be removed: Permission denied (os error 13)\n"
-    sandboxes = Sandboxes(threads=False, ends=Ended(exit_code=0, seconds=0.1), says=[("stdout", left.encode())])
-    bench = Bench(work, CONFINED, commands=sandboxes)
+async def test_a_patch_is_written_by_descriptor_alone_where_no_thread_can_be_confined(work: Path) -> None:
+    bench = Bench(work, CONFINED, commands=Sandboxes(has_landlock=False))
 
     told = await bench.apply(*UPDATE)
 
-    (command,) = (entry for entry in bench.did if isinstance(entry, Command))
-    assert told == ran(WRITTEN + left, 0)
-    assert command == Command(
-        argv=(sys.executable, "-I", "-m", "parley.tools.patch.confined"),
-        cwd="/",
-        env={},
-        timeout_seconds=3600.0,
-        bounds=BOUNDS,
-        files=command.files,
-    )
-    (order,) = command.files
-    assert msgspec.msgpack.decode(order)["patch"] == patch(*UPDATE)
-
-
-async def test_a_process_that_fails_while_it_writes_may_have_begun(work: Path) -> None:
-    sandboxes = Sandboxes(threads=False, ends=Ended(signal=9, seconds=0.1), says=[("stderr", b"Traceback")])
-    bench = Bench(work, CONFINED, commands=sandboxes)
-
-    told = await bench.apply(*UPDATE)
-
-    said = "Failed to write files: the process that writes them has failed, and may have begun\n"
-    assert told == (
-        f"failed in sandbox {SANDBOX} with execution error: "
-        f"sandbox denied exec error, exit code: 1, stdout: , stderr: {said}"
-    )
+    assert told == ran(WRITTEN, 0)
+    assert seen(bench) == [action(work), *written(work)]
+    assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
 
 
 # --- the function ------------------------------------------------------------------------

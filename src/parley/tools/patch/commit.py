@@ -16,19 +16,21 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
 
 from parley.common.guarded_files import DirFds, Identity
 from parley.common.os_errors import os_detail
-from parley.common.paths import is_below
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.limits import MAX_FILE_BYTES
 from parley.tools.patch.plan import Change
 
-__all__ = ["System", "commit", "one_at_a_time"]
+__all__ = ["System", "commit"]
+
+_WRITING: Final = threading.Lock()
+"""Held while a patch is written: this process writes one patch at a time."""
 
 _CHANGED: Final = "changed meanwhile"
 
@@ -78,7 +80,7 @@ def commit(
     expected: Mapping[str, Identity | None] | None = None,
     system: System | None = None,
 ) -> tuple[str, ...]:
-    """Make these changes; of those in one part of the tree, one commit at a time in this process.
+    """Make these changes. This process makes those of one patch at a time.
 
     `expected` are directories that must be the same; None: there must be none.
 
@@ -88,7 +90,7 @@ def commit(
         PatchChanged: a file or directory is not what it was; nothing was changed.
         PatchRefused: one of them cannot be made; nothing was changed.
     """
-    with one_at_a_time(changes):
+    with _WRITING:
         try:
             opened = DirFds(expected=expected)
         except OSError as error:
@@ -103,50 +105,6 @@ def commit(
                     raise PatchRefused(f"{error}; {'; '.join(stuck)}") from error
                 raise
             return tuple(work.clean_up())
-
-
-# --- one after the other -----------------------------------------------------------------
-
-
-def one_at_a_time(changes: Sequence[Change]) -> AbstractContextManager[None]:
-    """While this is held, nobody else in this process writes to that part of the tree."""
-    return _GROUNDS.held(_ground(changes))
-
-
-class _Grounds:
-    """Which parts of the tree are being written to."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._held: list[str] = []
-
-    @contextmanager
-    def held(self, ground: str) -> Iterator[None]:
-        """Wait until nobody else writes to a part of this, or to what this is a part of."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_taken(ground))
-            self._held.append(ground)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._held.remove(ground)
-                self._changed.notify_all()
-
-    def _is_taken(self, ground: str) -> bool:
-        return any(is_below(ground, other) or is_below(other, ground) for other in self._held)
-
-
-_GROUNDS: Final = _Grounds()
-
-
-def _ground(changes: Sequence[Change]) -> str:
-    """The directory that is there and has all that is changed."""
-    paths = [path for change in changes for path in change.paths]
-    ground = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else "/"
-    while not os.path.isdir(ground):
-        ground = os.path.dirname(ground)
-    return ground
 
 
 # --- what is to be done ------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from parley.tools.patch.patience import Wanted
+from parley.tools.patch.deadline import CancelToken
 
 __all__ = ["STEPS", "Effort", "unified_diff"]
 
@@ -31,11 +31,11 @@ NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 class Effort:
     """What comparing may still cost. A step is one look at a line, or at a stretch of 64 equal ones."""
 
-    __slots__ = ("_wanted", "cut", "left")
+    __slots__ = ("_cancel", "cut", "left")
 
-    def __init__(self, steps: int = STEPS, *, wanted: Wanted | None = None) -> None:
+    def __init__(self, steps: int = STEPS, *, cancel: CancelToken | None = None) -> None:
         self.left = steps
-        self._wanted = wanted or Wanted()
+        self._cancel = cancel or CancelToken()
         self.cut = False
         """Lines are shown as replaced although some of them may be common to both versions: tests expect the
         shortest diff of all others."""
@@ -45,7 +45,7 @@ class Effort:
         Raises:
             PatchRefused: nobody waits for the diff any more.
         """
-        self._wanted.check()
+        self._cancel.check()
 
 
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:

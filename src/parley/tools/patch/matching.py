@@ -10,16 +10,17 @@ does not know where it comes from.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from json import dumps
 from typing import Final
 
 from msgspec import Struct
 
 from parley.tools.errors import PatchRefused
-from parley.tools.patch.grammar import Chunk, Line
-from parley.tools.patch.patience import Deadline
+from parley.tools.patch.deadline import Deadline
+from parley.tools.patch.parser import Chunk, Line
 
 __all__ = ["Text", "apply_chunks"]
 
@@ -100,115 +101,59 @@ _Run = tuple[str, ...]
 
 
 class _Level:
-    """Finds runs of lines at one level.
-
-    All runs are known beforehand. One pass over the file, with the automaton of Aho and Corasick,
-    tells where each of them stands last; so a search that would fail costs nothing, and one that
-    succeeds ends where the next begins. However many chunks there are, the steps grow with the
-    lines of file and patch together.
-    """
+    """The lines of the file at one level, with the positions of every line that a wanted run begins with."""
 
     def __init__(
         self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], deadline: Deadline
     ) -> None:
         self._key, self._deadline = key, deadline
-        deadline.spend(len(lines))
-        self._lines = [key(line) for line in lines]
-        self._next: list[dict[str, int]] = [{}]
-        self._ends = {run: self._add(run) for run in runs}
-        self._last = self._where_last()
+        self._lines: list[str] = []
+        self._positions: dict[str, list[int]] = {key(run[0]): [] for run in runs}
+        for start in range(0, len(lines), _BLOCK):
+            deadline.check()
+            for line in lines[start : start + _BLOCK]:
+                text = key(line)
+                if text in self._positions:
+                    self._positions[text].append(len(self._lines))
+                self._lines.append(text)
 
     def find(self, run: _Run, start: int) -> int | None:
-        """The first place from `start` on where the run stands."""
-        if self._last[self._ends[run]] - len(run) < start:
-            return None
-        wanted = [self._key(line) for line in run]
-        shorter = _borders(wanted)
-        fits, steps = 0, len(wanted)
-        for at in range(start, len(self._lines)):
-            line = self._lines[at]
-            while fits and wanted[fits] != line:
-                fits = shorter[fits - 1]
-                steps += 1
-            fits += wanted[fits] == line
-            steps += 1
-            if fits == len(wanted):
-                self._deadline.spend(steps)
-                return at + 1 - fits
-        raise AssertionError("the automaton saw a run that is not there")
+        """Return the first position from `start` on where the run stands."""
+        blocks = self._blocks(run)
+        positions = self._positions[blocks[0][0]]
+        candidates = islice(positions, bisect_left(positions, start), None)
+        return next((at for at in candidates if self._matches(blocks, at)), None)
 
     def stands_at(self, run: _Run, at: int) -> bool:
-        self._deadline.spend(len(run))
-        return self._lines[at : at + len(run)] == [self._key(line) for line in run]
+        return self._matches(self._blocks(run), at)
 
-    def _add(self, run: _Run) -> int:
-        """The state in which the run has just been seen."""
-        state = 0
-        for line in run:
-            known = self._next[state]
-            state = known.setdefault(self._key(line), len(self._next))
-            if state == len(self._next):
-                self._next.append({})
-        self._deadline.spend(len(run))
-        return state
+    def _blocks(self, run: _Run) -> list[list[str]]:
+        return [[self._key(line) for line in run[start : start + _BLOCK]] for start in range(0, len(run), _BLOCK)]
 
-    def _where_last(self) -> list[int]:
-        """For each state, behind which line it was reached last; 0: never."""
-        following = self._next
-        fallback, order, steps = [0] * len(following), list(following[0].values()), len(following)
-        for state in order:
-            for line, child in following[state].items():
-                order.append(child)  # breadth first: the list is its own queue
-                back = fallback[state]
-                while back and line not in following[back]:
-                    back = fallback[back]
-                    steps += 1
-                fallback[child] = following[back].get(line, 0)
-        self._deadline.spend(steps)
-        last = [0] * len(following)
-        state = 0
-        for block in range(0, len(self._lines), _BLOCK):
-            steps = 0
-            for at, line in enumerate(self._lines[block : block + _BLOCK], start=block + 1):
-                while state and line not in following[state]:
-                    state = fallback[state]
-                    steps += 1
-                state = following[state].get(line, 0)
-                last[state] = at
-                steps += 1
-            self._deadline.spend(steps)
-        for state in reversed(order):
-            back = fallback[state]
-            last[back] = max(last[back], last[state])
-        return last
-
-
-def _borders(wanted: list[str]) -> list[int]:
-    """For each prefix, the length of its longest proper prefix that is also its suffix."""
-    borders = [0] * len(wanted)
-    length = 0
-    for at in range(1, len(wanted)):
-        while length and wanted[at] != wanted[length]:
-            length = borders[length - 1]
-        length += wanted[at] == wanted[length]
-        borders[at] = length
-    return borders
+    def _matches(self, blocks: list[list[str]], at: int) -> bool:
+        """Compare block by block: one comparison of many lines would keep every other thread waiting."""
+        for block in blocks:
+            self._deadline.check()
+            if self._lines[at : at + len(block)] != block:
+                return False
+            at += len(block)
+        return True
 
 
 class _Search:
-    """Finds the places of one file's chunks, each level made when it is first needed."""
+    """Finds the places of one file's chunks. A level is built when it is first needed."""
 
     def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> None:
         self._lines, self._path, self._deadline = text.lines, path, deadline
         self._levels: list[_Level] = []
         self._runs: set[_Run] = set()
         for chunk in chunks:
-            deadline.spend(len(chunk.contexts))
+            deadline.check()
             self._runs.update((context,) for context in chunk.contexts)
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
-    def behind_contexts(self, chunk: Chunk, start: int) -> int:
-        """Where the search for a chunk begins."""
+    def after_contexts(self, chunk: Chunk, start: int) -> int:
+        """Return where the search for the lines of a chunk begins."""
         for context in chunk.contexts:
             at = self._find((context,), start)
             if at is None:
@@ -217,15 +162,15 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Where the old lines of a chunk stand, and its lines as they have to be read for that."""
+        """Return where the old lines of a chunk stand, and the reading of the chunk that matches."""
         for lines in _readings(chunk):
             old = _old(lines)
             at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
             if at is not None:
                 return at, lines
-        wanted = _old(chunk.lines)
-        expected = dumps(wanted[:_QUOTED_LINES], ensure_ascii=False)
-        more = f" and {len(wanted) - _QUOTED_LINES} more" if len(wanted) > _QUOTED_LINES else ""
+        missing = _old(chunk.lines)
+        expected = dumps(missing[:_QUOTED_LINES], ensure_ascii=False)
+        more = f" and {len(missing) - _QUOTED_LINES} more" if len(missing) > _QUOTED_LINES else ""
         raise PatchRefused(f"error: Failed to find expected lines {expected}{more} in {self._path}")
 
     def _find(self, run: _Run, start: int) -> int | None:
@@ -268,13 +213,13 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
     if not chunks:
         return content
     text = Text.of(content)
-    deadline.spend(len(text.lines))
+    deadline.check()
     search = _Search(text, chunks, path=path, deadline=deadline)
     lines: list[str] = []
     appended: list[str] = []
     copied = start = 0
     for chunk in chunks:
-        start = search.behind_contexts(chunk, start)
+        start = search.after_contexts(chunk, start)
         *_, shortest = _readings(chunk)
         if all(mark == "+" for mark, _ in shortest):
             appended += _with_ends([added for _, added in shortest], text.lines[-1:])

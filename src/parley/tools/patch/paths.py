@@ -21,7 +21,7 @@ from parley.config.protected import AGENTS, GIT
 from parley.tools.errors import PatchRefused
 from parley.wire.text import replace_surrogates
 
-__all__ = ["Ground"]
+__all__ = ["PathResolver"]
 
 _LONGEST: Final = 4096
 """Bytes of a path; the system takes no more."""
@@ -35,7 +35,7 @@ _IGNORABLE: Final = re.compile(
 """Code points that some file systems leave out when they compare names."""
 
 
-class Ground:
+class PathResolver:
     """The directories that paths are read from: the conversation's own, and that of one call."""
 
     def __init__(

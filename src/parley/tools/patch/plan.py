@@ -21,11 +21,11 @@ from parley.common.guarded_files import DirFds, Identity, LinkInTheWay
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.tools.errors import PatchRefused
-from parley.tools.patch.grammar import AddFile, DeleteFile, UpdateFile, parse
+from parley.tools.patch.deadline import CancelToken, Deadline
 from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES
 from parley.tools.patch.matching import apply_chunks
-from parley.tools.patch.paths import Ground
-from parley.tools.patch.patience import Deadline, Wanted
+from parley.tools.patch.parser import AddFile, DeleteFile, UpdateFile, parse
+from parley.tools.patch.paths import PathResolver
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
 from parley.wire.text import replace_surrogates
 
@@ -96,16 +96,16 @@ class Plan(Struct, frozen=True, kw_only=True):
         lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
         return "Success. Updated the following files:\n" + "".join(lines)
 
-    def for_events(self, *, wanted: Wanted | None = None) -> dict[str, FileChange]:
+    def for_events(self, *, cancel: CancelToken | None = None) -> dict[str, FileChange]:
         """The changes as clients see them, by absolute path.
 
         Raises:
             PatchRefused: nobody waits for them any more.
         """
-        # Comparing is a module of its own size, and wanted here alone.
+        # Comparing is a module of its own size, and needed here alone.
         from parley.tools.patch.diffs import Effort, unified_diff
 
-        effort = Effort(wanted=wanted)
+        effort = Effort(cancel=cancel)
 
         def shown(change: Change) -> FileChange:
             if change.after is None:
@@ -137,7 +137,7 @@ def verify(
     home: str | None = None,
     hidden: Sequence[str] = (),
     installed: Sequence[str] = (),
-    wanted: Wanted | None = None,
+    cancel: CancelToken | None = None,
 ) -> Plan:
     """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files, `installed`
     where it is installed, and what is `hidden` is not read.
@@ -154,29 +154,29 @@ def verify(
         raise PatchRefused(f"error: the patch is larger than {_mebibytes(MAX_PATCH_BYTES)}")
     if patch.count("\n") > MAX_LINES:
         raise PatchRefused(f"error: the patch has more than {MAX_LINES} lines")
-    hunks = parse(patch, wanted=wanted)
+    hunks = parse(patch, cancel=cancel)
     if not hunks:
         raise PatchRefused("patch rejected: empty patch")
     if len(hunks) > MAX_FILES:
         raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
-    ground = Ground(cwd=cwd, workdir=workdir, home=home, hidden=hidden, installed=installed)
+    paths = PathResolver(cwd=cwd, workdir=workdir, home=home, hidden=hidden, installed=installed)
     try:
-        opened = DirFds(hidden, visible=ground.cwd)
+        opened = DirFds(hidden, visible=paths.cwd)
     except OSError as error:
         raise PatchRefused(f"error: no file can be read: {os_detail(error)}") from None
     with opened as folders:
-        picture = _Picture(ground, folders, Deadline(wanted=wanted))
+        staged = _StagedFiles(paths, folders, Deadline(cancel=cancel))
         for hunk in hunks:
             match hunk:
                 case AddFile():
-                    picture.add(hunk)
+                    staged.add(hunk)
                 case DeleteFile():
-                    picture.delete(hunk)
+                    staged.delete(hunk)
                 case UpdateFile():
-                    picture.update(hunk)
-        changes = picture.changes()
+                    staged.update(hunk)
+        changes = staged.changes()
         found = _folders_of(changes, folders)
-    inside_cwd = all(is_below(path, ground.cwd) for change in changes for path in change.paths)
+    inside_cwd = all(is_below(path, paths.cwd) for change in changes for path in change.paths)
     return Plan(changes=changes, inside_cwd=inside_cwd, folders=found)
 
 
@@ -214,11 +214,11 @@ class _File(Struct, frozen=True):
     """The file on disk that it came from."""
 
 
-class _Picture:
+class _StagedFiles:
     """The files that a patch names: as they are, and as its hunks leave them."""
 
-    def __init__(self, ground: Ground, folders: DirFds, deadline: Deadline) -> None:
-        self._ground, self._folders, self._deadline = ground, folders, deadline
+    def __init__(self, paths: PathResolver, folders: DirFds, deadline: Deadline) -> None:
+        self._paths, self._folders, self._deadline = paths, folders, deadline
         self._on_disk: dict[str, _Seen | None] = {}
         self._now: dict[str, _File | None] = {}
         self._written: dict[str, str] = {}
@@ -289,14 +289,14 @@ class _Picture:
             raise PatchRefused(f"error: the patch writes more than {_mebibytes(MAX_PATCH_BYTES)}")
         for path, file in self._now.items():
             if file is not None and path in self._new_folders:
-                shown = self._ground.shown(self._written[path])
+                shown = self._paths.shown(self._written[path])
                 raise PatchRefused(f"error: {shown} would be both a file and a directory")
 
     def _named(self, written: str) -> tuple[str, str]:
         """The path that the patch means, and how it is shown."""
-        path = self._ground.resolve(written)
+        path = self._paths.resolve(written)
         self._written[path] = written
-        return path, self._ground.shown(written)
+        return path, self._paths.shown(written)
 
     def _put(self, path: str, shown: str, file: _File) -> None:
         if len(file.content) > MAX_FILE_BYTES:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NoReturn
 from msgspec import Struct
 
 from parley.tools.errors import PatchRefused
-from parley.tools.patch.patience import Wanted
+from parley.tools.patch.deadline import CancelToken
 
 __all__ = ["AddFile", "Chunk", "DeleteFile", "Hunk", "Line", "Mark", "UpdateFile", "parse"]
 
@@ -66,7 +66,7 @@ class UpdateFile(Struct, frozen=True):
 Hunk = AddFile | DeleteFile | UpdateFile
 
 
-def parse(patch: str, *, wanted: Wanted | None = None) -> tuple[Hunk, ...]:
+def parse(patch: str, *, cancel: CancelToken | None = None) -> tuple[Hunk, ...]:
     """The hunks of a patch, in order; a patch may have none.
 
     Raises:
@@ -80,7 +80,7 @@ def parse(patch: str, *, wanted: Wanted | None = None) -> tuple[Hunk, ...]:
         raise PatchRefused(f"error: invalid patch: The first line of the patch must be '{_BEGIN}'")
     if lines[-1].strip() != _END:
         raise PatchRefused(f"error: invalid patch: The last line of the patch must be '{_END}'")
-    return _Reader(lines[:-1], wanted or Wanted()).hunks()
+    return _Reader(lines[:-1], cancel or CancelToken()).hunks()
 
 
 def _without_returns(lines: list[str]) -> list[str]:
@@ -96,15 +96,15 @@ def _without_returns(lines: list[str]) -> list[str]:
 class _Reader:
     """Goes through the lines between the two markers, once."""
 
-    def __init__(self, lines: list[str], wanted: Wanted) -> None:
-        self._lines, self._wanted = lines, wanted
+    def __init__(self, lines: list[str], cancel: CancelToken) -> None:
+        self._lines, self._cancel = lines, cancel
         self._at = 1
         """How many lines are read, the first marker among them; the next one has the number behind it."""
 
     def hunks(self) -> tuple[Hunk, ...]:
         hunks: list[Hunk] = []
         while self._skip_blanks():
-            self._wanted.check()
+            self._cancel.check()
             header = self._next().strip()
             if header.startswith(_ADD):
                 hunks.append(AddFile(header[len(_ADD) :].strip(), self._added()))
@@ -129,7 +129,7 @@ class _Reader:
         number = self._at
         chunks: list[Chunk] = []
         while self._skip_blanks() and not self._lines[self._at].startswith("***"):
-            self._wanted.check()
+            self._cancel.check()
             chunks.append(self._chunk(is_first=not chunks))
         if not chunks and move_to is None:
             self._refuse(f"Update file hunk for path '{path}' is empty", number=number)

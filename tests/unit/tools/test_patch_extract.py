@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.tools.patch.recognise import patch_in
+from parley.tools.patch.extract import patch_in
 
 PATCH = "*** Begin Patch\n*** Delete File: gone.txt\n*** End Patch"
 

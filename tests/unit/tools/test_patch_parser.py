@@ -6,8 +6,8 @@ import pytest
 
 from kit.builders.trees import patch
 from parley.tools.errors import PatchRefused
-from parley.tools.patch.grammar import AddFile, Chunk, DeleteFile, Line, UpdateFile, parse
-from parley.tools.patch.patience import Wanted
+from parley.tools.patch.deadline import CancelToken
+from parley.tools.patch.parser import AddFile, Chunk, DeleteFile, Line, UpdateFile, parse
 
 
 def refusal(text: str) -> str:
@@ -96,11 +96,11 @@ def test_other_carriage_returns_are_a_part_of_added_lines_alone() -> None:
 
 
 def test_reading_ends_when_nobody_waits_for_it_any_more() -> None:
-    wanted = Wanted()
-    wanted.give_up()
+    cancel = CancelToken()
+    cancel.cancel()
 
     with pytest.raises(PatchRefused) as refused:
-        parse(patch("*** Delete File: a"), wanted=wanted)
+        parse(patch("*** Delete File: a"), cancel=cancel)
 
     assert str(refused.value) == "error: interrupted"
 
