@@ -1,2 +1,1 @@
-"""Settings: as plain values (`types.py`), what may be set (`schema.py`), where keys stand (`locate.py`),
-and how all sources are read and combined (`load.py`)."""
+"""Settings: fields and defaults (`types.py`), the table of all (`schema.py`), and their resolution (`load.py`)."""

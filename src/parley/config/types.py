@@ -1,16 +1,32 @@
-"""Settings as plain values, as they hold for one conversation."""
+"""Settings as plain values: the tables of config.toml, and `Settings`, which holds for one conversation.
 
-from __future__ import annotations
+A field of a `*Table` struct, of `Profile`, `CommonSettings` or `ConfigFile` is a setting: its name is the key in
+config.toml, its type (or the check in its annotation) says which values are valid, and its default holds where no
+source sets it. `schema.py` derives the table of all settings from these fields, so annotations here are not
+postponed.
+"""
 
 import os
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
+
+from parley.config.checks import (
+    absolute_path,
+    address,
+    integer,
+    named_secrets,
+    path_or_home_path,
+    secret_sequence,
+    sequence_of,
+)
 
 __all__ = [
     "ApprovalPolicy",
     "Approvals",
     "Chosen",
+    "CommonSettings",
+    "ConfigFile",
     "Effort",
     "Inherit",
     "Limits",
@@ -18,6 +34,7 @@ __all__ = [
     "McpSettings",
     "Mechanism",
     "OnTimeout",
+    "Profile",
     "Provider",
     "ReplyLimits",
     "Sandbox",
@@ -44,41 +61,56 @@ WireApi = Literal["chat", "responses", "scripted"]
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
+Retries = Annotated[int, integer(0, 100)]
+"""The delay doubles with each retry, so that a hundred of them never end."""
+Seconds = Annotated[int, integer(0, 2**31 - 1)]
+Milliseconds = Annotated[int, integer(1, 2**31 - 1)]
+Count = Annotated[int, integer(1, 2**63 - 1)]
+Limit = Annotated[int, integer(0, 2**63 - 1)]
+NamedSecrets = Annotated[dict[str, str], named_secrets]
+Address = Annotated[str, address]
+PathOrHomePath = Annotated[str, path_or_home_path]
+
 
 class ReplyLimits(Struct, frozen=True, kw_only=True):
-    """How large a reply of a model may become before its turn fails."""
+    """The size that a reply of a model may have before its turn fails."""
 
-    max_reply_characters: int = 10_000_000
+    max_reply_characters: Count = 10_000_000
     """Text and reasoning together."""
-    max_argument_characters: int = 10_000_000
+    max_argument_characters: Count = 10_000_000
     """The arguments of all calls together."""
-    max_calls: int = 4096
-    max_event_bytes: int = 64 * 1024 * 1024
+    max_calls: Count = 4096
+    max_event_bytes: Annotated[int, integer(1024, 2**31 - 1)] = 64 * 1024 * 1024
     """One server-sent event. The last one of the Responses API repeats the whole reply."""
 
 
-class Provider(ReplyLimits, frozen=True, kw_only=True):
-    """Where a model is asked, and how."""
+class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
+    """`[model_providers.ID]`"""
 
-    id: str
-    """The name of its table, `[model_providers.ID]`."""
-    name: str
+    name: str = ""
     wire_api: WireApi = "chat"
-    base_url: str | None = None
+    base_url: Address | None = None
     env_key: str | None = None
-    """The variable that holds the key; the key itself is read when a request is made and kept nowhere."""
+    """The variable that holds the key. The key is read for each request and stored nowhere."""
     env_key_instructions: str | None = None
-    query_params: dict[str, str] = {}
-    http_headers: dict[str, str] = {}
+    query_params: NamedSecrets = {}
+    http_headers: NamedSecrets = {}
     env_http_headers: dict[str, str] = {}
-    """Header name to the variable that holds its value; left out where that is not set."""
-    request_max_retries: int = 4
-    stream_max_retries: int = 5
-    stream_idle_timeout_ms: int = 300_000
+    """Header name to the variable that holds its value; a header whose variable is not set is left out."""
+    request_max_retries: Retries = 4
+    stream_max_retries: Retries = 5
+    stream_idle_timeout_ms: Milliseconds = 300_000
     stream_usage: bool = False
     """Over chat: ask for token counts (`stream_options`)."""
     script: str | None = None
-    """For `wire_api = "scripted"`: the file with the replies; the built-in demonstration without it."""
+    """For `wire_api = "scripted"`: the file with the replies; None: the built-in demonstration."""
+
+
+class Provider(ProviderTable, frozen=True, kw_only=True):
+    """A provider of models: its address, its key, and how requests to it are made."""
+
+    id: str
+    """The name of its table, `[model_providers.ID]`."""
     is_openai: bool = False
     """The built-in `openai`: the only one that is given `OPENAI_API_KEY` or the key in `auth.json`."""
 
@@ -86,7 +118,7 @@ class Provider(ReplyLimits, frozen=True, kw_only=True):
 class WorkspaceWrite(Struct, frozen=True, kw_only=True):
     """`[sandbox_workspace_write]`"""
 
-    writable_roots: tuple[str, ...] = ()
+    writable_roots: Annotated[tuple[str, ...], sequence_of(absolute_path)] = ()
     network_access: bool = False
     exclude_tmpdir_env_var: bool = False
     exclude_slash_tmp: bool = False
@@ -96,49 +128,67 @@ class Sandbox(Struct, frozen=True, kw_only=True):
     """`[sandbox]`: how commands are confined, in every mode that confines them."""
 
     mechanism: Mechanism = "auto"
-    """`auto`: the best that works here."""
-    hidden_paths: tuple[str, ...] = ()
-    """Absolute; what nobody but the server reads, its home always among them."""
+    """`auto`: the best one that works on this machine."""
+    hidden_paths: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = (
+        "~/.ssh",
+        "~/.aws",
+        "~/.gnupg",
+        "~/.config/gh",
+        "~/.netrc",
+        "~/.docker/config.json",
+    )
+    """Paths that only the server reads. In `Settings` they are absolute, and the home is one of them."""
     allow_unix_sockets: bool = False
 
 
 class Approvals(Struct, frozen=True, kw_only=True):
-    """`[approvals]`: what becomes of a question when some read the conversation and none of them can be asked."""
+    """`[approvals]`: what happens to a question that no client can be asked."""
 
-    timeout_seconds: int = 300
-    """0: nothing, for as long as it takes."""
+    timeout_seconds: Seconds = 300
+    """0: no timeout."""
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
     """What happens to the question where only `codex` calls wait for the turn and no client can be asked."""
 
 
-class McpSettings(Struct, frozen=True, kw_only=True):
-    """What the server shows to its MCP clients. Set by the file and the command line, never by a client."""
+class ApprovalsTable(Approvals, frozen=True, kw_only=True):
+    """`[approvals]`, with a setting that is not for conversations, which clients configure."""
+
+    model_may_answer: bool = False
+
+
+class McpTable(Struct, frozen=True, kw_only=True):
+    """`[mcp]`"""
 
     features: McpFeatures = "auto"
-    """`[mcp] features`: by version and host, none of our additions, or all of them."""
+    """By version and host, none of our additions, or all of them."""
+
+
+class McpSettings(McpTable, frozen=True, kw_only=True):
+    """What the server shows to its MCP clients. Set by the file and the command line, never by a client."""
+
     model_may_answer: bool = False
     """`[approvals] model_may_answer`: whether known hosts are offered `approvalAnswer`."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """`[limits]`: what may be used before somebody is asked whether to go on; 0: as much as it takes."""
+    """`[limits]`: what a turn or conversation may use before the agent asks whether to continue; 0: no limit."""
 
-    turn_tokens: int = 0
-    turn_seconds: int = 0
-    turn_calls: int = 0
-    conversation_tokens: int = 0
+    turn_tokens: Limit = 0
+    turn_seconds: Limit = 0
+    turn_calls: Limit = 0
+    conversation_tokens: Limit = 0
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
-    """`[store]`: what the home keeps, of all its conversations alike."""
+    """`[store]`: how long conversations of the home stay on disk and in memory."""
 
-    keep_days: int = 0
-    """How long an archived conversation is kept behind its last activity; 0: for ever."""
-    idle_seconds: int = 300
-    """How long a conversation that nobody has to do with stays in memory."""
-    idle_conversations: int = 1000
-    """How many of them, at most."""
+    keep_days: Annotated[int, integer(0, 36_500)] = 0
+    """How long an archived conversation is kept after its last activity; 0: for ever."""
+    idle_seconds: Seconds = 300
+    """How long an unused conversation stays in memory."""
+    idle_conversations: Seconds = 1000
+    """How many unused conversations stay in memory."""
 
 
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
@@ -147,32 +197,87 @@ class ShellEnvironment(Struct, frozen=True, kw_only=True):
     inherit: Inherit = "safe"
     ignore_default_excludes: bool = False
     exclude: tuple[str, ...] = ()
-    set: dict[str, str] = {}
+    set: NamedSecrets = {}
     include_only: tuple[str, ...] = ()
 
 
-class ToolServer(Struct, frozen=True, kw_only=True):
+class ToolServerTable(Struct, frozen=True, kw_only=True):
     """`[mcp_servers.NAME]`: a program to start, or an address; one of the two is set."""
 
-    name: str
     enabled: bool = True
     command: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    """The directory to start the program in; None: one that no command writes to."""
-    url: str | None = None
+    args: Annotated[tuple[str, ...], secret_sequence] = ()
+    env: NamedSecrets = {}
+    cwd: PathOrHomePath | None = None
+    """The directory to start the program in; None: one that no command can write to."""
+    url: Address | None = None
     bearer_token_env_var: str | None = None
-    tool_timeout_seconds: int = 600
-    """How long one call of a tool may take; 0: as long as it likes."""
-    max_answer_bytes: int = 16 * 1024 * 1024
+    tool_timeout_seconds: Seconds = 600
+    """How long one call of a tool may take; 0: no limit."""
+    max_answer_bytes: Annotated[int, integer(1024, 2**30)] = 16 * 1024 * 1024
     """The longest message that is read from it."""
+
+
+class ToolServer(ToolServerTable, frozen=True, kw_only=True):
+    """A configured tool server."""
+
+    name: str
     missing: tuple[str, ...] = ()
-    """Which keys a call gave that were not stored, being secrets; such a server is not started."""
+    """Keys that a call gave and that were not stored, being secrets; such a server is not started."""
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """`[profiles.NAME]`: settings that a profile may have; each is a setting outside of all tables too."""
+
+    model: str = "gpt-5"
+    model_provider: str = "openai"
+    approval_policy: ApprovalPolicy = "on-request"
+    model_reasoning_effort: Effort = "medium"
+    model_reasoning_summary: Summary = "auto"
+    disable_response_storage: bool = False
+    experimental_instructions_file: str | None = None
+
+
+class CommonSettings(Profile, frozen=True, kw_only=True):
+    """The settings of config.toml that `Settings` has unchanged."""
+
+    sandbox_mode: SandboxMode = "read-only"
+    approvals: Approvals = Approvals()
+    limits: Limits = Limits()
+    developer_instructions: str = ""
+    """Sent to the model in addition to the base instructions; empty: none."""
+    compact_prompt: str = ""
+    """Instructions for a summary of the history; empty: Parley's own."""
+    model_supports_reasoning_summaries: bool = False
+    model_context_window: Count | None = None
+    """In tokens; None: what is known of the model."""
+    show_raw_agent_reasoning: bool = False
+    project_doc_max_bytes: Annotated[int, integer(0, 2**31 - 1)] = 32_768
+    notify: tuple[str, ...] = ()
+    """The program to run after each completed turn; empty: none."""
+    notify_argument: bool = True
+    """Whether the notify program gets its payload as its last argument too, besides on stdin."""
+    internal_originator: str = "codex_cli_rs"
+
+
+class ConfigFile(CommonSettings, frozen=True, kw_only=True):
+    """Every setting of config.toml."""
+
+    profile: str | None = None
+    profiles: dict[str, Profile] = {}
+    sandbox_workspace_write: WorkspaceWrite = WorkspaceWrite()
+    sandbox: Sandbox = Sandbox()
+    approvals: ApprovalsTable = ApprovalsTable()
+    experimental_resume: str | None = None
+    mcp_servers: dict[str, ToolServerTable] = {}
+    shell_environment_policy: ShellEnvironment = ShellEnvironment()
+    mcp: McpTable = McpTable()
+    store: StoreSettings = StoreSettings()
+    model_providers: dict[str, ProviderTable] = {}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What one call asks for on top of the files: the named arguments and `config`."""
+    """The settings of one call, which override the files: the named arguments and `config`."""
 
     model: str | None = None
     profile: str | None = None
@@ -188,43 +293,21 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """The keys of tool servers that the call gave and the log does not have; None in a call of a client."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """All that is in force for one conversation, files and arguments combined."""
+class Settings(CommonSettings, frozen=True, kw_only=True):
+    """The settings of one conversation, files and arguments combined."""
 
     home: str
     cwd: str
     """Absolute; need not exist."""
-    model: str
     provider: Provider
-    approval_policy: ApprovalPolicy
-    sandbox_mode: SandboxMode
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
-    approvals: Approvals
-    limits: Limits
     base_instructions: str | None
     """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""
-    developer_instructions: str
-    """Sent to the model in addition to the base instructions; empty: none."""
-    compact_prompt: str
-    """Instructions for a summary of the history; empty: Parley's own."""
-    model_reasoning_effort: Effort
-    model_reasoning_summary: Summary
-    model_supports_reasoning_summaries: bool
-    show_raw_agent_reasoning: bool
-    disable_response_storage: bool
-    project_doc_max_bytes: int
-    notify: tuple[str, ...]
-    """The program to run after each turn that completed; empty: none."""
-    notify_argument: bool
-    """Whether the notify program gets its payload as its last argument too, besides on stdin."""
-    internal_originator: str
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment
     key_variables: frozenset[str]
-    """The variables that hold keys of any provider or tool server that is configured: for the server alone."""
-    model_context_window: int | None
-    """In tokens; None: what is known of the model."""
+    """The variables that hold keys of any configured provider or tool server: for the server alone."""
     include_plan_tool: bool
 
     @property
@@ -246,8 +329,8 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class Chosen(Struct, frozen=True):
-    """What was asked for so far, call over call, and what that comes to."""
+    """The settings of all calls so far, and what they resolve to."""
 
     values: dict[str, Any]
-    """Every setting by its key: of the file as it was at the beginning, and of all calls since."""
+    """Every setting by its key: of the file as it was when the conversation began, and of all calls since."""
     settings: Settings

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from parley.common.spelling import is_about_safety, letters_of, near_miss, nearest
-from parley.config.locate import KeyPath, written_key
-from parley.config.schema import SETTINGS, Check, Named, Table, Wrong
+from parley.config.checks import Check, Named, Table, Wrong
+from parley.config.schema import SETTINGS
+from parley.config.toml_lines import KeyPath, written_key
 
 __all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parley.config.kept import kept, wanted_again
+from parley.config.redaction import kept, wanted_again
 from parley.config.types import Chosen, Wanted
 from parley.conversation.records import SettingsChosen
 from parley.conversation.wishes import Wish

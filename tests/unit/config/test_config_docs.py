@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parley.config.locate import KeyPath
-from parley.config.schema import SETTINGS, Check, Named, Table
+from parley.config.checks import Check, Named, Table
+from parley.config.schema import SETTINGS
+from parley.config.toml_lines import KeyPath
 
 PAGE = (Path(__file__).parents[3] / "docs" / "config.md").read_text(encoding="utf-8")
 

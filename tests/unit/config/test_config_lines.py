@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.config.locate import KeyPath, lines_of_keys
-from parley.config.schema import SETTINGS, Check, Named, Table
+from parley.config.checks import Check, Named, Table
+from parley.config.schema import SETTINGS
+from parley.config.toml_lines import KeyPath, lines_of_keys
 from unit.config.home import Home
 
 TRICKY = (

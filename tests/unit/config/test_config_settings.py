@@ -164,6 +164,7 @@ def test_a_file_may_set_everything(home: Home) -> None:
         home=str(home.path),
         cwd=SERVER_DIR,
         model="m",
+        model_provider="p",
         provider=Provider(
             id="p",
             name="Provider",

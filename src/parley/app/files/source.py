@@ -17,8 +17,8 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec.structs import replace
 
-from parley.config.kept import kept, wanted_again
 from parley.config.load import refuse_misfits
+from parley.config.redaction import kept, wanted_again
 from parley.config.types import Settings, Wanted
 from parley.conversation.exported import LATEST, Line, read_entries, read_head
 from parley.conversation.folds import Folds

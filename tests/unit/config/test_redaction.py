@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from parley.config.kept import kept, wanted_again
+from parley.config.redaction import kept, wanted_again
 from parley.config.types import Chosen, Settings, ToolServer, Wanted
 from unit.config.home import Home
 

@@ -1,0 +1,226 @@
+"""Checks of the values that a setting may have, and the tables of settings.
+
+A check knows a value as TOML or JSON gives it, and its key. It does not know which file or argument the value came
+from: the caller adds that to `Wrong`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from parley.config.toml_lines import KeyPath
+
+__all__ = [
+    "Check",
+    "Named",
+    "Table",
+    "Wrong",
+    "absolute_path",
+    "address",
+    "described",
+    "flag",
+    "integer",
+    "is_address",
+    "is_secret",
+    "named_secrets",
+    "one_of",
+    "path_or_home_path",
+    "secret_sequence",
+    "sequence_of",
+    "shortened",
+    "text",
+]
+
+Check = Callable[[Any, KeyPath], Any]
+"""Takes a value from TOML or JSON and its key; returns the value as `Settings` has it, or raises `Wrong`."""
+
+
+class Wrong(Exception):
+    """A value that fails its check. The caller, which knows the source, turns it into a `BadSetting`."""
+
+    def __init__(self, at: KeyPath, detail: str) -> None:
+        super().__init__(detail)
+        self.at, self.detail = at, detail
+
+
+class Table:
+    """A table of known keys. Drops unknown keys, and null: it means the same as a missing key."""
+
+    def __init__(self, fields: Mapping[str, Check]) -> None:
+        self.fields = fields
+
+    def __call__(self, value: Any, at: KeyPath) -> dict[str, Any]:
+        entries = _expect_map(value, at)
+        return {
+            key: self.fields[key](entry, (*at, key))
+            for key, entry in entries.items()
+            if key in self.fields and entry is not None
+        }
+
+
+class Named:
+    """A table whose keys are names that the user chose; all its values have the same check."""
+
+    def __init__(self, entry: Check) -> None:
+        self.entry = entry
+
+    def __call__(self, value: Any, at: KeyPath) -> dict[str, Any]:
+        entries = _expect_map(value, at)
+        return {
+            text(name, at): self.entry(entry, (*at, name)) for name, entry in entries.items() if entry is not None
+        }
+
+
+class _NamedSecrets(Named):
+    """A table of texts under names that the user chose. Errors do not show the value: it may be a secret."""
+
+    def __init__(self) -> None:
+        super().__init__(_secret)
+
+    def __call__(self, value: Any, at: KeyPath) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _unshown("type", value, at, "a map")
+        return super().__call__(value, at)
+
+
+def _invalid(what: Literal["type", "value"], value: Any, at: KeyPath, expected: str) -> Wrong:
+    return Wrong(at, f"invalid {what}: {described(value)}, expected {expected}")
+
+
+def _unshown(what: Literal["type", "value"], value: Any, at: KeyPath, expected: str) -> Wrong:
+    kind = described(value).partition(' "')[0].partition(" `")[0]
+    return Wrong(at, f"invalid {what}: {kind}, expected {expected}")
+
+
+def _expect_map(value: Any, at: KeyPath) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise _invalid("type", value, at, "a map")
+
+
+def text(value: Any, at: KeyPath) -> str:
+    if not isinstance(value, str):
+        raise _invalid("type", value, at, "a string")
+    if "\0" in value:  # no path, argument, header or URL can have one
+        raise _invalid("value", value, at, "a string without NUL")
+    return value
+
+
+def _secret(value: Any, at: KeyPath) -> str:
+    if not isinstance(value, str):
+        raise _unshown("type", value, at, "a string")
+    if "\0" in value:
+        raise _unshown("value", value, at, "a string without NUL")
+    return value
+
+
+def absolute_path(value: Any, at: KeyPath) -> str:
+    path = text(value, at)
+    if not path.startswith("/"):
+        raise _invalid("value", value, at, "an absolute path")
+    return path
+
+
+def path_or_home_path(value: Any, at: KeyPath) -> str:
+    path = text(value, at)
+    if not path.startswith(("/", "~/")):
+        raise _invalid("value", value, at, "an absolute path, or one that begins with `~/`")
+    return path
+
+
+def address(value: Any, at: KeyPath) -> str:
+    url = text(value, at)
+    if url and not is_address(url):  # an empty one is the same as none
+        raise Wrong(at, "not an http or https address")  # and not shown: it may hold a password
+    return url
+
+
+def is_address(url: str) -> bool:
+    """Return whether the text is an http or https URL with a host."""
+    from urllib.parse import urlsplit  # only where there is one to check
+
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def flag(value: Any, at: KeyPath) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _invalid("type", value, at, "a boolean")
+
+
+def integer(lowest: int, highest: int) -> Check:
+    def check(value: Any, at: KeyPath) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _invalid("type", value, at, "an integer")
+        if not lowest <= value <= highest:
+            raise _invalid("value", value, at, f"an integer from {lowest} to {highest}")
+        return value
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    def check(value: Any, at: KeyPath) -> str:
+        word = text(value, at)
+        if word not in words:
+            expected = ", ".join(f"`{known}`" for known in words)
+            raise Wrong(at, f"unknown variant `{shortened(word)}`, expected one of {expected}")
+        return word
+
+    return check
+
+
+def sequence_of(entry: Check) -> Check:
+    def check(value: Any, at: KeyPath) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _invalid("type", value, at, "a sequence")
+        return tuple(entry(one, at) for one in value)
+
+    return check
+
+
+def secret_sequence(value: Any, at: KeyPath) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _unshown("type", value, at, "a sequence")
+    return tuple(_secret(one, at) for one in value)
+
+
+named_secrets: Check = _NamedSecrets()
+
+
+def is_secret(check: Check) -> bool:
+    """Return whether the values with this check are secrets, which are neither stored nor shown."""
+    return check in (named_secrets, secret_sequence, _secret)
+
+
+def described(value: Any) -> str:
+    """Describe a value in the words that clients know from errors."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"boolean `{str(value).lower()}`"
+        case int():
+            # Python refuses to print an integer of thousands of digits, which hexadecimal TOML can hold.
+            return f"integer `{value}`" if value.bit_length() < 64 else "integer beyond 64 bits"
+        case float():
+            return f"floating point `{value}`"
+        case str():
+            return f"string {msgspec.json.encode(shortened(value)).decode()}"
+        case list():
+            return "sequence"
+        case dict():
+            return "map"
+        case _:
+            return "datetime"
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,184 @@
+"""The sources of settings: config.toml, the command line, and the `config` argument of a call.
+
+Each source is checked by itself against `SETTINGS` before the sources are merged, so that an error names the source
+and line of the wrong value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from parley.common.os_errors import os_detail
+from parley.config.checks import Wrong, shortened
+from parley.config.files import read_file
+from parley.config.schema import SETTINGS
+from parley.config.toml_lines import KeyPath, key_on, line_of, parse_toml, read_key, written_key
+from parley.config.unknown_keys import UnknownKey
+from parley.errors import BadSetting
+
+__all__ = [
+    "Source",
+    "bad_setting",
+    "blame",
+    "checked",
+    "mentions",
+    "merge",
+    "parse_argument",
+    "parse_config",
+    "parse_override",
+    "read_config",
+    "unknown_key_sentence",
+    "utf8",
+]
+
+
+class Source(Struct, frozen=True):
+    """The checked settings of one source."""
+
+    name: str
+    values: dict[str, Any]
+    text: str = ""
+    """The text of the file, to find line numbers."""
+    table: dict[str, Any] = {}
+    """The whole table of a file, including unknown keys."""
+
+    def mentions(self, path: KeyPath) -> bool:
+        return mentions(self.values, path)
+
+
+def mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
+    value: Any = values
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
+    """Check and merge tables into one source; later tables win.
+
+    Raises:
+        BadSetting: a value is invalid.
+    """
+    values: dict[str, Any] = {}
+    try:
+        for table in tables:
+            merge(SETTINGS(table, ()), into=values)
+    except Wrong as wrong:
+        raise bad_setting(wrong.detail, wrong.at, name, text) from None
+    return Source(name, values, text)
+
+
+def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
+    """Merge the table `over` into another one, which is changed and returned.
+
+    Nested tables are copied, so that no source ends up with values of another.
+    """
+    for key, value in over.items():
+        into[key] = merge(value, into=into.get(key, {})) if isinstance(value, dict) else value
+    return into
+
+
+def blame(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
+    """Return an error that names the strongest source of `path`, or of the table that encloses it."""
+    for depth in range(len(path), 0, -1):
+        for source in reversed(sources):
+            if source.mentions(path[:depth]):
+                return bad_setting(detail, path, source.name, source.text)
+    return bad_setting(detail, path)
+
+
+def bad_setting(detail: str, at: KeyPath, source: str | None = None, text: str = "") -> BadSetting:
+    return BadSetting(detail, source=source, line=line_of(at, text), key=written_key(at))
+
+
+def unknown_key_sentence(source: Source, key: UnknownKey) -> str:
+    hint = "" if key.nearest is None else f"; did you mean `{written_key(key.nearest)}`?"
+    return str(bad_setting(f"unknown setting, ignored{hint}", key.path, source.name, source.text))
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """Parse `key=value` into a table."""
+    path, end = read_key(utf8(text, source="-c"))
+    if not path or not text.startswith("=", end):
+        raise BadSetting(f"`{shortened(text)}` is not of the form key=value", source="-c")
+    return _nested(path, _parse_value(text[end + 1 :].strip()))
+
+
+def _parse_value(text: str) -> Any:
+    """Parse a TOML value; text that is not TOML is a string, so that `-c model=o3` needs no nested quotes."""
+    try:
+        table = parse_toml(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def parse_argument(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yield each entry of the `config` argument as a table; its outermost keys may be dotted."""
+    for key, value in config.items():
+        path, end = read_key(key)
+        if not path or end < len(key):
+            raise BadSetting("not a key", source="config argument", key=shortened(key))
+        yield _nested(path, value)
+
+
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
+    for part in reversed(path):
+        value = {part: value}
+    assert isinstance(value, dict)  # a path has at least one part
+    return value
+
+
+def read_config(path: str) -> str:
+    try:
+        return _read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise BadSetting(os_detail(error), source=path) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise BadSetting("not valid UTF-8", source=path, line=line) from None
+
+
+def parse_config(path: str, text: str) -> Source:
+    try:
+        table = parse_toml(text)
+    except RecursionError:
+        raise BadSetting("not valid TOML: nested too deeply", source=path) from None
+    except ValueError as error:
+        raise _bad_toml(str(error), path, text) from None
+    return replace(checked(path, [table], text), table=table)
+
+
+def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
+    """Turn the parser's message into an error with a line and key like our own."""
+    if found := re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", reason, re.DOTALL):
+        detail, line = f"not valid TOML: {found[1]} (column {found[3]})", int(found[2])
+    elif reason.endswith(" (at end of document)"):
+        detail, line = f"not valid TOML: {reason}", text.rstrip("\n").count("\n") + 1
+    else:
+        return BadSetting(f"not valid TOML: {reason}", source=path)
+    key = key_on(line, text)
+    return BadSetting(detail, source=path, line=line, key=written_key(key) if key else None)
+
+
+def _read_text(path: str) -> str:
+    """Read a whole file. Raises OSError or UnicodeDecodeError."""
+    return read_file(path).decode("utf-8-sig")
+
+
+def utf8(text: str, *, source: str) -> str:
+    """Return the text; refuse lone surrogates, which Python uses for bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadSetting("not valid UTF-8", source=source) from None
+    return text
