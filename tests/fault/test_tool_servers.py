@@ -33,7 +33,7 @@ from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import ServerPool, ServerTools, Timing
-from parley.tools.servers.connection import GOODBYE_SECONDS
+from parley.tools.servers.connection import CLOSE_SECONDS
 from parley.tools.servers.program import LEAVE_SECONDS, TERM_SECONDS
 from parley.wire.events import McpToolCallBegin, McpToolCallEnd
 
@@ -509,7 +509,7 @@ async def test_closing_does_not_wait_for_an_address_that_does_not_hear_the_farew
 
 
 def test_what_will_not_leave_is_left_in_time_for_parley_to_end_in_two_seconds() -> None:
-    assert GOODBYE_SECONDS <= 0.7
+    assert CLOSE_SECONDS <= 0.7
     assert LEAVE_SECONDS + TERM_SECONDS <= 1.0
 
 

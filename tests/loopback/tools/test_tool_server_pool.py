@@ -33,7 +33,7 @@ from parley.errors import ShuttingDown
 from parley.ports.model import ToolSpec
 from parley.tools.servers import ServerPool, ServerTools, Timing
 from parley.tools.servers.program import environment
-from parley.tools.servers.progress import progress_words, telling
+from parley.tools.servers.progress import progress_text, throttled_progress
 from parley.wire.events import (
     BackgroundEvent,
     Duration,
@@ -318,7 +318,7 @@ async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
     ],
 )
 def test_progress_is_said_in_one_line(done: float, total: float | None, message: str | None, words: str) -> None:
-    assert progress_words("x", "y", done, total, message) == words
+    assert progress_text("x", "y", done, total, message) == words
 
 
 async def test_of_news_that_come_too_fast_the_first_and_the_last_are_told() -> None:
@@ -329,7 +329,7 @@ async def test_of_news_that_come_too_fast_the_first_and_the_last_are_told() -> N
         said.append(words)
         first.set()
 
-    async with asyncio.timeout(PATIENCE_SECONDS), telling(say) as put:
+    async with asyncio.timeout(PATIENCE_SECONDS), throttled_progress(say) as put:
         put("1")
         await first.wait()
         for number in range(2, 100):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.tools.servers.depth import MAX_CUT_BYTES, MAX_LEVELS, cut_short
+from parley.tools.servers.depth import MAX_CUT_BYTES, MAX_LEVELS, cut_nesting
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('a"\\[]{}', max_size=6),
@@ -22,7 +22,7 @@ anything = st.recursive(
 def test_what_is_not_nested_too_deeply_stays_as_it_is(value: Any) -> None:
     message = json.dumps(value).encode()
 
-    assert cut_short(message) == message
+    assert cut_nesting(message) == message
 
 
 @settings(deadline=None)
@@ -36,17 +36,17 @@ def test_what_lies_too_deep_becomes_null_and_the_rest_stays(
     kept = min(levels, MAX_LEVELS - 1)
     bottom = "1" if levels < MAX_LEVELS else "null"
 
-    cut = cut_short(f"[{first}, {opening * levels}1{closing * levels}, {last}]".encode())
+    cut = cut_nesting(f"[{first}, {opening * levels}1{closing * levels}, {last}]".encode())
 
     assert cut == f"[{first}, {opening * kept}{bottom}{closing * kept}, {last}]".encode()
 
 
 @pytest.mark.parametrize("message", [b"[" * 1000, b"]" * 1000, b'["' + b"\\" * 1000, b'{"a": ' * 1000 + b"}" * 999])
 def test_what_is_no_message_does_no_harm(message: bytes) -> None:
-    assert isinstance(cut_short(message), bytes)
+    assert isinstance(cut_nesting(message), bytes)
 
 
 def test_a_long_message_is_left_alone() -> None:
     message = b"[" * MAX_CUT_BYTES + b"]"
 
-    assert cut_short(message) is message
+    assert cut_nesting(message) is message

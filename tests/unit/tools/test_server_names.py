@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.tools.servers.names import is_server_name, qualified_name, unmistakable_name
+from parley.tools.servers.names import disambiguated_name, is_server_name, qualified_name
 
 
 @pytest.mark.parametrize("name", ["x", "my-server", "A_1", "-"])
@@ -52,11 +52,11 @@ def test_two_tools_never_get_the_same_name(tools: set[str]) -> None:
     assert len({qualified_name("x", tool) for tool in tools}) == len(tools)
 
 
-def test_pairs_that_would_be_called_the_same_have_unmistakable_names() -> None:
+def test_pairs_that_would_be_called_the_same_have_disambiguated_names() -> None:
     assert qualified_name("a", "b__c") == qualified_name("a__b", "c") == "a__b__c"
 
-    assert unmistakable_name("a__b", "c") == "a__b__c" + hashlib.sha1(b"a__b\0c").hexdigest()
-    assert unmistakable_name("a", "b__c") == "a__b__c" + hashlib.sha1(b"a\0b__c").hexdigest()
+    assert disambiguated_name("a__b", "c") == "a__b__c" + hashlib.sha1(b"a__b\0c").hexdigest()
+    assert disambiguated_name("a", "b__c") == "a__b__c" + hashlib.sha1(b"a\0b__c").hexdigest()
 
 
 words = st.text("ab_-", min_size=1, max_size=40)
@@ -64,8 +64,8 @@ words = st.text("ab_-", min_size=1, max_size=40)
 
 @settings(deadline=None)
 @given(pairs=st.sets(st.tuples(words, words | st.text(max_size=80)), min_size=2, max_size=8))
-def test_unmistakable_names_are_as_many_as_pairs_and_can_be_sent(pairs: set[tuple[str, str]]) -> None:
-    names = {unmistakable_name(server, tool) for server, tool in pairs}
+def test_disambiguated_names_are_as_many_as_pairs_and_can_be_sent(pairs: set[tuple[str, str]]) -> None:
+    names = {disambiguated_name(server, tool) for server, tool in pairs}
 
     assert len(names) == len(pairs)
     assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names)

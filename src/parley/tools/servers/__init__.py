@@ -1,7 +1,7 @@
-"""Tools of tool servers: programs and addresses that speak MCP, each with tools of its own.
+"""Tools of tool servers: programs and HTTP servers that speak MCP and offer tools.
 
-`ServerPool` belongs to the process and keeps the servers; a `Lease` lends them to one turn;
-`ServerTools` runs the model's calls in it. The client library is loaded with the first server.
+The process has one `ServerPool`, which starts and ends the servers. A turn borrows them by a `Lease`, and
+`ServerTools` runs the model's calls. The MCP client library is imported with the first server.
 """
 
 from parley.tools.servers.calls import ServerTools

@@ -1,7 +1,7 @@
-"""What a far server answers a request with: bounded, plain, and the answer to that request.
+"""Checks the bodies of HTTP responses before the client library reads them.
 
-The client library takes a body of any length and whatever it says; here it is looked at first. Only
-`session.py` imports this, with the library.
+The library accepts a body of any length and any content. Here a body has a size limit, is not compressed, and
+answers its request. Only `session.py` imports this module, together with the library.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from parley.tools.servers.failures import UNREADABLE, refusal
 from parley.tools.servers.message_limits import MAX_INITIALIZE_BYTES, EventSize, excess
 from parley.wire.jsonrpc import decode_message
 
-__all__ = ["Exchange", "looked_at"]
+__all__ = ["Exchange", "checked_body"]
 
 HTTP_ERROR: Final = 400
 EVENT_STREAM: Final = "text/event-stream"
 
 REOPEN_SECONDS: Final = 0.5
-"""How long a stream of events that the server has ended is left alone, whatever the server says of that: the
-library opens it again for ever."""
+"""Time before an event stream that the server has ended is opened again: the library opens it again without end, at
+the interval that the server asks for."""
 
 
 class Exchange:
-    """A request to a far server, and what became of it."""
+    """A request to an HTTP server, and why it failed."""
 
     def __init__(self) -> None:
         self.why: str | None = None
-        """Why its answer is none, where HTTP or the body says so."""
+        """The reason that the HTTP status or the body gives; None: no failure is known."""
 
 
-def looked_at(response: httpx2.Response, exchange: Exchange, *, max_bytes: int) -> httpx2.AsyncByteStream:
-    """What to read in place of the response's own stream: it fails as the library expects a broken one to.
+def checked_body(response: httpx2.Response, exchange: Exchange, *, max_bytes: int) -> httpx2.AsyncByteStream:
+    """Return a stream to read in place of the response's own.
 
-    No message in it is longer than `max_bytes`.
+    It fails where a message is longer than `max_bytes`, as the library expects a broken stream to fail.
     """
     if response.status_code >= HTTP_ERROR and response.request.method == "POST":
         exchange.why = refusal(response.status_code, response.reason_phrase)
@@ -54,13 +54,13 @@ class _Body(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         headers = self._response.headers
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise self._broken(UNREADABLE)  # none was asked for, and a small one may become a large one
+            raise self._broken(UNREADABLE)  # not requested, and a small body may expand to a large one
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
             size = EventSize(self._max_bytes)
             async for data in self._stream:
                 if (why := size.add(data)) is not None:
                     self._exchange.why = why
-                    raise httpx2.SSEError(why)  # after any other error the library would ask again
+                    raise httpx2.SSEError(why)  # the library retries after any other error
                 yield data
             if self._response.request.method == "GET":
                 await anyio.sleep(REOPEN_SECONDS)
@@ -74,23 +74,23 @@ class _Body(httpx2.AsyncByteStream):
         del body
         if (why := excess(whole, self._max_bytes)) is not None:
             raise self._broken(why)
-        if self._response.is_success and not self._is_the_answer(whole):
+        if self._response.is_success and not self._answers_request(whole):
             raise self._broken(UNREADABLE)
         yield whole
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def _is_the_answer(self, body: bytes) -> bool:
-        """Whether the request is answered: the library would wait on for one that is not."""
+    def _answers_request(self, body: bytes) -> bool:
+        """Return whether the body answers the request: otherwise the library would wait forever."""
         request = self._response.request
         if request.method != "POST":
             return True
         try:
-            asked, said = decode_message(request.content), decode_message(body)
+            asked, answered = decode_message(request.content), decode_message(body)
         except msgspec.DecodeError:
             return False
-        return said.method is msgspec.UNSET and str(said.id) == str(asked.id)
+        return answered.method is msgspec.UNSET and str(answered.id) == str(asked.id)
 
     def _broken(self, why: str) -> httpx2.StreamError:
         self._exchange.why = self._exchange.why or why

@@ -1,4 +1,4 @@
-"""A model's calls of tool servers' tools, with the events that show them.
+"""The model's calls of tools of tool servers, with their events.
 
 Does not know how a tool server is reached; `pool.py` does.
 """
@@ -17,7 +17,7 @@ from parley.ports.tools import Desk
 from parley.tools.errors import ToolServerFailed
 from parley.tools.results import as_duration, internal_error
 from parley.tools.servers.pool import Lease, RemoteTool
-from parley.tools.servers.progress import progress_words, telling
+from parley.tools.servers.progress import progress_text, throttled_progress
 from parley.wire.events import BackgroundEvent, Invocation, McpToolCallBegin, McpToolCallEnd, ToolCallOutcome
 from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient
 
@@ -26,18 +26,18 @@ __all__ = ["ServerTools"]
 log: Final = logging.getLogger(__name__)
 
 MAX_TOLD_BYTES: Final = 1024 * 1024
-"""How much of a result the model is told: more than fits into the context of most."""
+"""The largest result that the model is given; the context of most models is smaller."""
 
 MAX_SHOWN_BYTES: Final = 4 * 1024 * 1024
-"""The largest result that an event has."""
+"""The largest result that an event contains."""
 
 MAX_DEPTH: Final = 100
-"""How deep arguments and results may be nested: deeper than anybody means, and shallow enough for
-whatever encodes them later."""
+"""How deep arguments and results may be nested: deeper than useful values are, and shallow enough for every encoder
+that they pass."""
 
 _arguments: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-"""Compact, with sorted keys: what the model is told does not hang on a server's order."""
+"""Compact, with sorted keys: the model's input does not depend on the order of a server's keys."""
 
 
 class ServerTools:
@@ -53,7 +53,7 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Do what the model asked for, and return what it is told. Cancelling tells the server to stop."""
+        """Run a call and return the text for the model. Cancelling tells the server to stop."""
         tool = self._lease.find(call.name)
         if tool is None:
             return f"unsupported call: {call.name}"
@@ -66,14 +66,14 @@ class ServerTools:
         began = time.monotonic()
         try:
             result = await self._result(tool, arguments)
-            told, outcome = _told(result), ToolCallOutcome(ok=_shown(result))
+            text, outcome = _model_text(result), ToolCallOutcome(ok=_event_result(result))
         except ToolServerFailed as error:
-            told = str(error)
-            outcome = ToolCallOutcome(err=told)
-        except Exception as bug:  # of ours: what began must still be seen to end
+            text = str(error)
+            outcome = ToolCallOutcome(err=text)
+        except Exception as bug:  # ours: the call began, so its end must be shown
             log.exception("a call of %s failed", call.name)
-            told = internal_error(bug)
-            outcome = ToolCallOutcome(err=told)
+            text = internal_error(bug)
+            outcome = ToolCallOutcome(err=text)
         ended = McpToolCallEnd(
             call_id=call.call_id,
             invocation=invocation,
@@ -81,22 +81,22 @@ class ServerTools:
             result=outcome,
         )
         await self._transcript.append(ended)
-        return told
+        return text
 
     async def _result(self, tool: RemoteTool, arguments: dict[str, Any] | None) -> dict[str, Any]:
-        async with telling(self._say) as put:
+        async with throttled_progress(self._report) as put:
             result = await tool.call(
                 arguments,
                 progress=lambda done, total, message: put(
-                    progress_words(tool.server_name, tool.name, done, total, message)
+                    progress_text(tool.server_name, tool.name, done, total, message)
                 ),
             )
         if _is_too_deep(result):
             raise ToolServerFailed(tool.server_name, tool.name, "its answer is nested too deeply")
         return result
 
-    async def _say(self, words: str) -> None:
-        await self._transcript.append(BackgroundEvent(message=words))
+    async def _report(self, text: str) -> None:
+        await self._transcript.append(BackgroundEvent(message=text))
 
 
 def _read_arguments(arguments: str) -> dict[str, Any] | None:
@@ -123,7 +123,7 @@ def _is_too_deep(value: object) -> bool:
     return True
 
 
-def _told(result: dict[str, Any]) -> str:
+def _model_text(result: dict[str, Any]) -> str:
     encoded = _encode(result["content"])
     if len(encoded) <= MAX_TOLD_BYTES:
         return encoded.decode()
@@ -132,8 +132,8 @@ def _told(result: dict[str, Any]) -> str:
     return f"{kept}\n[The result is too long: {left_out} of {len(encoded)} bytes are left out.]"
 
 
-def _shown(result: dict[str, Any]) -> dict[str, Any]:
-    """The result for the event, which is kept for ever and sent to everybody."""
+def _event_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result for the event, which is stored and sent to every client."""
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:
         return result

@@ -1,7 +1,7 @@
-"""One life of a tool server: reached, used, and left.
+"""One connection to a tool server, from its start to its end.
 
-A life is one task, because the library's contexts must be left where they were entered. Does not
-know who uses it, nor whether there will be another life.
+It runs in one task, because the library's contexts must be left in the task that entered them. Does not know its
+users, nor whether another connection follows.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ __all__ = ["Connection"]
 log: Final = logging.getLogger(__name__)
 
 START_DIRECTORY: Final = "/"
-"""Where a program starts if its settings name no directory. Many programs load modules or settings from where they
-start, and the working directory of the server may be a project, in which commands write."""
+"""The working directory of a program whose settings name none. Many programs load modules or settings from their
+working directory, and that of the server may be a project, where commands write files."""
 
-GOODBYE_SECONDS: Final = 0.7
-"""How long a far server may take to hear that its session is over; it will find out otherwise."""
+CLOSE_SECONDS: Final = 0.7
+"""How long an HTTP server may take to accept the end of its session."""
 
 EXIT_SECONDS: Final = 0.5
-"""How long a program that closed its output may take to end, for its exit code to be known."""
+"""How long a program that closed its output may take to exit, for its exit code to be reported."""
 
 HTTP_ERROR: Final = 400
 NOT_FOUND: Final = 404
-"""How a far server says that it has forgotten the session."""
+"""The status by which an HTTP server says that the session no longer exists."""
 
 
 class Connection:
-    """A tool server that starts, runs, or is gone; begins when it is made."""
+    """A connection that starts, is usable, or is over. It starts when the object is created."""
 
     def __init__(self, settings: ToolServer, environ: Mapping[str, str], *, answer_seconds: float) -> None:
         self._settings, self._environ, self._answer_seconds = settings, environ, answer_seconds
         self.began_at = asyncio.get_running_loop().time()
         self.tools: tuple[ToolSpec, ...] = ()
-        """Under the server's own names."""
+        """Under the server's names."""
         self.has_started = False
-        """Whether it ever came to say what it offers."""
+        """True once the server has listed its tools."""
         self.failure: str | None = None
-        """Why it did not start."""
+        """Why it failed to start."""
         self.failed_at = 0.0
-        """When, by the clock of the event loop."""
+        """When it failed to start, by the clock of the event loop."""
         self._session: Session | None = None
         self._scope: CancelScope | None = None
         self._refusal: str | None = None
@@ -63,28 +63,28 @@ class Connection:
         self._is_lost = self._is_ending = self._tools_changed = False
         self._settled, self._wake = asyncio.Event(), asyncio.Event()
         self._calls: set[asyncio.Task[dict[str, Any]]] = set()
-        self._life = asyncio.create_task(self._live())
+        self._task = asyncio.create_task(self._run())
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has started, or has not and will not."""
+        """Whether it has started or failed to start."""
         return self._settled.is_set()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it answers, or may still come to."""
+        """Whether it is starting or can take calls."""
         return not (self._is_lost or self._is_ending or self.is_over)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is left."""
-        return self._life.done()
+        """Whether its task has ended, and with it the program."""
+        return self._task.done()
 
     async def settled(self) -> None:
         await self._settled.wait()
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, progress: OnProgress) -> dict[str, Any]:
-        """Call a tool. Cancelling tells the server to stop, and disturbs no other call.
+        """Call a tool. Cancelling tells the server to stop, and affects no other call.
 
         Raises:
             CallFailed: there is no result.
@@ -98,26 +98,26 @@ class Connection:
         try:
             await asyncio.wait([call])
         except asyncio.CancelledError:
-            call.cancel()  # goes on telling the server, while the caller leaves
+            call.cancel()  # it notifies the server while the caller returns
             raise
         if session.is_closed:
-            self._lose()  # now, and not when that has come to the end of its life
+            self._mark_lost()  # now, not only when its task notices
         return call.result()
 
     async def end(self) -> None:
-        """Leave the server, and end it if it is a program of ours."""
+        """Close the session, and end the server's program if it has one."""
         self._is_ending = True
         self._wake.set()
         if self._is_loading:
-            self._life.cancel()  # there is nothing yet that must be left in order
+            self._task.cancel()  # nothing was opened that must be closed in order
         elif not self.is_settled and self._scope is not None:
             self._scope.cancel()
-        await asyncio.wait([self._life])
-        self._settled.set()  # also of a life that never began
+        await asyncio.wait([self._task])
+        self._settled.set()  # also if its task never began
 
-    # --- the life --------------------------------------------------------------------------
+    # --- its task --------------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             try:
                 await load()
@@ -129,18 +129,18 @@ class Connection:
             if self._is_ending:
                 return
             if self._settings.command is not None:
-                await self._live_by_pipes(self._settings.command)
+                await self._run_program(self._settings.command)
             else:
-                await self._live_by_http(self._settings.url or "")
+                await self._run_http(self._settings.url or "")
         except Exception as error:
-            self._note(error)
+            self._record(error)
         finally:
             self._is_lost = True
             self._settled.set()
         if self._calls:
-            await asyncio.wait(self._calls)  # the end of the session has answered them
+            await asyncio.wait(self._calls)  # the end of the session ends them
 
-    async def _live_by_pipes(self, command: str) -> None:
+    async def _run_program(self, command: str) -> None:
         import anyio
 
         from parley.tools.servers.session import over_pipes
@@ -149,20 +149,22 @@ class Connection:
         argv, cwd = (command, *self._settings.args), self._settings.cwd or START_DIRECTORY
         program = await Program.start(argv, env, name=self._settings.name, cwd=cwd)
         try:
-            async with over_pipes(program, max_bytes=self._settings.max_answer_bytes, lost=self._lose) as streams:
+            async with over_pipes(
+                program, max_bytes=self._settings.max_answer_bytes, lost=self._mark_lost
+            ) as streams:
                 try:
                     with anyio.CancelScope() as self._scope:
-                        await self._talk(streams)
-                except Exception as error:  # noted before the program is ended, which may take its time
+                        await self._hold_session(streams)
+                except Exception as error:  # recorded before the program is ended, which can take a while
                     if self._is_lost and not self.is_settled:
                         await program.wait(EXIT_SECONDS)
-                        self._note(NotStarted(program.how_it_ended()))
+                        self._record(NotStarted(program.how_it_ended()))
                     else:
-                        self._note(error)
+                        self._record(error)
         finally:
             await program.stop()
 
-    async def _live_by_http(self, url: str) -> None:
+    async def _run_http(self, url: str) -> None:
         import anyio
 
         from parley.tools.servers.session import over_http
@@ -173,19 +175,19 @@ class Connection:
                 url, token, max_bytes=self._settings.max_answer_bytes, answered=self._note_answer
             ) as streams:
                 try:
-                    await self._talk(streams)
-                except Exception as error:  # noted before the farewell, which may take its time
-                    self._note(error)
+                    await self._hold_session(streams)
+                except Exception as error:  # recorded before the session is closed, which can take a while
+                    self._record(error)
                 finally:
-                    self._scope.deadline = anyio.current_time() + GOODBYE_SECONDS
+                    self._scope.deadline = anyio.current_time() + CLOSE_SECONDS
 
-    async def _talk(self, streams: Streams) -> None:
-        """From the first word to the last."""
-        from parley.tools.servers.session import talking
+    async def _hold_session(self, streams: Streams) -> None:
+        """Open a session and keep it until the connection is lost or ended."""
+        from parley.tools.servers.session import open_session
 
-        if self._is_ending:  # since before there was a scope to cancel
+        if self._is_ending:  # `end` found no scope to cancel
             return
-        async with talking(streams, self._settings.name, tools_changed=self._note_tools_changed) as session:
+        async with open_session(streams, self._settings.name, tools_changed=self._note_tools_changed) as session:
             await session.initialize(within_seconds=self._answer_seconds)
             self.tools = await session.tools(within_seconds=self._answer_seconds)
             self._session, self.has_started = session, True
@@ -204,7 +206,7 @@ class Connection:
                 try:
                     self.tools = await session.tools(within_seconds=self._answer_seconds)
                 except Exception as error:
-                    self._note(error)  # the tools that are known will do
+                    self._record(error)  # the known tools stay
 
     def _token(self) -> str | None:
         variable = self._settings.bearer_token_env_var
@@ -217,9 +219,9 @@ class Connection:
             raise NotStarted(f"environment variable `{variable}` does not hold a token")
         return token
 
-    # --- what happens to it ----------------------------------------------------------------
+    # --- state changes ----------------------------------------------------------------
 
-    def _lose(self) -> None:
+    def _mark_lost(self) -> None:
         self._is_lost = True
         self._wake.set()
 
@@ -230,22 +232,22 @@ class Connection:
     def _note_answer(self, status: int, reason: str) -> None:
         self._refusal = refusal(status, reason) if status >= HTTP_ERROR else None
         if status == NOT_FOUND and self.is_settled:
-            self._lose()
+            self._mark_lost()
 
-    def _note(self, error: Exception) -> None:
-        from parley.tools.servers.session import in_words
+    def _record(self, error: Exception) -> None:
+        from parley.tools.servers.session import describe_error
 
-        words = self._refusal or in_words(error)
-        log.info("tool server %s: %s", self._settings.name, words)
+        text = self._refusal or describe_error(error)
+        log.info("tool server %s: %s", self._settings.name, text)
         if not self.is_settled and not self._is_ending:
-            self._fail(words)
+            self._fail(text)
 
     def _fail(self, detail: str) -> None:
         self.failure, self.failed_at = detail, asyncio.get_running_loop().time()
-        self._lose()
+        self._mark_lost()
         self._settled.set()
 
     def _forget_call(self, call: asyncio.Task[dict[str, Any]]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # heard, or nobody waits for it any more
+            call.exception()  # marks it as retrieved: a cancelled caller does not read it

@@ -1,23 +1,23 @@
-"""Messages that are nested beyond reason, cut so that the rest of them can be read."""
+"""Cuts values that are nested too deeply out of a message, so that the rest can be decoded."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-__all__ = ["MAX_CUT_BYTES", "MAX_LEVELS", "cut_short"]
+__all__ = ["MAX_CUT_BYTES", "MAX_LEVELS", "cut_nesting"]
 
 MAX_LEVELS: Final = 200
-"""What lies deeper is cut off: more than any schema needs, and more than a result may have."""
+"""Deeper values are cut: no schema needs so many levels, and no result may have them."""
 
 MAX_CUT_BYTES: Final = 1024 * 1024
-"""The longest message that is cut: nobody may wait for long while it is looked through."""
+"""The longest message that is cut: it is scanned on the event loop."""
 
 _TOKEN: Final = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
 
-def cut_short(message: bytes) -> bytes:
-    """The message with null in place of all that is nested too deeply; a long one is left as it is."""
+def cut_nesting(message: bytes) -> bytes:
+    """Return the message with null in place of values that are nested too deeply; a long message is not changed."""
     if len(message) > MAX_CUT_BYTES:
         return message
     kept: list[bytes] = []

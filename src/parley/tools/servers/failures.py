@@ -1,4 +1,4 @@
-"""What goes wrong with tool servers, in the words that people and models read."""
+"""Texts for failures of tool servers, which people and models read."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its answer cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""What a tool server says of itself may be of any length; this much explains."""
+"""The part of a tool server's own message that is shown."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
-    """What clients are told of a server that could not be started."""
+    """Return the text for clients when a server failed to start."""
     return f"MCP client for `{server.name}` failed to start: {detail}"
 
 
@@ -43,7 +43,7 @@ def too_many_values(limit: int) -> str:
 
 
 def not_stored(keys: Sequence[str]) -> str:
-    """Why a server is not started that lacks what an earlier call gave."""
+    """Return the text for a server that lacks secrets which an earlier call gave."""
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
 
@@ -53,11 +53,11 @@ def bad_name(name: str) -> str:
 
 
 def refusal(status: int, reason: str) -> str:
-    """How a far server that answered with this status has refused."""
+    """Return the text for an HTTP status that refuses a request."""
     return f"the server answered {status} {one_line(reason)}".strip()
 
 
 def one_line(text: str, limit: int = MAX_DETAIL_CHARACTERS) -> str:
-    """Foreign text as a part of a sentence of ours: short, and without characters that move a cursor."""
+    """Return foreign text on one line: shortened, and without control characters."""
     shown = "".join(one if one.isprintable() else " " for one in text[: 2 * limit])
     return " ".join(shown.split())[:limit]

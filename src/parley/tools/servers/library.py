@@ -1,6 +1,6 @@
-"""The official client library, loaded when the first tool server is needed.
+"""Imports the MCP client library when the first tool server is needed.
 
-It is the heaviest import of all, so a thread does it: nobody waits but who needs a tool server.
+It is the slowest import of all, so a thread does it: only users of tool servers wait.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from parley.common.threads import start_thread
 
 __all__ = ["load", "loaded"]
 
-POLITE_SECONDS: Final = 0.0005
-"""How long loading may keep everybody else from running, at a time."""
+SWITCH_SECONDS: Final = 0.0005
+"""The interpreter's switch interval during the import: the event loop waits no longer at a time."""
 
 _loading: Future[None] | None = None
 
 
 async def load() -> None:
-    """Return when `parley.tools.servers.session`, which speaks through the library, can be imported at once.
+    """Wait until `parley.tools.servers.session`, which imports the library, can be imported without delay.
 
     Raises:
         ImportError: the library is not installed.
@@ -30,22 +30,22 @@ async def load() -> None:
     global _loading
     if _loading is None or (_loading.done() and _loading.exception() is not None):
         loading = Future[None]()
-        loading.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel it
+        loading.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it
         start_thread(_import, loading, name="import-mcp")
         _loading = loading
     await asyncio.wrap_future(_loading)
 
 
 async def loaded() -> None:
-    """Return when it is known whether that is so."""
+    """Wait until the import has succeeded or failed."""
     with suppress(ImportError):
         await load()
 
 
 def _import(loading: Future[None]) -> None:
     before = sys.getswitchinterval()
-    if before > POLITE_SECONDS:
-        sys.setswitchinterval(POLITE_SECONDS)
+    if before > SWITCH_SECONDS:
+        sys.setswitchinterval(SWITCH_SECONDS)
     try:
         from parley.tools.servers.session import warm_up
 
@@ -55,5 +55,5 @@ def _import(loading: Future[None]) -> None:
     else:
         loading.set_result(None)
     finally:
-        if before > POLITE_SECONDS:
+        if before > SWITCH_SECONDS:
             sys.setswitchinterval(before)

@@ -1,7 +1,7 @@
 """Limits on one message of a tool server, checked before the message is decoded.
 
-Bytes alone do not bound memory: two bytes such as `{}` become an object of 64, and the library's
-validation keeps a record of every value that does not fit.
+A limit on bytes alone does not limit memory: two bytes such as `{}` become an object of 64 bytes, and the library's
+validation keeps a record of every invalid value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from parley.tools.servers.failures import too_long, too_many_values
 __all__ = ["MAX_INITIALIZE_BYTES", "MAX_VALUES", "EventSize", "excess"]
 
 MAX_VALUES: Final = 2_000_000
-"""How many values a message may hold. Each costs about 150 bytes of memory at most, besides its text."""
+"""How many values a message may contain. Each takes at most about 150 bytes of memory, besides its text."""
 
 MAX_INITIALIZE_BYTES: Final = 1024 * 1024
 """The longest answer to `initialize`, which the library validates field by field."""
@@ -22,14 +22,14 @@ _BLANK_LINES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def excess(message: bytes, max_bytes: int) -> str | None:
-    """Which limit the message exceeds, in words; None if it exceeds none."""
+    """Return a text that names the limit which the message exceeds; None if it exceeds none."""
     if len(message) > max_bytes:
         return too_long(max_bytes)
     return too_many_values(MAX_VALUES) if _values(message) > MAX_VALUES else None
 
 
 class EventSize:
-    """The size of the server-sent event that is being received. Counts up to one read more than it has."""
+    """Counts the size of the server-sent event that is being received, to within one read."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -37,7 +37,7 @@ class EventSize:
         self._tail = b""
 
     def add(self, data: bytes) -> str | None:
-        """Count `data`; return which limit an event exceeds that it belongs to, in words, or None."""
+        """Count `data`; return a text that names the limit which its event exceeds, or None."""
         self._bytes += len(data)
         self._values += _values(data)
         if self._bytes > self._max_bytes:
@@ -52,5 +52,5 @@ class EventSize:
 
 
 def _values(data: bytes) -> int:
-    """How many JSON values stand in `data` at most; the same characters inside a string count as well."""
+    """Return an upper bound of the JSON values in `data`: characters inside strings count as well."""
     return data.count(b",") + data.count(b"{") + data.count(b"[")

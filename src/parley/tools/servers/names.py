@@ -1,4 +1,4 @@
-"""What the tools of tool servers are called (docs/protocol.md, other tools of the model)."""
+"""The names of the tools of tool servers for a model (docs/protocol.md, other tools of the model)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-__all__ = ["SERVER_NAME_PATTERN", "is_server_name", "qualified_name", "unmistakable_name"]
+__all__ = ["SERVER_NAME_PATTERN", "disambiguated_name", "is_server_name", "qualified_name"]
 
 SERVER_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
 
@@ -14,10 +14,10 @@ _ALLOWED: Final = re.compile("[a-zA-Z0-9_-]+")
 _OTHER: Final = re.compile("[^a-zA-Z0-9_-]")
 
 MAX_CHARACTERS: Final = 64
-"""The longest name of a function that model APIs take."""
+"""The longest function name that model APIs accept."""
 
 KEPT_CHARACTERS: Final = 24
-"""What is left beside the forty digits of a SHA-1."""
+"""The part of a name that is kept before the forty digits of its SHA-1."""
 
 
 def is_server_name(name: str) -> bool:
@@ -25,10 +25,10 @@ def is_server_name(name: str) -> bool:
 
 
 def qualified_name(server: str, tool: str) -> str:
-    """The name under which a model is offered a tool.
+    """Return the name under which a model is offered a tool.
 
-    A name that is too long, or that has characters no model API takes, keeps its beginning and
-    stays unique by its digest.
+    Of a name that is too long, or has characters that model APIs refuse, the beginning is kept; a digest makes it
+    unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):
@@ -36,9 +36,9 @@ def qualified_name(server: str, tool: str) -> str:
     return _digested(name, of=name)
 
 
-def unmistakable_name(server: str, tool: str) -> str:
-    """The name of a tool whose `qualified_name` another one has: `a` with `b__c`, and `a__b` with `c`."""
-    return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # no server has NUL in its name
+def disambiguated_name(server: str, tool: str) -> str:
+    """Return the name of a tool whose `qualified_name` another tool has, as for `a` and `b__c`, `a__b` and `c`."""
+    return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # no server name contains NUL
 
 
 def _digested(name: str, *, of: str) -> str:

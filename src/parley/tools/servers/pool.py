@@ -1,6 +1,6 @@
-"""All tool servers of this process: shared between conversations, and lent to one turn at a time.
+"""All tool servers of this process, shared between conversations and leased to turns.
 
-Does not know what a call looks like in a conversation; `calls.py` does.
+Does not know the events of a call; `calls.py` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parley.tools.errors import CallFailed, ToolServerFailed
 from parley.tools.servers.connection import Connection
 from parley.tools.servers.failures import TIMED_OUT, bad_name, not_stored, start_failure
 from parley.tools.servers.library import loaded
-from parley.tools.servers.names import is_server_name, qualified_name, unmistakable_name
+from parley.tools.servers.names import disambiguated_name, is_server_name, qualified_name
 from parley.tools.servers.server import Key, Server, Timing, key_of
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""What a wait adds to the time that a server has for its first answer, so that whoever waits for one
-that never answers is still told so."""
+"""Added to the time that a server has for its first answer, so that a caller who waits for a server that never
+answers still gets its failure."""
 
 
 class RemoteTool:
@@ -39,11 +39,10 @@ class RemoteTool:
         self._limit_seconds = settings.tool_timeout_seconds or None
 
     async def call(self, arguments: dict[str, Any] | None, *, progress: OnProgress) -> dict[str, Any]:
-        """Call it, and return its result: `content`, and where given `structuredContent` and `isError`.
+        """Call the tool and return its result: `content`, and if given `structuredContent` and `isError`.
 
-        A server that has crashed is started again first. Cancelling tells the server to stop, and
-        disturbs nobody else; so does the end of the time that the settings give it. `progress` must
-        not block.
+        A server that has crashed is started again first. Cancelling tells the server to stop and affects no other
+        call; so does the end of `tool_timeout`. `progress` must not block.
 
         Raises:
             ToolServerFailed: there is no result.
@@ -62,27 +61,27 @@ class RemoteTool:
 
 
 class Lease:
-    """The tool servers of one turn, by the names that its settings give them."""
+    """The tool servers of one turn, under the names in its settings."""
 
     def __init__(self, servers: Sequence[tuple[ToolServer, Server]]) -> None:
         self._servers = servers
         self._lists: list[tuple[ToolSpec, ...]] = []
-        """What each offered when `_tools` and `_specs` were made of it."""
+        """The tools of each server from which `_tools` and `_specs` were made."""
         self._tools: dict[str, RemoteTool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What they offer by now, in the order of the names."""
-        self._look()
+        """Return the tools that the servers offer now, sorted by name."""
+        self._refresh()
         return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
-        """The tool that a model calls so."""
-        self._look()
+        """Return the tool that a model calls by this name."""
+        self._refresh()
         return self._tools.get(name)
 
-    def _look(self) -> None:
-        """Name everything, unless nothing has changed since the last look."""
+    def _refresh(self) -> None:
+        """Name all tools again if a server's list has changed."""
         lists = [server.tools for _, server in self._servers]
         if len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists)):
             return
@@ -92,8 +91,8 @@ class Lease:
             for spec in offered:
                 name = qualified_name(settings.name, spec.name)
                 if name in self._tools:
-                    name = unmistakable_name(settings.name, spec.name)
-                if name not in self._tools:  # else the server has two of the same name
+                    name = disambiguated_name(settings.name, spec.name)
+                if name not in self._tools:  # otherwise the server lists two of the same name
                     self._tools[name] = RemoteTool(settings, server, spec.name)
                     specs.append(ToolSpec(name=name, description=spec.description, parameters=spec.parameters))
         self._specs = tuple(sorted(specs, key=lambda spec: spec.name))
@@ -105,7 +104,7 @@ async def _all_settled(connections: Sequence[Connection]) -> None:
 
 
 class ServerPool:
-    """One for the whole process; made early, it does nothing until a tool server is configured."""
+    """The tool servers of the process. Does nothing until a conversation has one in its settings."""
 
     def __init__(self, environ: Mapping[str, str], *, timing: Timing = Timing()) -> None:  # noqa: B008 - frozen
         self._environ, self._timing = environ, timing
@@ -115,12 +114,12 @@ class ServerPool:
         self._is_closed = False
 
     async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
-        """Start those that do not run, all at once, and wait for those that start for the first time.
+        """Start the servers that do not run, concurrently, and wait for those that start for the first time.
 
-        The wait ends half a second after the time for one answer is over, counted from when the last
-        of them was started; loading the client library, once in a process, comes on top. Returns a
-        sentence for each that could not be started, in order, also while it is tried again. One that
-        needs longer than the wait goes on starting and is not among them.
+        The wait ends half a second after the time for one answer, counted from the start of the last of them; the
+        import of the client library, once in a process, is not counted. Returns a text for each server that failed
+        to start, in order, also while it is being started again. A server that takes longer than the wait goes on
+        starting, and has no text.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -139,7 +138,7 @@ class ServerPool:
 
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
-        """Keep these servers running; those that do not run are started, and waited for as in `start`.
+        """Keep these servers running; servers that do not run are started, and waited for as in `start`.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -153,7 +152,7 @@ class ServerPool:
             yield Lease(named)
 
     async def close(self) -> None:
-        """End them all; nothing of them is left running. No later use starts one."""
+        """End all servers and wait until they have ended. No server is started afterwards."""
         self._is_closed = True
         for server in self._servers.values():
             server.stop()
@@ -164,7 +163,7 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """The server for each of the settings; none for those that cannot be used."""
+        """Return the server for each of the settings; None for settings that cannot be used."""
         if self._is_closed:
             raise ShuttingDown
         return [self._server(settings) if _why_unusable(settings) is None else None for settings in servers]
@@ -177,13 +176,13 @@ class ServerPool:
                 self._environ,
                 self._timing,
                 opened=self._note_connection,
-                idle=lambda: self._forget(key),
+                idle=lambda: self._end_idle(key),
             )
         return self._servers[key]
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Keep these, and go on when they have started, or when that takes too long."""
+        """Hold these servers; enter the block when they have started, or when that takes too long."""
         for server in servers:
             server.hold()
         try:
@@ -198,14 +197,14 @@ class ServerPool:
 
     async def _wait_for(self, connections: Sequence[Connection]) -> None:
         clock = asyncio.get_running_loop().time
-        # From its beginning on: who waits a second time for one that is slow waits no longer in all.
+        # Counted from the start: a second wait for the same slow server does not begin anew.
         until = max(one.began_at for one in connections) + self._timing.answer_seconds + SLACK_SECONDS
         settled = asyncio.create_task(_all_settled(connections))
         loading = asyncio.create_task(loaded())
         try:
             asked_at = clock()
             await asyncio.wait([loading, settled], return_when=asyncio.FIRST_COMPLETED)
-            until += clock() - asked_at  # not on the servers' time
+            until += clock() - asked_at  # the import does not count
             await asyncio.wait([settled], timeout=max(until - clock(), 0))
         finally:
             settled.cancel()
@@ -216,8 +215,8 @@ class ServerPool:
         if self._is_closed:
             self._end(connection)
 
-    def _forget(self, key: Key) -> None:
-        """Nobody has used this server for long. One that fails is remembered: it would be waited for otherwise."""
+    def _end_idle(self, key: Key) -> None:
+        """End a server that was idle for long. One that failed is kept: a new one would be waited for."""
         server = self._servers[key]
         if server.failure is None:
             del self._servers[key]
@@ -231,7 +230,7 @@ class ServerPool:
 
 
 def _why_unusable(settings: ToolServer) -> str | None:
-    """Why a server cannot be started with these settings; None if it can."""
+    """Return why a server cannot be started with these settings; None if it can."""
     if not is_server_name(settings.name):
         return bad_name(settings.name)
     return not_stored(settings.missing) if settings.missing else None

@@ -1,6 +1,6 @@
-"""A tool server's program: started, spoken to over pipes, and ended with all that it started.
+"""The program of a tool server: a child process with pipes, ended together with its process group.
 
-Knows processes and bytes. What the bytes mean is none of its business.
+Knows processes and bytes. Does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ INHERITED: Final = (
     "TZ",
     "__CF_USER_TEXT_ENCODING",
 )
-"""All that a program is given of our environment."""
+"""The variables of the server's environment that a program gets."""
 
 LEAVE_SECONDS: Final = 0.5
-"""How long a program may take to end by itself once its input is closed, as the protocol asks."""
+"""How long a program may take to exit after its input is closed, as MCP demands."""
 
 TERM_SECONDS: Final = 0.5
-"""How long it may go on after SIGTERM: time to save something, not to argue. Both together leave room in
-the two seconds in which Parley itself has to end (docs/protocol.md#life-cycle)."""
+"""How long it may take to exit after SIGTERM. Both together leave time within the two seconds that Parley has to
+stop (docs/protocol.md#life-cycle)."""
 
 KILL_SECONDS: Final = 2.0
-"""How long the system may take to end what was killed; only a process stuck in the kernel needs longer."""
+"""How long a killed process may take to end; only a process that is stuck in the kernel takes longer."""
 
 PIPE_SECONDS: Final = 0.5
-"""How long output that a program left behind is read after its end. Whatever else holds the pipe
-open will never answer."""
+"""How long the remaining output of a program is read after its end. Another process may keep the pipe open and
+never answer."""
 
 READ_BYTES: Final = 256 * 1024
 
@@ -62,7 +62,7 @@ LOG_LINE_BYTES: Final = 1000
 PidfdOpen = Callable[[int], int]
 
 _PIDFD_OPEN: Final[PidfdOpen | None] = getattr(os, "pidfd_open", None)
-"""None: this system has no such thing, and a thread waits for the end of a program."""
+"""None where the system lacks it; a thread waits for the end of a program instead."""
 
 
 def environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
@@ -70,7 +70,7 @@ def environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
 
 
 class Program:
-    """A child in a process group of its own. `stop` must be called."""
+    """A child process in its own process group. `stop` must be called."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self._process, self._name = process, name
@@ -89,13 +89,13 @@ class Program:
         cwd: str = "/",
         pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
     ) -> Program:
-        """Run `argv` in `cwd`, found by the PATH of its own environment; `name` is who it is in the log.
+        """Run `argv` in `cwd`, with the program found by the PATH of `env`. `name` is its name in the log.
 
         Raises:
-            NotStarted: there is nothing to run, or the system refused; nothing is left running.
+            NotStarted: the program was not found, or the system refused; nothing is left running.
         """
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the program was found
+            process = subprocess.Popen(  # noqa: ASYNC220 - returns when the program was found
                 list(argv),
                 env=dict(env),
                 cwd=cwd,
@@ -125,20 +125,20 @@ class Program:
         return program
 
     async def read(self) -> bytes:
-        """What it said since the last call, or says next; nothing once it will say no more."""
+        """Return the next part of its output; empty at the end."""
         return await self._output.read(READ_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Say `data`; return once the pipe has room again.
+        """Write to its input; return when the pipe has room again.
 
         Raises:
-            ConnectionError: nobody reads any more.
+            ConnectionError: the program no longer reads.
         """
         self._input.write(data)
         await self._input.drain()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for its end; whether that came in time."""
+        """Wait for its end; return False after this many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
@@ -147,10 +147,10 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """In words."""
+        """Return a text that says how the program ended."""
         try:
             code = self._exit_code()
-        except ChildProcessError:  # somebody else has collected it
+        except ChildProcessError:  # other code has reaped it
             return "the program ended before it answered"
         if code is None:
             return "the program closed its output before it answered"
@@ -158,11 +158,11 @@ class Program:
         return f"the program ended before it answered ({how})"
 
     async def stop(self) -> None:
-        """Close its input, then ask it to end, then end it and everything in its group.
+        """Close its input, then send SIGTERM, then SIGKILL to its process group.
 
-        Cancelling ends them at once.
+        Cancelling sends SIGKILL at once.
         """
-        discard = asyncio.create_task(self._discard())  # a full pipe must not keep it from ending
+        discard = asyncio.create_task(self._discard())  # or a full pipe would keep it from exiting
         try:
             if not self._input.transport.is_closing():
                 self._input.transport.abort()
@@ -170,11 +170,11 @@ class Program:
                 self._signal(signal.SIGTERM)
                 await self.wait(TERM_SECONDS)
         finally:
-            # Before it is collected: until then nobody else can have its number.
+            # Before it is reaped: until then no other process can have its process id.
             self._signal(signal.SIGKILL)
             try:
                 if not await self.wait(KILL_SECONDS):
-                    self._give_up()
+                    self._warn_stuck()
             finally:
                 discard.cancel()
                 self._logging.cancel()
@@ -211,16 +211,16 @@ class Program:
 
     def _wait_for_end(self) -> None:
         if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # somebody else has collected it
+            with suppress(ChildProcessError):  # other code has reaped it
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
-            self._signal_group(signal.SIGKILL)  # at once: collected, its number may soon be another's
-        with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+            self._signal_group(signal.SIGKILL)  # at once: it is reaped, and its process id may be reused
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._note_end)
 
     def _exit_code(self) -> int | None:
-        """None while it runs, less than zero for a signal. Leaves it to be collected."""
+        """Return its exit code without reaping it: None while it runs, negative for a signal."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.returncode
         status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -238,23 +238,23 @@ class Program:
             self._signal_group(number)
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # gone, or no longer ours to end
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or belongs to another user now
             os.killpg(self._process.pid, number)
 
     async def _abandon(self) -> None:
-        """End it before it was ever used, and close what of its pipes is open. Cancelling does not hurry it."""
+        """Kill it before its first use and close its pipes. Cancelling has no effect."""
         self._signal(signal.SIGKILL)
         try:
             await run_to_completion(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))
         except (subprocess.TimeoutExpired, RuntimeError):  # stuck in the kernel, or no thread can be started
-            self._give_up()
+            self._warn_stuck()
         finally:
             self._release()
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if pipe is not None:
                     pipe.close()
 
-    def _give_up(self) -> None:
+    def _warn_stuck(self) -> None:
         log.warning("tool server %s: process %d cannot be ended", self._name, self._process.pid)
 
     def _release(self) -> None:
@@ -264,9 +264,9 @@ class Program:
         for transport in self._transports:
             transport.close()
         if self._process.poll() is None:
-            self._process.returncode = -signal.SIGKILL  # stuck in the kernel: nobody will wait for it
+            self._process.returncode = -signal.SIGKILL  # stuck in the kernel: so that `Popen` does not warn
 
-    # --- what it says ------------------------------------------------------------------------
+    # --- its output ------------------------------------------------------------------------
 
     async def _discard(self) -> None:
         while await self._output.read(READ_BYTES):

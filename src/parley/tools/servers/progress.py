@@ -1,4 +1,4 @@
-"""How a call gets on, told no more often than a person can read."""
+"""Progress of a call, reported no more often than a person can read."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from typing import Final
 
 from parley.tools.servers.failures import one_line
 
-__all__ = ["progress_words", "telling"]
+__all__ = ["progress_text", "throttled_progress"]
 
 INTERVAL_SECONDS: Final = 0.25
-"""As fast as a person can read; a tool may report thousands of steps a second."""
+"""Time between two reports; a tool may send thousands of them a second."""
 
 
-def progress_words(server: str, tool: str, done: float, total: float | None, message: str | None) -> str:
+def progress_text(server: str, tool: str, done: float, total: float | None, message: str | None) -> str:
     how_far = f"{done:g}" if total is None else f"{done:g} of {total:g}"
-    words = f"Progress of {server}/{tool}: {how_far}"
-    return f"{words} ({one_line(message)})" if message and not message.isspace() else words
+    text = f"Progress of {server}/{tool}: {how_far}"
+    return f"{text} ({one_line(message)})" if message and not message.isspace() else text
 
 
 @asynccontextmanager
-async def telling(say: Callable[[str], Awaitable[None]]) -> AsyncIterator[Callable[[str], None]]:
-    """Yields what to call with news. Of news that come too fast only the latest are said, the last
-    always; after a cancellation nothing more is."""
-    unsaid: list[str] = []
-    news, is_over = asyncio.Event(), asyncio.Event()
+async def throttled_progress(report: Callable[[str], Awaitable[None]]) -> AsyncIterator[Callable[[str], None]]:
+    """Yield a function that takes progress texts, and report the latest text once per interval.
 
-    async def tell() -> None:
-        await news.wait()
-        while unsaid:
-            news.clear()
-            await say(unsaid.pop())
+    The last text is always reported, except after a cancellation.
+    """
+    pending: list[str] = []
+    changed, is_over = asyncio.Event(), asyncio.Event()
+
+    async def report_latest() -> None:
+        await changed.wait()
+        while pending:
+            changed.clear()
+            await report(pending.pop())
             try:
                 async with asyncio.timeout(INTERVAL_SECONDS):
                     await is_over.wait()
             except TimeoutError:
-                await news.wait()
+                await changed.wait()
 
     def put(text: str) -> None:
-        unsaid[:] = [text]
-        news.set()
+        pending[:] = [text]
+        changed.set()
 
-    teller = asyncio.create_task(tell())
+    reporting = asyncio.create_task(report_latest())
     try:
         yield put
     except asyncio.CancelledError:
-        unsaid.clear()
+        pending.clear()
         raise
     finally:
         is_over.set()
-        news.set()
-        await teller
+        changed.set()
+        await reporting

@@ -1,7 +1,8 @@
-"""The schema of a tool's input, reduced to what every model API understands
-(docs/protocol.md, other tools of the model).
+"""Reduces the input schema of a tool to the subset that every model API accepts.
 
-Takes whatever a tool server sent; what makes no sense becomes a string.
+See docs/protocol.md, other tools of the model.
+
+Accepts whatever a tool server sent; an invalid part becomes a string.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ TYPE_BY_KEYWORD: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("string", frozenset({"enum", "const", "format"})),
     ("number", frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})),
 )
-"""What a schema without a type must be, going by the first of these that it has."""
+"""The type of a schema that names none, by the first group of which it has a keyword."""
 
 
 MAX_DEPTH: Final = 30
-"""How many objects and lists may lie within each other: what is deeper becomes a string."""
+"""How deep objects and arrays may be nested; a deeper one becomes a string."""
 
 
 def reduced(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The input of a tool: always an object."""
+    """Return the schema of a tool's input, which is always an object."""
     return _reduced_object(schema, depth=1)
 
 
@@ -62,7 +63,7 @@ def _reduced_object(schema: Mapping[str, Any], *, depth: int) -> dict[str, Any]:
 
 
 def _of_union(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first branch of a union whose type is known, described as the union is."""
+    """Return the first branch of a union that has a known type, with the description of the union."""
     if "type" in schema:
         return schema
     for keyword in ("anyOf", "oneOf"):

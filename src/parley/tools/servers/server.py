@@ -1,7 +1,6 @@
-"""A tool server as the settings name it: started when it is needed, again after a crash, ended when
-nobody has needed it for a while.
+"""A tool server: started when it is needed, started again after a crash, and ended after a time without use.
 
-Holds one connection after another. Does not know under which names it is used.
+Has one connection at a time. Does not know the names under which it is used.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from parley.tools.servers.connection import Connection
 __all__ = ["ANSWER_SECONDS", "IDLE_SECONDS", "RETRY_SECONDS", "Key", "Server", "Timing", "key_of"]
 
 ANSWER_SECONDS: Final = 10.0
-"""How long `initialize` and `tools/list` may take, each."""
+"""The time limit of `initialize` and of `tools/list`, each."""
 
 RETRY_SECONDS: Final = 30.0
-"""How long a server that did not start is left alone: a broken setting is not tried at every turn,
-and one that was mended is soon found to work."""
+"""Time before a server that failed to start is started again: not with every turn, and soon after its settings are
+repaired."""
 
 IDLE_SECONDS: Final = 300.0
-"""How long a server that nobody uses is kept: people come back to a conversation within minutes."""
+"""How long an unused server is kept: people return to a conversation within minutes."""
 
 Key = tuple[Any, ...]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """How long a tool server is waited for, left alone, and kept."""
+    """Time limits of a tool server: for an answer, before a retry, and without use."""
 
     answer_seconds: float = ANSWER_SECONDS
     retry_seconds: float = RETRY_SECONDS
@@ -40,7 +39,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def key_of(settings: ToolServer) -> Key:
-    """What two conversations must have in common to share a server; the name is not part of it."""
+    """Return the settings that two conversations must have in common to share a server; the name is not one."""
     env = tuple(sorted(settings.env.items()))
     return (
         settings.command,
@@ -54,7 +53,7 @@ def key_of(settings: ToolServer) -> Key:
 
 
 class Server:
-    """One tool server, whoever uses it; `idle` is called when nobody has for long."""
+    """One tool server with its users. `idle` is called after a time without users."""
 
     def __init__(
         self,
@@ -76,24 +75,24 @@ class Server:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """What it offers, under its own names; after a crash, what it offered before."""
-        self._learn()
+        """Its tools, under its names; after a crash, those from before."""
+        self._update()
         return self._tools
 
     @property
     def failure(self) -> str | None:
-        """Why it does not run, where it could not be started; while it is tried again, why it could not before."""
-        self._learn()
+        """Why it failed to start, also while it is being started again; None: it did not fail."""
+        self._update()
         return self._failure
 
     @property
     def is_awaited(self) -> bool:
-        """Whether it starts for the first time, so that nothing is known of it. Later starts hold up nobody."""
+        """Whether it is starting for the first time: its tools are unknown. Later starts are not waited for."""
         connection = self.last_connection
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Keep it until `release`."""
+        """Keep it running until `release`."""
         self._holders += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -105,10 +104,12 @@ class Server:
             self._timer = asyncio.get_running_loop().call_later(self._timing.idle_seconds, self._idle)
 
     def connection(self) -> Connection:
-        """The one that runs or starts. A new one where there is none, unless the last did not come
-        about and it is too early to try again."""
+        """Return the connection that is usable or starting; open a new one if there is none.
+
+        After a failed start, the failed connection is returned until it is time to retry.
+        """
         found = self.last_connection
-        if found is None or not (found.is_usable or self._is_left_alone(found)):
+        if found is None or not (found.is_usable or self._is_backing_off(found)):
             found = self.last_connection = Connection(
                 self._settings, self._environ, answer_seconds=self._timing.answer_seconds
             )
@@ -117,16 +118,16 @@ class Server:
         return found
 
     def stop(self) -> None:
-        """Call `idle` no more."""
+        """Do not call `idle` any more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _learn(self) -> None:
+    def _update(self) -> None:
         connection = self.last_connection
         if connection is not None and (connection.has_started or connection.failure is not None):
             self._tools, self._failure = connection.tools, connection.failure
 
-    def _is_left_alone(self, connection: Connection) -> bool:
+    def _is_backing_off(self, connection: Connection) -> bool:
         if connection.failure is None:
             return False
         return asyncio.get_running_loop().time() < connection.failed_at + self._timing.retry_seconds

@@ -1,7 +1,7 @@
-"""Speaking with a tool server through the official client library.
+"""A session with a tool server, through the MCP client library.
 
-With `bodies.py` the only module that imports the library, and therefore never imported at start-up:
-see `library.py`. Knows nothing of conversations, nor when a server is started or ended.
+This module and `bodies.py` are the only ones that import the library, so they are not imported at start-up (see
+`library.py`). Does not know conversations, nor when a server is started or ended.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from pydantic import ValidationError
 from parley.common.os_errors import os_detail
 from parley.ports.model import ToolSpec
 from parley.tools.errors import CallFailed, NotStarted
-from parley.tools.servers.bodies import Exchange, looked_at
-from parley.tools.servers.depth import cut_short
+from parley.tools.servers.bodies import Exchange, checked_body
+from parley.tools.servers.depth import cut_nesting
 from parley.tools.servers.failures import (
     LOST,
     TIMED_OUT,
@@ -53,8 +53,8 @@ from parley.tools.servers.failures import (
     too_long,
 )
 from parley.tools.servers.message_limits import MAX_INITIALIZE_BYTES, excess
-from parley.tools.servers.offers import Offers
 from parley.tools.servers.program import PIPE_SECONDS, Program
+from parley.tools.servers.tool_list import ToolList
 from parley.version import __version__
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
 from parley.wire.jsonrpc import NestedTooDeeply, decode_lenient, read_outline
@@ -63,75 +63,79 @@ __all__ = [
     "OnProgress",
     "Session",
     "Streams",
-    "in_words",
+    "describe_error",
+    "open_session",
     "over_http",
     "over_pipes",
-    "talking",
     "warm_up",
 ]
 
 log: Final = logging.getLogger(__name__)
 
 Streams = tuple[Any, Any]
-"""What the library reads from and writes to."""
+"""The library's stream to read from and its stream to write to."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
-"""Told how far a call is, of how much, and what the server says to it."""
+"""Called with the progress of a call, its total and the server's message."""
 
 MAX_PAGES: Final = 100
-"""How many pages a list of tools may have: a list that never ends must not hold up anybody."""
+"""How many pages of a list of tools are read."""
 
 CONNECT_SECONDS: Final = 30.0
-"""How long a far server may take to accept a connection or a request. Its answer may take longer:
-what a call waits for is the caller's business."""
+"""How long an HTTP server may take to accept a connection or a request. The caller limits
+the time of the answer."""
 
 CLOSED: Final = "Connection closed"
-"""The library's words for it."""
+"""The library's message for a connection that has ended."""
 
 REFUSED: Final = (
     (INTERNAL_ERROR, "Server returned an error response"),
     (INVALID_REQUEST, "Session terminated"),
     (METHOD_NOT_FOUND, "Not Found"),
 )
-"""What the library says in place of a far server that answered with a status and nothing else."""
+"""The errors that the library makes of an HTTP status without a message."""
 
 RESULT_KEYS: Final = ("content", "structuredContent", "isError")
 
-HEARD: Final = ("notifications/progress", "notifications/cancelled", "notifications/tools/list_changed")
+NOTIFICATIONS: Final = (
+    "notifications/progress",
+    "notifications/cancelled",
+    "notifications/tools/list_changed",
+)
 """The notifications that the session acts on."""
 
 _json: Final = msgspec.json.Decoder()
 
 _exchange: Final[ContextVar[Exchange | None]] = ContextVar("exchange", default=None)
-"""What is being asked: the library makes each HTTP request in the context of whoever wanted it."""
+"""The current request: the library makes each HTTP request in the context of its caller."""
 
 for _name in ("httpx2", "httpcore2"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # below that they log addresses and session ids
-logging.getLogger("mcp.client.streamable_http").setLevel(logging.CRITICAL)  # its errors hold what a server said
+    logging.getLogger(_name).setLevel(logging.WARNING)  # at lower levels they log addresses and session ids
+logging.getLogger("mcp.client.streamable_http").setLevel(logging.CRITICAL)  # its errors quote the server
 
 
 class Session:
-    """One tool server that was reached."""
+    """A session with a connected tool server."""
 
     def __init__(self, client: ClientSession, dispatcher: JSONRPCDispatcher[Any], name: str) -> None:
         self._client, self._dispatcher, self._name = client, dispatcher, name
         self._complaint = ""
         self.is_closed = False
-        """Whether a call has found the server gone."""
+        """True once a call has found the connection closed."""
 
     async def initialize(self, *, within_seconds: float) -> None:
-        """Get acquainted; `in_words` has what may go wrong."""
+        """Send `initialize`. `describe_error` describes the errors that it raises."""
         with anyio.fail_after(within_seconds), _reasons():
             await self._client.initialize()
 
     async def tools(self, *, within_seconds: float) -> tuple[ToolSpec, ...]:
-        """Its tools under their own names; `in_words` has what may go wrong."""
-        offers = Offers()
+        """Return its tools, under its names. `describe_error` describes the errors that it raises."""
+        tool_list = ToolList()
         params: dict[str, Any] | None = None
         with anyio.fail_after(within_seconds), _reasons():
             for _ in range(MAX_PAGES):
                 try:
-                    # Not `list_tools`: that takes all tools or none.
+                    # Not `list_tools`: it refuses the whole list for one invalid tool.
                     page = await self._dispatcher.send_raw_request("tools/list", params)
                 except MCPError as error:
                     if error.code == METHOD_NOT_FOUND:
@@ -140,36 +144,36 @@ class Session:
                 tools, cursor = page.get("tools"), page.get("nextCursor")
                 if not isinstance(tools, list):
                     raise NotStarted(UNREADABLE)
-                offers.add(tools)
-                if not isinstance(cursor, str) or offers.is_full:
+                tool_list.add(tools)
+                if not isinstance(cursor, str) or tool_list.is_full:
                     break
                 params = {"cursor": cursor}
-        if offers.complaint not in ("", self._complaint):  # once, however often the list changes
-            self._complaint = offers.complaint
+        if tool_list.complaint not in ("", self._complaint):  # logged once, however often the list changes
+            self._complaint = tool_list.complaint
             log.warning("tool server %s: %s", self._name, self._complaint)
-        return tuple(offers.tools)
+        return tuple(tool_list.tools)
 
-    async def call(self, tool: str, arguments: dict[str, Any] | None, tell: OnProgress) -> dict[str, Any]:
-        """Call a tool and return its result as it came. Cancelling tells the server to stop.
+    async def call(self, tool: str, arguments: dict[str, Any] | None, report: OnProgress) -> dict[str, Any]:
+        """Call a tool and return its result unchanged. Cancelling tells the server to stop.
 
         Raises:
             CallFailed: there is no result.
         """
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            tell(progress, total, message)
+            report(progress, total, message)
 
         exchange = Exchange()
         _exchange.set(exchange)
         params = {"name": tool} if arguments is None else {"name": tool, "arguments": arguments}
         try:
-            # Not `call_tool`: its validation keeps kilobytes for each value that does not fit.
+            # Not `call_tool`: its validation keeps kilobytes for each invalid value.
             result = await self._dispatcher.send_raw_request("tools/call", params, {"on_progress": on_progress})
         except MCPError as error:
-            words = _of_the_library(error.error)
+            text = _library_error(error.error)
             self.is_closed |= error.code == CONNECTION_CLOSED and error.error.message == CLOSED
-            if words is not None or (error.code, error.error.message) in REFUSED:
-                raise CallFailed(exchange.why or words) from None
+            if text is not None or (error.code, error.error.message) in REFUSED:
+                raise CallFailed(exchange.why or text) from None
             log.info("call of %s: error %d: %s", tool, error.code, one_line(error.error.message))
             raise CallFailed(None) from None
         if not _is_tool_result(result):
@@ -180,14 +184,17 @@ class Session:
 
 
 @asynccontextmanager
-async def talking(streams: Streams, name: str, *, tools_changed: Callable[[], None]) -> AsyncIterator[Session]:
-    """A session over these streams with the server of that name. Entered and left in one task; used from any."""
+async def open_session(streams: Streams, name: str, *, tools_changed: Callable[[], None]) -> AsyncIterator[Session]:
+    """Open a session over these streams with the server of this name.
+
+    It must be entered and left in one task, and may be used by any.
+    """
 
     async def on_message(message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             tools_changed()
 
-    read: Any = _Expected(streams[0])
+    read: Any = _FilteredMessages(streams[0])
     write = streams[1]
     info = Implementation(name="parley", version=__version__)
     dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(read, write)
@@ -197,7 +204,7 @@ async def talking(streams: Streams, name: str, *, tools_changed: Callable[[], No
 
 @contextmanager
 def _reasons() -> Iterator[None]:
-    """Raise the reason that HTTP or the body of the answer gives for a failure, if there is one."""
+    """Raise the reason that the HTTP status or the body gives for a failure, if there is one."""
     exchange = Exchange()
     _exchange.set(exchange)
     try:
@@ -215,10 +222,10 @@ def _is_tool_result(result: dict[str, Any]) -> bool:
     return all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in content)
 
 
-class _Expected:
-    """The messages of a tool server, without those that the session has no use for.
+class _FilteredMessages:
+    """The messages of a tool server, without those that the session does not need.
 
-    The library validates every request and notification, at a cost of kilobytes for each value that does not fit.
+    The library validates every request and notification, and keeps kilobytes for each invalid value.
     """
 
     def __init__(self, received: Any) -> None:
@@ -228,7 +235,7 @@ class _Expected:
     def last_context(self) -> Any:
         return getattr(self._received, "last_context", None)
 
-    async def __aenter__(self) -> _Expected:
+    async def __aenter__(self) -> _FilteredMessages:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -237,10 +244,10 @@ class _Expected:
     async def __aiter__(self) -> AsyncIterator[SessionMessage | Exception]:
         async for item in self._received:
             message = item.message if isinstance(item, SessionMessage) else None
-            if isinstance(message, JSONRPCNotification) and message.method not in HEARD:
+            if isinstance(message, JSONRPCNotification) and message.method not in NOTIFICATIONS:
                 continue
             if isinstance(message, JSONRPCRequest) and message.method != "ping":
-                message.params = None  # refused by the library, whatever it asks for
+                message.params = None  # the library refuses the request anyway
             yield item
 
 
@@ -249,28 +256,28 @@ class _Expected:
 
 @asynccontextmanager
 async def over_pipes(program: Program, *, max_bytes: int, lost: Callable[[], None]) -> AsyncIterator[Streams]:
-    """The way to a program; `lost` is called when it ends or falls silent for good.
+    """Yield streams to a program. `lost` is called when the program ends or closes its output.
 
-    An answer of more than `max_bytes` is read to its end, not kept, and passed on as an error.
+    A message of more than `max_bytes` is skipped, and an answer is replaced by an error.
     """
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    hearing = asyncio.create_task(_hear(program, to_session, max_bytes, lost))
+    receiving = asyncio.create_task(_receive(program, to_session, max_bytes, lost))
     others = [
-        asyncio.create_task(_say(program, from_session, hearing)),
-        asyncio.create_task(_watch(program, hearing)),
+        asyncio.create_task(_send(program, from_session, receiving)),
+        asyncio.create_task(_watch(program, receiving)),
     ]
     try:
         yield read, write
     finally:
-        for task in (hearing, *others):
+        for task in (receiving, *others):
             task.cancel()
-        await asyncio.gather(hearing, *others, return_exceptions=True)
+        await asyncio.gather(receiving, *others, return_exceptions=True)
         for stream in (to_session, read, write, from_session):
             stream.close()
 
 
-async def _hear(
+async def _receive(
     program: Program,
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
     max_bytes: int,
@@ -283,7 +290,7 @@ async def _hear(
                 message = _message(frame, limit)
                 if message is not None:
                     if isinstance(message.message, JSONRPCResponse):
-                        limit = max_bytes  # the first answer is the one to `initialize`
+                        limit = max_bytes  # the first answer is that to `initialize`
                     await to_session.send(message)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass  # the session is over
@@ -292,34 +299,34 @@ async def _hear(
         to_session.close()
 
 
-async def _say(
-    program: Program, from_session: MemoryObjectReceiveStream[SessionMessage], hearing: asyncio.Task[None]
+async def _send(
+    program: Program, from_session: MemoryObjectReceiveStream[SessionMessage], receiving: asyncio.Task[None]
 ) -> None:
     try:
         async for message in from_session:
             line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             await program.write(line.encode() + b"\n")
     except OSError:
-        hearing.cancel()  # whoever does not listen cannot answer
+        receiving.cancel()  # a program that does not read cannot answer
     finally:
         from_session.close()
 
 
-async def _watch(program: Program, hearing: asyncio.Task[None]) -> None:
+async def _watch(program: Program, receiving: asyncio.Task[None]) -> None:
     await program.wait()
-    await asyncio.wait([hearing], timeout=PIPE_SECONDS)
-    hearing.cancel()
+    await asyncio.wait([receiving], timeout=PIPE_SECONDS)
+    receiving.cancel()
 
 
 def _value(frame: bytes) -> Any:
     try:
         return decode_lenient(_json, frame)
     except NestedTooDeeply:
-        return decode_lenient(_json, cut_short(frame))
+        return decode_lenient(_json, cut_nesting(frame))
 
 
 def _message(frame: bytes | Overlong, max_bytes: int) -> SessionMessage | None:
-    """What a line says. For an answer that cannot be read: that, so that nobody waits for it."""
+    """Decode a line. An answer that cannot be decoded becomes an error, so that its caller does not wait."""
     if isinstance(frame, Overlong):
         prefix, suffix, why = frame.prefix, frame.suffix, too_long(max_bytes)
     elif (beyond := excess(frame, max_bytes)) is not None:
@@ -333,7 +340,7 @@ def _message(frame: bytes | Overlong, max_bytes: int) -> SessionMessage | None:
             prefix, suffix, why = frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], UNREADABLE
         else:
             return SessionMessage(message)
-    log.info("skipped what a tool server said: %s", one_line(prefix.decode("utf-8", "backslashreplace")))
+    log.info("skipped a message of a tool server: %s", one_line(prefix.decode("utf-8", "backslashreplace")))
     request_id = read_outline(prefix, suffix).id
     if request_id is None:
         return None
@@ -348,18 +355,18 @@ def _message(frame: bytes | Overlong, max_bytes: int) -> SessionMessage | None:
 async def over_http(
     url: str, token: str | None, *, max_bytes: int, answered: Callable[[int, str], None]
 ) -> AsyncIterator[Streams]:
-    """The way to an address; `answered` hears the status of every answer to a message.
+    """Yield streams to an HTTP server. `answered` is called with the status of each response to a message.
 
-    Reading ends where a message gets longer than `max_bytes`.
-    The library follows no redirect to another origin, so the token stays where it belongs.
+    Reading fails where a message is longer than `max_bytes`. The library follows no redirect to another origin, so
+    the token is sent to this one alone.
     """
 
     async def on_response(response: httpx2.Response) -> None:
         if response.request.method == "POST":
             answered(response.status_code, response.reason_phrase)
-        response.stream = looked_at(response, _exchange.get() or Exchange(), max_bytes=max_bytes)
+        response.stream = checked_body(response, _exchange.get() or Exchange(), max_bytes=max_bytes)
 
-    tls = await asyncio.to_thread(httpx2.create_ssl_context)  # reads every certificate there is
+    tls = await asyncio.to_thread(httpx2.create_ssl_context)  # reads all certificates of the system
     headers = {"accept-encoding": "identity"}
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
@@ -379,7 +386,7 @@ async def over_http(
 
 
 def warm_up() -> None:
-    """Have the library load the half of itself that it would otherwise load when it is first used."""
+    """Make the library import the modules that it would import at its first use."""
 
     async def use() -> None:
         with anyio.CancelScope():
@@ -389,8 +396,8 @@ def warm_up() -> None:
     anyio.run(use)
 
 
-def in_words(error: BaseException) -> str:
-    """Why a server could not be reached, or did not answer as it should."""
+def describe_error(error: BaseException) -> str:
+    """Return a text for an error of a session: why the server was not reached, or gave no valid answer."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     match error:
@@ -399,7 +406,7 @@ def in_words(error: BaseException) -> str:
         case TimeoutError() | httpx2.TimeoutException():
             return TIMED_OUT
         case MCPError():
-            return _of_the_library(error.error) or one_line(error.error.message)
+            return _library_error(error.error) or one_line(error.error.message)
         case ValidationError():
             return UNREADABLE
         case OSError():
@@ -408,8 +415,8 @@ def in_words(error: BaseException) -> str:
             return one_line(str(error)) or type(error).__name__
 
 
-def _of_the_library(error: ErrorData) -> str | None:
-    """What an error means that the library made up, or we, because there was no answer; None for an answer."""
+def _library_error(error: ErrorData) -> str | None:
+    """Return a text for an error that the library or `_message` made; None for an error that the server sent."""
     code, message = error.code, error.message
     if code == CONNECTION_CLOSED and message.startswith("SSE stream failed"):
         return UNREADABLE

@@ -1,6 +1,6 @@
-"""What a tool server says it offers, as far as a model can be offered it.
+"""The tools that a tool server lists, as far as a model can be offered them.
 
-Takes whatever the server sent: a tool that makes no sense is left out, and hides no other.
+Accepts whatever the server sent: an invalid tool is left out and does not affect the others.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from parley.ports.model import ToolSpec
 from parley.tools.servers.failures import one_line
 from parley.tools.servers.schemas import reduced
 
-__all__ = ["MAX_BYTES", "MAX_TOOLS", "Offers"]
+__all__ = ["MAX_BYTES", "MAX_TOOLS", "ToolList"]
 
 MAX_TOOLS: Final = 1000
-"""How many tools one server may offer: more than any model can tell apart."""
+"""How many tools one server may offer: more than a model can use."""
 
 MAX_BYTES: Final = 1024 * 1024
-"""How much they may come to, descriptions and schemas together: all of it goes with every request to a model."""
+"""The size of all descriptions and schemas together: they are part of every request to a model."""
 
 MAX_NAMED: Final = 5
 MAX_NAME_CHARACTERS: Final = 80
-"""How many of the tools that were left out are named, and how much of a name is shown."""
+"""How many of the tools that were left out are named, and the length of a name that is shown."""
 
 
-class Offers:
+class ToolList:
     """The tools of one server, added page by page."""
 
     def __init__(self) -> None:
         self.tools: list[ToolSpec] = []
-        """Under the server's own names."""
+        """Under the server's names."""
         self._bytes = self._unusable = self._beyond = 0
         self._named: list[str] = []
 
@@ -41,7 +41,7 @@ class Offers:
 
     @property
     def complaint(self) -> str:
-        """What was left out, in words; empty: nothing."""
+        """A text that names the tools that were left out; empty: none."""
         parts: list[str] = []
         if self._unusable:
             named = ", ".join(self._named)
