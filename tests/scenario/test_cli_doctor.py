@@ -119,7 +119,7 @@ async def test_bubblewrap_is_named_with_its_place_and_version(tmp_path: Path) ->
 async def test_landlock_is_named_with_its_version(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "--config=sandbox.mechanism=landlock")
 
-    pattern = r"works; abi: \d+, .*, `\.git`: put back afterwards: detection and not prevention"
+    pattern = r"works; abi: \d+, .*, `\.git`: restored after each command: changes are detected, not prevented"
     assert [re.fullmatch(pattern, text) is not None for text in found.text("landlock")] == [True]
     assert found.text("sandbox") == ["landlock, the settings want this one"]
 

@@ -11,10 +11,11 @@ from pathlib import PurePath
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from parley.agent.bounds import read_only
 from parley.config.types import Settings
-from parley.ports.commands import Bounds, Root
+from parley.ports.commands import Bounds, Root, unrestored_reason
 from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
 
 __all__ = ["AFTER_FAILURE", "RETRY", "Ask", "Decision", "decide"]
@@ -32,6 +33,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     """Why it is asked, for whoever is asked."""
     leaves_sandbox: bool
     """After a yes it runs without the sandbox that the settings have; where they have none, it leaves none."""
+    within: Granted | None = None
+    """What a yes grants, if not to run without a sandbox. Such a yes is never one for the session."""
 
 
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
@@ -41,18 +44,26 @@ Decision = Granted | Refused | Ask
 
 
 def decide(
-    action: Action, settings: Settings, *, bounds: Bounds | None, unconfined: str | None, safe: bool = False
+    action: Action,
+    settings: Settings,
+    *,
+    bounds: Bounds | None,
+    unconfined: str | None,
+    safe: bool = False,
+    unrestored: Sequence[str] = (),
 ) -> Decision:
     """What the settings say to an action.
 
     `bounds` are those of the settings; None where they have no sandbox. `unconfined` says why the system
     cannot keep an action within its own, which are the read-only ones for a command that is `safe`;
-    None: it can.
+    None: it can. `unrestored` are protected files in the roots that an earlier command changed and that could not
+    be restored: a command that may write there needs the approval of a person.
     """
     if action.has_failed:
         return AFTER_FAILURE
     if isinstance(action, RunCommand):
-        return _decide_command(action, settings, bounds, unconfined, safe=safe)
+        decision = _decide_command(action, settings, bounds, unconfined, safe=safe)
+        return _with_unrestored(decision, settings, tuple(unrestored)) if unrestored else decision
     return _decide_patch(action, settings, bounds, unconfined)
 
 
@@ -67,6 +78,18 @@ def _decide_command(
     if policy == "untrusted" or (policy == "on-request" and action.escalated):
         return Ask(reason=action.justification, leaves_sandbox=has_sandbox)
     return _within(bounds, settings, unconfined)
+
+
+def _with_unrestored(decision: Decision, settings: Settings, unrestored: tuple[str, ...]) -> Decision:
+    reason = unrestored_reason(unrestored)
+    if isinstance(decision, Ask):
+        return replace(decision, reason=f"{reason}; {decision.reason}" if decision.reason else reason)
+    if not isinstance(decision, Granted) or decision.bounds is None or not decision.bounds.writable:
+        return decision
+    if settings.approval_policy == "never":
+        return Refused(why=reason)
+    within = replace(decision, by_person=True, accepted=unrestored)
+    return Ask(reason=reason, leaves_sandbox=False, within=within)
 
 
 def _decide_patch(

@@ -49,6 +49,7 @@ class LinkInTheWay(OSError):
 
     def __init__(self, path: str) -> None:
         super().__init__(0, f"{path} is a symbolic link")
+        self.filename = path
 
 
 class DirFds:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final, TypeVar
 
 __all__ = ["run_to_completion"]
@@ -14,11 +13,11 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def run_to_completion(work: asyncio.Future[T], *, on_cancel: Callable[[], object] | None = None) -> T:
+async def run_to_completion(work: asyncio.Future[T]) -> T:
     """Wait until `work` is done and return its result. The work must end by itself.
 
-    Cancelling the caller does not cancel the work. `on_cancel` is called for each cancellation, and the
-    cancellation is raised when the work is done; a failure of the work is logged then.
+    Cancelling the caller does not cancel the work: the cancellation is raised when the work is done; a failure of
+    the work is logged then.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -26,8 +25,6 @@ async def run_to_completion(work: asyncio.Future[T], *, on_cancel: Callable[[], 
             await asyncio.wait((work,))
         except asyncio.CancelledError as error:
             cancelled = error
-            if on_cancel is not None:
-                on_cancel()
     if cancelled is None:
         return work.result()
     if not work.cancelled() and (failure := work.exception()) is not None:

@@ -6,13 +6,14 @@ bounds, only how a command is started.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from parley.config.types import Mechanism
 from parley.wire.events import OutputStream
+from parley.wire.text import listed, quoted
 
 __all__ = [
     "Approved",
@@ -27,6 +28,7 @@ __all__ = [
     "Rule",
     "Start",
     "Starter",
+    "unrestored_reason",
 ]
 
 Output = Callable[[OutputStream, bytes], None]
@@ -85,6 +87,8 @@ class Command(Struct, frozen=True, kw_only=True):
     """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
     approved: Approved | None = None
     """For a command without bounds: the only directory and program that it may start with."""
+    accepted: tuple[str, ...] = ()
+    """Paths that `Commands.unrestored` returned and that a person has accepted as they are."""
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -125,6 +129,13 @@ class Commands(Protocol):
         """
         ...
 
+    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+        """Return the protected files in the roots that an earlier command changed and that could not be restored.
+
+        A command in these roots does not start until a person has accepted them (`Command.accepted`).
+        """
+        ...
+
     def confine_thread(self, bounds: Bounds) -> bool:
         """From here on the calling thread, and what it starts, writes only where the bounds allow.
 
@@ -134,6 +145,11 @@ class Commands(Protocol):
             SandboxUnavailable: it has, and they failed.
         """
         ...
+
+
+def unrestored_reason(paths: Sequence[str]) -> str:
+    """Say why a command that may write to these paths needs the approval of a person."""
+    return f"an earlier command changed protected files that could not be restored: {listed([*map(quoted, paths)])}"
 
 
 # --- how it is started -----------------------------------------------------------------

@@ -91,6 +91,8 @@ class Granted(Struct, frozen=True, kw_only=True):
     """It is a command that can do no harm: when it fails, that is no fault of its bounds."""
     ask_again: bool = False
     """When it fails within its bounds, ask once more, with `has_failed`."""
+    accepted: tuple[str, ...] = ()
+    """Paths of protected files that could not be restored, and that a person has accepted as they are."""
 
 
 class Refused(Struct, frozen=True, kw_only=True):

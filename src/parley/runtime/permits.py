@@ -92,31 +92,36 @@ class Permits:
         self, action: Action, settings: Settings, bounds: Bounds | None, before: Resumed | None
     ) -> Verdict:
         if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
-            return self._verdict(action, settings, before.answered)
+            return self._verdict(action, settings, before.answered, None)
         if isinstance(action, RunCommand) and _allowed(action, settings) in self._trust.allowed:
             return Granted(by_person=True)
         verdict = await self._decide(action, settings, bounds)
         if before is not None and _is_about(before.asked, action, verdict):
-            return self._verdict(action, settings, before.answered)
+            return self._verdict(action, settings, before.answered, verdict)
         if not isinstance(verdict, Ask):
             return verdict
         if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
             action = replace(action, changed="unknown")
         answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
-        return self._verdict(action, settings, answered)
+        return self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, bounds: Bounds | None) -> Decision:
         """What the settings say to it now."""
         safe = isinstance(action, RunCommand) and _needs_nobody(action, settings, bounds)
         within = read_only(settings) if safe else bounds
         unconfined = None if within is None else await self._commands.why_unconfined(within)
-        decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe)
+        unrestored: tuple[str, ...] = ()
+        if isinstance(action, RunCommand) and within is not None and within.writable and unconfined is None:
+            unrestored = await self._commands.unrestored(within)
+        decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
             return Refused(why="it holds a NUL character")  # nobody could see what they allow
         return decision
 
-    def _verdict(self, action: Action, settings: Settings, answered: Answered) -> Verdict:
+    def _verdict(self, action: Action, settings: Settings, answered: Answered, asked: Decision | None) -> Verdict:
+        if isinstance(asked, Ask) and asked.within is not None:
+            return asked.within if answered.is_yes else Denied(reason=answered.reason)
         if (
             answered.decision == "approved_for_session"
             and isinstance(action, RunCommand)

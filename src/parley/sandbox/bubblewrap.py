@@ -17,12 +17,12 @@ from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Bounds, Command, Ended, Mount, Output, Start, Starter
-from parley.sandbox.guard import Guard, Watch
+from parley.sandbox.git_placeholders import Vacancy, fill, leave_all
 from parley.sandbox.installed import Denials
 from parley.sandbox.places import Places, above, depth, find, refuse_hidden
+from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
-from parley.sandbox.vacancies import Vacancy, fill, leave_all
 
 __all__ = [
     "OLDEST",
@@ -262,39 +262,48 @@ class Bubblewrap:
     """Starts commands by way of the launcher."""
 
     def __init__(
-        self, starter: Starter, *, launcher: str, limiter: str | None, has_proc: bool, has_sizes: bool
+        self,
+        starter: Starter,
+        protected: ProtectedFiles,
+        *,
+        launcher: str,
+        limiter: str | None,
+        has_proc: bool,
+        has_sizes: bool,
     ) -> None:
         self._starter = starter
+        self._protected = protected
         self._launcher = launcher
         self._limits = () if limiter is None else (limiter, f"--nproc={_most_processes()}", "--core=0", "--")
         self._has_proc = has_proc
         self._has_sizes = has_sizes
-        self._guard = Guard()
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
         """As `Commands.run`."""
         taken: list[Vacancy] = []
         denials = Denials(output)
-
-        def prepare(watches: list[Watch]) -> Start:
-            return self._prepared(command, bounds, taken, watches, denials)
-
         try:
-            return denials.explained(await self._guard.run(self._starter, prepare, output=denials))
+            ended = await self._protected.run(
+                self._starter,
+                lambda: self._prepared(command, bounds, taken, denials),
+                output=denials,
+                roots=[root.path for root in bounds.writable],
+                accepted=command.accepted,
+            )
+            return denials.explained(ended)
         finally:
             if taken:
                 await in_thread(lambda: leave_all(taken), needs_one=False)
 
-    def _prepared(
-        self, command: Command, bounds: Bounds, taken: list[Vacancy], watches: list[Watch], denials: Denials
-    ) -> Start:
+    def _prepared(self, command: Command, bounds: Bounds, taken: list[Vacancy], denials: Denials) -> Start:
         _refuse_unsayable(command)
         places = find(bounds)
         refuse_hidden(places, command.cwd)
         denials.begin(places)
         _refuse_missing(command)
         places = fill(places, taken)
-        self._guard.enter(places, places.links, watches)
+        # No mount can cover a link, so links are restored after the command.
+        self._protected.protect(places, places.links)
         return self.start(command, bounds, places)
 
     def start(self, command: Command, bounds: Bounds, places: Places) -> Start:

@@ -3,7 +3,7 @@
 A rule grants a right to a directory and to all that is in it; nothing can be taken out again. So
 where something is hidden, the directories on the way to it are listed, and what they hold is granted
 one by one. A `.git` cannot be taken out of a root in this way, as then nothing new could be made
-there: it is watched instead (`guard`).
+there: the files in it that Git obeys are restored after the command (`protected_files`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from msgspec import Struct
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
-from parley.sandbox.guard import Guard, Watch
 from parley.sandbox.installed import Denials, refuse_installed
 from parley.sandbox.places import Places, above, depth, find, refuse_hidden
+from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.rights import OLDEST, READ, WRITE, WRITE_TO_FILE, Files, Scope, files_of, network_of, scopes_of
 from parley.sandbox.seccomp import program
 
@@ -149,29 +149,32 @@ def restriction(
 
 
 class Landlock:
-    """Has commands started with a restriction, and watches over what it cannot keep them from."""
+    """Starts commands with a restriction, and has protected files restored that they change."""
 
-    def __init__(self, starter: Starter, *, abi: int) -> None:
+    def __init__(self, starter: Starter, protected: ProtectedFiles, *, abi: int) -> None:
         self._starter = starter
+        self._protected = protected
         self._abi = abi
-        self._guard = Guard()
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
-        """As `Commands.run`; a command that changed what is protected has failed."""
+        """As `Commands.run`; a command that changed protected files has failed."""
         denials = Denials(output)
-        ended = await self._guard.run(
-            self._starter, lambda watches: self._prepared(command, bounds, watches, denials), output=denials
+        ended = await self._protected.run(
+            self._starter,
+            lambda: self._prepared(command, bounds, denials),
+            output=denials,
+            roots=[root.path for root in bounds.writable],
+            accepted=command.accepted,
         )
         return denials.explained(ended)
 
-    def _prepared(self, command: Command, bounds: Bounds, watches: list[Watch], denials: Denials) -> Start:
+    def _prepared(self, command: Command, bounds: Bounds, denials: Denials) -> Start:
         places = find(bounds, protects_installed=False)
         refuse_hidden(places, command.cwd)
         refuse_installed(places, command.cwd)
         denials.begin(places)
         restricted = restriction(places, bounds, abi=self._abi, machine=os.uname().machine)
-        watched = places.git_folders + places.protected + places.vacant + places.links
-        self._guard.enter(places, watched, watches)
+        self._protected.protect(places, places.git_folders + places.protected + places.vacant + places.links)
         return Start(
             argv=command.argv,
             cwd=command.cwd,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from parley.common.os_errors import os_detail
 from parley.ports.commands import Start, Starter
+from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.trial import Confining, why_not
 
 __all__ = ["Found", "Name", "find", "not_tried"]
@@ -42,7 +43,7 @@ class Found(Struct, frozen=True, kw_only=True):
     """Whether it will be the same the next time."""
 
 
-async def find(name: Name, starter: Starter, *, home: str | None = None) -> Found:
+async def find(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> Found:
     """Try a mechanism out, in Parley's `home` if it has one.
 
     Raises:
@@ -50,9 +51,9 @@ async def find(name: Name, starter: Starter, *, home: str | None = None) -> Foun
     """
     match name:
         case "bubblewrap":
-            return await _bubblewrap(starter, home)
+            return await _bubblewrap(starter, protected, home)
         case "landlock":
-            return await _landlock(starter, home)
+            return await _landlock(starter, protected, home)
         case "seatbelt":
             return await _seatbelt(starter, home)
         case unknown:
@@ -64,7 +65,7 @@ def not_tried(name: Name, why: str) -> Found:
     return Found(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
 
 
-async def _bubblewrap(starter: Starter, home: str | None) -> Found:
+async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | None) -> Found:
     from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, knows_sizes, launcher, limiter
 
     found = Found(name="bubblewrap", title=_TITLES["bubblewrap"])
@@ -84,7 +85,9 @@ async def _bubblewrap(starter: Starter, home: str | None) -> Found:
     has_sizes = knows_sizes(path, numbers)
     faults: list[str] = []
     for has_proc, proc in ((True, "its own"), (False, "none: the system does not let it be mounted")):
-        mechanism = Bubblewrap(starter, launcher=path, limiter=limits, has_proc=has_proc, has_sizes=has_sizes)
+        mechanism = Bubblewrap(
+            starter, protected, launcher=path, limiter=limits, has_proc=has_proc, has_sizes=has_sizes
+        )
         fault = await why_not(mechanism, home=home)
         if fault is None:
             return replace(found, mechanism=mechanism, facts=(*facts, ("proc", proc)))
@@ -94,7 +97,7 @@ async def _bubblewrap(starter: Starter, home: str | None) -> Found:
     return replace(found, fault=faults[0], facts=facts)
 
 
-async def _landlock(starter: Starter, home: str | None) -> Found:
+async def _landlock(starter: Starter, protected: ProtectedFiles, home: str | None) -> Found:
     from parley.common.landlock import abi_version
     from parley.sandbox.landlock import Landlock
     from parley.sandbox.rights import OLDEST, SCOPES_SINCE
@@ -108,11 +111,11 @@ async def _landlock(starter: Starter, home: str | None) -> Found:
     facts = (
         ("abi", str(abi)),
         ("processes it can end", signals),
-        ("`.git`", "put back afterwards: detection and not prevention"),
+        ("`.git`", "restored after each command: changes are detected, not prevented"),
     )
     if abi < OLDEST:
         return replace(found, fault=f"the kernel has version {abi} of it, and {OLDEST} is needed", facts=facts)
-    mechanism = Landlock(starter, abi=abi)
+    mechanism = Landlock(starter, protected, abi=abi)
     fault = await why_not(mechanism, home=home)
     return replace(found, mechanism=None if fault else mechanism, fault=fault, facts=facts)
 

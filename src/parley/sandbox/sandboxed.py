@@ -19,6 +19,7 @@ from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
 
 if TYPE_CHECKING:
     from parley.sandbox.mechanisms import Found, Name
+    from parley.sandbox.protected_files import ProtectedFiles
     from parley.sandbox.trial import Confining
 
 __all__ = ["Report", "Sandboxed", "Tried"]
@@ -27,8 +28,8 @@ _MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "l
 """Of each system, the best one first."""
 
 _DETECTS_ONLY: Final[Mapping[Name, str]] = {
-    "landlock": "Landlock confines commands: what they change in `.git` and in the settings of agents is put back "
-    "after each of them. This is detection and not prevention; bubblewrap prevents it"
+    "landlock": "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they "
+    "are undone when the commands have ended. bubblewrap prevents them"
 }
 """What whoever runs the server has to know of a mechanism."""
 
@@ -84,6 +85,7 @@ class Sandboxed:
         self._platform = platform
         self._found: dict[str, Found] = {}
         self._said: set[Name] = set()
+        self._protected: ProtectedFiles | None = None
         self._trying = asyncio.Lock()
 
     async def run(self, command: Command, *, output: Output) -> Ended:
@@ -108,6 +110,11 @@ class Sandboxed:
     async def why_unconfined(self, bounds: Bounds) -> str | None:
         mechanism = await self._chosen(bounds)
         return mechanism if isinstance(mechanism, str) else None
+
+    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+        if self._protected is None:
+            return ()
+        return await self._protected.unrestored_files([root.path for root in bounds.writable])
 
     def confine_thread(self, bounds: Bounds) -> bool:
         if self._platform != "linux":
@@ -170,9 +177,13 @@ class Sandboxed:
         async with self._trying:
             if name not in self._found:
                 from parley.sandbox import mechanisms
+                from parley.sandbox.protected_files import ProtectedFiles
 
+                if self._protected is None:
+                    self._protected = ProtectedFiles()
                 try:
-                    self._found[name] = await mechanisms.find(name, self._starter, home=self._home())
+                    found = await mechanisms.find(name, self._starter, self._protected, home=self._home())
+                    self._found[name] = found
                 except CommandNotStarted as error:
                     return mechanisms.not_tried(name, error.detail)
             return self._found[name]

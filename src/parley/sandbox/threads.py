@@ -21,14 +21,12 @@ _MOST_IDLE: Final = 4
 _idle: Final[list[_Worker]] = []
 
 
-async def in_thread(
-    work: Callable[[], T], *, needs_one: bool = True, when_cancelled: Callable[[], object] | None = None
-) -> T:
-    """Return what comes of `work`, which is done in another thread and must be bounded by itself.
+async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
+    """Run `work` in another thread and return its result. The work itself must be bounded.
 
-    Cancelling does not reach it, unless `when_cancelled` tells it: that is raised when the work is done. Work that
-    a file system holds up holds up no other, and nothing waits for it at the end of the process. What must be
-    done in any case, and does not need a thread, is done here if there can be none.
+    A cancellation is raised when the work is done. Work that a file system blocks does not block other work, and
+    the end of the process does not wait for it. Without `needs_one`, the work is done in this thread if the system
+    allows no more threads.
 
     Raises:
         CommandNotStarted: the system has no more threads for us, and the work was not begun.
@@ -44,7 +42,7 @@ async def in_thread(
                 raise CommandNotStarted("the system allows the server no more threads") from None
             return work()
     worker.do(reporting(work, outcome))
-    return await run_to_completion(outcome, on_cancel=when_cancelled)
+    return await run_to_completion(outcome)
 
 
 class _Worker:

@@ -177,6 +177,7 @@ class Shell:
             timeout_seconds=wanted.timeout_ms / 1000,
             bounds=verdict.bounds,
             approved=approved,
+            accepted=verdict.accepted,
         )
         await transcript.append(
             ExecCommandBegin(

@@ -7,14 +7,17 @@ spelled out, so that what is read is what is there.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["quoted", "replace_surrogates", "unseen", "visible"]
+__all__ = ["listed", "quoted", "replace_surrogates", "unseen", "visible"]
 
 _PRINTABLE_AND_UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
 """What Unicode counts among letters, marks and symbols, and nobody sees: fillers, joiners, blanks, selectors."""
+
+_MAX_LISTED: Final = 8
 
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
@@ -52,3 +55,9 @@ def quoted(path: str) -> str:
     if _are_seen(path) and "`" not in path:
         return path
     return f"$'{path.translate(unseen(path) | _ESCAPED)}'"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return the texts separated by commas; of many, the first few and the number of the others."""
+    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
+    return ", ".join(texts[:_MAX_LISTED]) + more

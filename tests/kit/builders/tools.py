@@ -24,6 +24,9 @@ class NoCommands:
     async def why_unconfined(self, bounds: Bounds) -> str | None:
         raise AssertionError("nobody is to be confined")
 
+    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+        return ()
+
     def confine_thread(self, bounds: Bounds) -> bool:
         raise AssertionError("nobody is to be confined")
 

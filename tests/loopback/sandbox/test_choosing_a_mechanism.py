@@ -178,8 +178,8 @@ async def test_that_landlock_only_detects_is_said_once() -> None:
         await sandboxed.close()
 
     assert said == [
-        "Landlock confines commands: what they change in `.git` and in the settings of agents is put back after "
-        "each of them. This is detection and not prevention; bubblewrap prevents it"
+        "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they are "
+        "undone when the commands have ended. bubblewrap prevents them"
     ]
 
 

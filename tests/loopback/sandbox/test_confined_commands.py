@@ -179,7 +179,7 @@ async def test_what_is_hidden_behind_a_link_is_hidden_from_the_next_command_too(
     first = await confined(sandboxed, within, "rm", ".ssh", cwd=home)
     second = await confined(sandboxed, within, "cat", "../keys/id", cwd=home)
 
-    told = f"{home}/.ssh is protected: what was done to it while the command ran was put back\n".encode()
+    told = f"protected files were changed while the command ran, and were restored: {home}/.ssh\n".encode()
     assert first == Ran(exit_code=1, stdout=b"", stderr=told)
     assert (second.exit_code, second.stdout) == (1, b"")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from kit.models.raw_provider import settings
 from parley.agent.policy import Ask, Decision, decide
@@ -170,3 +171,34 @@ def test_a_patch_may_reach_all_of_a_root_and_nothing_beside_it() -> None:
         Granted(bounds=WRITABLE, ask_again=True),
         Ask(leaves_sandbox=True),
     ]
+
+
+LEFT = ("/project/.git",)
+LEFT_REASON = "an earlier command changed protected files that could not be restored: /project/.git"
+LEFT_WITHIN = Granted(bounds=WRITABLE, by_person=True, accepted=LEFT)
+
+UNRESTORED: dict[tuple[str, str, str], Decision] = {
+    ("on-request", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=False, within=LEFT_WITHIN),
+    ("on-failure", "workspace-write", "command"): Ask(
+        reason=LEFT_REASON, leaves_sandbox=False, within=replace(LEFT_WITHIN, ask_again=True)
+    ),
+    ("never", "workspace-write", "command"): Refused(why=LEFT_REASON),
+    ("untrusted", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=True),
+    ("on-request", "workspace-write", "escalated"): Ask(reason=f"{LEFT_REASON}; {WHY}", leaves_sandbox=True),
+    ("on-request", "workspace-write", "safe"): Granted(bounds=READ_ONLY, known_safe=True),
+    ("on-request", "workspace-write", "inside"): Granted(bounds=WRITABLE),
+}
+
+
+@pytest.mark.parametrize("case", UNRESTORED, ids=" ".join)
+def test_where_files_could_not_be_restored_a_person_decides_on_commands_that_may_write(
+    case: tuple[str, str, str],
+) -> None:
+    policy, mode, name = case
+    action, safe = ACTIONS[name]
+
+    decision = decide(
+        action, chosen(policy, mode), bounds=bounds_of(mode), unconfined=None, safe=safe, unrestored=LEFT
+    )
+
+    assert decision == UNRESTORED[case]

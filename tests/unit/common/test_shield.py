@@ -66,18 +66,3 @@ async def test_a_failure_after_a_cancellation_is_logged(
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
-
-
-async def test_each_cancellation_is_reported(work: asyncio.Future[str]) -> None:
-    reported: list[str] = []
-    waiting = asyncio.create_task(run_to_completion(work, on_cancel=lambda: reported.append("cancelled")))
-    for _ in range(2):
-        await asyncio.sleep(0)
-        waiting.cancel()
-    await asyncio.sleep(0)
-
-    work.set_result("done")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await asyncio.wait([waiting])
-
-    assert reported == ["cancelled", "cancelled"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.git_guard import furnish
+from kit.system.protected import furnish
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Command, Ended, Mount, Output, Start
 from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts
 from parley.sandbox.places import Places
+from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.seccomp import program
 
 
@@ -260,7 +261,12 @@ def command(*argv: str, cwd: str = "/", env: dict[str, str] | None = None) -> Co
 async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
     starter = NeverStarts()
     mechanism = Bubblewrap(
-        starter, launcher="/usr/bin/bwrap", limiter="/usr/bin/prlimit", has_proc=True, has_sizes=True
+        starter,
+        ProtectedFiles(),
+        launcher="/usr/bin/bwrap",
+        limiter="/usr/bin/prlimit",
+        has_proc=True,
+        has_sizes=True,
     )
     given = command("sh", "-c", "true", env={"PATH": "/bin", "LD_PRELOAD": "/w/evil.so"})
 
@@ -322,7 +328,9 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
 )
 async def test_what_cannot_be_a_command_is_refused_before_the_launcher_sees_it(given: Command, detail: str) -> None:
     starter = NeverStarts()
-    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True)
+    mechanism = Bubblewrap(
+        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True
+    )
 
     with pytest.raises(CommandNotStarted) as refused:
         await mechanism.run(given, bounds(), output=lambda stream, data: None)
@@ -335,7 +343,9 @@ async def test_a_program_is_not_read_before_it_is_started(tmp_path: Path) -> Non
     program.write_bytes(b"neither ELF nor a script")
     program.chmod(0o755)
     starter = NeverStarts()
-    mechanism = Bubblewrap(starter, launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True)
+    mechanism = Bubblewrap(
+        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True
+    )
 
     with pytest.raises(SandboxUnavailable):  # which is what this starter answers
         await mechanism.run(command(str(program)), bounds(), output=lambda stream, data: None)

@@ -78,6 +78,9 @@ class Sandboxes:
     async def why_unconfined(self, bounds: Bounds) -> str | None:
         raise AssertionError("others ask that")
 
+    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+        return ()
+
     def confine_thread(self, bounds: Bounds) -> bool:
         self.did.append(Confined(threading.current_thread().name, bounds))
         if self._fails is not None:

@@ -110,6 +110,9 @@ class Bench:
     async def why_unconfined(self, bounds: Bounds) -> str | None:
         raise AssertionError("others ask that")
 
+    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+        return ()
+
     def confine_thread(self, bounds: Bounds) -> bool:
         raise AssertionError("others ask for that")
 

@@ -11,8 +11,8 @@ from kit.attacks.nobody import NOBODY
 from kit.builders.bounds import bounds
 from kit.system.commands import open_descriptors
 from parley.errors import SandboxUnavailable
+from parley.sandbox.git_placeholders import Vacancy, fill, leave_all
 from parley.sandbox.places import Places, find
-from parley.sandbox.vacancies import Vacancy, fill, leave_all
 
 
 def taken(path: Path) -> Vacancy:

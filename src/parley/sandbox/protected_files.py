@@ -1,0 +1,220 @@
+"""Restores protected files that commands have changed, where the sandbox cannot prevent the change.
+
+The server takes a snapshot of protected files before the first command that may write to them, and restores them
+after the last: while a command runs that may write there, the server changes nothing. A change that is made while
+no command runs is never undone. This is detection: until the last command has ended, its changes are in place.
+
+Knows which commands run. `snapshot` knows which files are protected, and how to restore them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from parley.common.paths import is_below
+from parley.errors import SandboxUnavailable
+from parley.ports.commands import Ended, Output, Start, Starter, unrestored_reason
+from parley.sandbox.places import Places
+from parley.sandbox.snapshot import MissingGit, Restored, Snapshot
+from parley.sandbox.threads import in_thread
+from parley.wire.text import listed, quoted
+
+__all__ = ["ProtectedFiles", "Running"]
+
+log: Final = logging.getLogger(__name__)
+
+_FAILED: Final = 1
+"""Exit code of a command that succeeded but changed protected files."""
+_LOCKS: Final = 64
+
+
+class Running:
+    """A command that runs, or is about to start."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        self.roots = tuple(roots)
+        """Directories that the command may write to."""
+
+
+class _Unrestored(NamedTuple):
+    """A file that a command has changed and that could not be restored."""
+
+    snapshot: Snapshot | MissingGit
+    state: tuple[int, ...] | None
+    """What the system knew about the file then."""
+
+
+class ProtectedFiles:
+    """The protected files of all roots in which commands run."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        """Guards the fields below. It is never held while files are read."""
+        self._running: list[Running] = []
+        self._snapshots: dict[str, Snapshot | MissingGit] = {}
+        self._unrestored: dict[str, _Unrestored] = {}
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        """Each is held while files are read or restored whose paths have the same hash."""
+
+    async def run(
+        self,
+        starter: Starter,
+        prepare: Callable[[], Start],
+        *,
+        output: Output,
+        roots: Sequence[str],
+        accepted: Collection[str] = (),
+    ) -> Ended:
+        """Start a command, and restore protected files when it has ended. A command that changed some has failed.
+
+        The command may write to `roots`. A person has `accepted` the files of these paths as they are. `prepare` is
+        called in another thread, and calls `protect`. Files are restored after a cancellation as well.
+
+        Raises:
+            SandboxUnavailable: an earlier command has changed a file that could not be restored, and no person has
+                accepted it.
+        """
+        if not roots:
+            return await starter.start(await in_thread(prepare), output=output)
+        running = Running(roots)
+        results: list[Restored] = []
+        ended: Ended | None = None
+        try:
+            start = await in_thread(lambda: self._prepared(prepare, running, accepted))
+            ended = await starter.start(start, output=output)
+        finally:
+            is_reported = False
+            try:
+                if paths := self.unregister(running):
+                    await in_thread(lambda: self.restore(paths, results), needs_one=False)
+                is_reported = ended is not None
+            finally:
+                sentences = _sentences(results)
+                if not is_reported:
+                    for sentence in sentences:
+                        log.warning("%s", sentence)
+        if not sentences:
+            return ended
+        for sentence in sentences:
+            output("stderr", f"{sentence}\n".encode())
+        exit_code = _FAILED if ended.exit_code == 0 else ended.exit_code
+        return replace(ended, exit_code=exit_code, remarks=sentences)
+
+    def _prepared(self, prepare: Callable[[], Start], running: Running, accepted: Collection[str]) -> Start:
+        self.register(running, accepted)
+        return prepare()
+
+    def register(self, running: Running, accepted: Collection[str] = ()) -> None:
+        """Restore no file any more to which this command may write; wait for those that are being restored.
+
+        Raises:
+            SandboxUnavailable: as `run`.
+        """
+        with self._mutex:
+            self._running.append(running)
+            known = [path for path in self._snapshots if _is_in(path, running.roots)]
+        for path in known:
+            with self._lock(path), self._mutex:
+                if (snapshot := self._snapshots.get(path)) is not None:
+                    snapshot.roots.update(running.roots)
+        if left := [path for path in self.unrestored(running.roots) if path not in accepted]:
+            raise SandboxUnavailable(unrestored_reason(left))
+        with self._mutex:
+            for path in accepted:
+                self._unrestored.pop(path, None)
+
+    def protect(self, places: Places, paths: Iterable[str]) -> None:
+        """Take snapshots of these paths, unless there are some that an earlier command needs.
+
+        Raises:
+            SandboxUnavailable: something cannot be read, or exceeds the limits.
+        """
+        for path in paths:
+            with self._lock(path):
+                with self._mutex:
+                    if path in self._snapshots:
+                        continue
+                is_missing = path in places.vacant
+                taken = MissingGit(path) if is_missing else Snapshot(path, is_git=path in places.git_folders)
+                with self._mutex:
+                    taken.roots.update(root for each in self._running for root in each.roots)
+                    self._snapshots[path] = taken
+
+    def unregister(self, running: Running) -> list[str]:
+        """Remove a command that has ended; return the paths of the snapshots that it may have changed."""
+        with self._mutex:
+            if running in self._running:
+                self._running.remove(running)
+            return [path for path in self._snapshots if _is_in(path, running.roots)]
+
+    def restore(self, paths: Iterable[str], results: list[Restored]) -> None:
+        """Restore the files of snapshots to which no running command may write; add the results to the list."""
+        for path in paths:
+            with self._lock(path):
+                with self._mutex:
+                    is_in_use = any(_is_in(path, other.roots) for other in self._running)
+                    snapshot = None if is_in_use else self._snapshots.get(path)
+                if snapshot is None:
+                    continue
+                result = snapshot.restore()
+                results.append(result)
+                left = {each: _Unrestored(snapshot, _state(each)) for each in result.left}
+                with self._mutex:
+                    del self._snapshots[path]
+                    self._unrestored |= left
+
+    async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
+        """As `unrestored`, without blocking the event loop."""
+        return await in_thread(lambda: self.unrestored(roots)) if self._unrestored else ()
+
+    def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:
+        """Return the paths in these roots that a command has changed and that could not be restored.
+
+        A path is forgotten when it is as it was before the command, or has changed since.
+        """
+        with self._mutex:
+            found = {path: each for path, each in self._unrestored.items() if _is_in(path, roots)}
+        dealt_with = [
+            path for path, each in found.items() if _state(path) != each.state or not each.snapshot.is_changed(path)
+        ]
+        with self._mutex:
+            for path in dealt_with:
+                self._unrestored.pop(path, None)
+            return tuple(path for path in found if path in self._unrestored)
+
+    def _lock(self, path: str) -> threading.Lock:
+        return self._locks[hash(path) % _LOCKS]
+
+
+def _is_in(path: str, roots: Iterable[str]) -> bool:
+    return any(is_below(path, root) for root in roots)
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    """Return what changes with a file, or with the directory that has its name; None if there is nothing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    identity = (found.st_dev, found.st_ino, found.st_mode)
+    # Programs that work in a directory change its times.
+    return identity if os.path.isdir(path) else (*identity, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _sentences(results: Iterable[Restored]) -> tuple[str, ...]:
+    results = list(results)
+    restored = [quoted(path) for result in results for path in result.restored]
+    moved = [f"{quoted(path)} (now {quoted(new)})" for result in results for path, new in result.moved.items()]
+    left = [f"{quoted(path)} ({why})" for result in results for path, why in result.left.items()]
+    said = {
+        "protected files were changed while the command ran, and were restored": restored,
+        "protected files were added while the command ran, and were moved aside": moved,
+        "protected files were changed while the command ran, and could not be restored": left,
+    }
+    return tuple(f"{what}: {listed(paths)}" for what, paths in said.items() if paths)

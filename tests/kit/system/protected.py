@@ -1,0 +1,75 @@
+"""Git directories, and commands that change them, for tests of protected files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from kit.builders.trees import Tree
+from parley.ports.commands import Bounds
+from parley.sandbox.places import find
+from parley.sandbox.protected_files import ProtectedFiles, Running
+from parley.sandbox.snapshot import Restored
+
+__all__ = ["Result", "command", "furnish", "without_moved"]
+
+
+def furnish(git: Path) -> None:
+    """Create a Git directory with submodules and a linked working tree."""
+    for folder in (
+        "hooks/sub",
+        "info",
+        "objects/info",
+        "refs/heads",
+        "modules/a/b/hooks",
+        "modules/a/b/modules/c",
+        "modules/a/b/worktrees/tree",
+        "worktrees/tree/modules/d",
+    ):
+        (git / folder).mkdir(parents=True)
+    for name in ("HEAD", "config", "hooks/update", "hooks/sub/x", "info/exclude", "packed-refs"):
+        (git / name).write_text(f"{name}\n")
+    (git / "modules/a/b/config").write_text("part\n")
+    for part in ("modules/a/b", "modules/a/b/modules/c", "worktrees/tree/modules/d"):
+        (git / part / "HEAD").write_text("another part\n")
+    for working in ("worktrees/tree", "modules/a/b/worktrees/tree"):
+        (git / working / "HEAD").write_text("a tree\n")
+        (git / working / "commondir").write_text("../..\n")
+    (git / "hooks/link").symlink_to("update")
+
+
+class Result(Struct):
+    """What was done after a command, by paths."""
+
+    restored: set[str]
+    moved: set[str]
+    left: set[str]
+    new: dict[str, str]
+    """Where files are now that were moved aside."""
+
+
+@contextmanager
+def command(bounds: Bounds, protected: ProtectedFiles | None = None) -> Iterator[Result]:
+    """The body of the `with` statement is what a command does; the result is filled when it has ended."""
+    protected = ProtectedFiles() if protected is None else protected
+    result = Result(set(), set(), set(), {})
+    running = Running([root.path for root in bounds.writable])
+    protected.register(running)
+    places = find(bounds)
+    protected.protect(places, places.git_folders + places.protected + places.vacant + places.links)
+    yield result
+    results: list[Restored] = []
+    protected.restore(protected.unregister(running), results)
+    for each in results:
+        result.restored |= set(each.restored)
+        result.moved |= set(each.moved)
+        result.left |= set(each.left)
+        result.new |= each.moved
+
+
+def without_moved(found: Tree) -> Tree:
+    """The tree without files that were moved aside."""
+    return {path: item for path, item in found.items() if ".refused-" not in path}

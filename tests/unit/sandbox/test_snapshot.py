@@ -1,0 +1,423 @@
+"""Protected files are as before when a command has ended; files that a command added are moved aside."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from kit.attacks.nobody import NOBODY, as_nobody
+from kit.builders.bounds import bounds
+from kit.builders.trees import tree
+from kit.system.protected import command, without_moved
+from parley.errors import SandboxUnavailable
+
+OBEYED = (
+    "config",
+    "config.worktree",
+    "hooks/pre-commit",
+    "hooks/update",
+    "hooks/sub/x",
+    "info/attributes",
+    "info/exclude",
+    "objects/info/alternates",
+    "commondir",
+    "gitdir",
+    "modules/a/b/config",
+    "modules/a/b/hooks/pre-commit",
+    "modules/a/b/modules/c/config",
+    "modules/a/HEAD",
+    "worktrees/tree/commondir",
+    "worktrees/tree/gitdir",
+    "worktrees/tree/config.worktree",
+)
+
+DATA = (
+    "COMMIT_EDITMSG",
+    "HEAD",
+    "ORIG_HEAD",
+    "FETCH_HEAD",
+    "index",
+    "info/refs",
+    "packed-refs",
+    "objects/info/packs",
+    "refs/heads/config",
+    "modules/a/b/index",
+    "worktrees/tree/HEAD",
+)
+
+
+def change(path: Path, how: str) -> None:
+    """Change a file, or create one."""
+    if how == "written":
+        path.write_text("evil\n")
+        return
+    path.unlink(missing_ok=True)
+    if how == "link":
+        path.symlink_to("/etc/passwd")
+    elif how == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+        (path / "file").touch()
+
+
+@pytest.mark.parametrize("how", ["written", "link", "pipe", "directory"])
+@pytest.mark.parametrize("name", OBEYED)
+def test_files_that_git_obeys_are_as_before(project: Path, name: str, how: str) -> None:
+    before, path = tree(project), project / ".git" / name
+    was_there = path.exists()
+
+    with command(bounds(project)) as result:
+        change(path, how)
+
+    assert without_moved(tree(project)) == before
+    is_moved = not was_there or how in ("pipe", "directory")
+    assert (result.restored, result.moved) == (
+        {str(path)} if was_there else set(),
+        {str(path)} if is_moved else set(),
+    )
+    assert result.left == set()
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_everything_else_is_data(project: Path, name: str) -> None:
+    with command(bounds(project)) as result:
+        (project / ".git" / name).write_text("changed\n")
+
+    assert (project / ".git" / name).read_text() == "changed\n"
+    assert (result.restored, result.moved, result.left) == (set(), set(), set())
+
+
+def test_a_change_that_is_not_there_any_more_is_not_reported(project: Path) -> None:
+    with command(bounds(project)) as result:
+        config = project / ".git/config"
+        content = config.read_bytes()
+        config.write_text("evil")
+        config.write_bytes(content)
+
+    assert (result.restored, result.moved, result.left) == (set(), set(), set())
+
+
+@pytest.mark.parametrize("name", ["config", "hooks", "hooks/sub", "info"])
+def test_files_and_directories_that_were_deleted_are_created_again(project: Path, name: str) -> None:
+    before, path = tree(project), project / ".git" / name
+
+    with command(bounds(project)) as result:
+        path.rename(project / "own")
+
+    assert {path: item for path, item in tree(project).items() if not path.startswith("own")} == before
+    assert (result.restored, result.moved, result.left) == ({str(path)}, set(), set())
+
+
+@pytest.mark.parametrize("name", [".git", ".git/config", ".git/hooks", ".git/hooks/update", ".git/modules"])
+@pytest.mark.parametrize("mode", [0o777, 0o700])
+def test_modes_are_restored(project: Path, name: str, mode: int) -> None:
+    before = tree(project)
+
+    with command(bounds(project)) as result:
+        (project / name).chmod(mode)
+
+    assert tree(project) == before
+    assert result.restored == {str(project / name)}
+
+
+def test_a_second_name_of_a_file_does_not_lead_to_it_afterwards(project: Path) -> None:
+    with command(bounds(project)) as result:
+        os.link(project / ".git/config", project / "own")
+    (project / "own").write_text("evil")
+
+    assert (project / ".git/config").read_text() == "config\n"
+    assert result.restored == {f"{project}/.git/config"}
+
+
+def test_a_second_name_that_a_file_had_before_stays(project: Path) -> None:
+    os.link(project / ".git/config", project / "own")
+
+    with command(bounds(project)) as result:
+        pass
+
+    assert (project / ".git/config").samefile(project / "own")
+    assert result.restored == set()
+
+
+def test_a_file_of_another_user_keeps_its_owner(project: Path) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    os.chown(project / ".git/config", NOBODY, NOBODY)
+
+    with command(bounds(project)):
+        (project / ".git/config").write_text("evil")
+
+    assert ((project / ".git/config").read_text(), (project / ".git/config").stat().st_uid) == ("config\n", NOBODY)
+
+
+@pytest.mark.parametrize("name", ["modules/new", "modules/a/new", "modules/a/b/modules/new", "worktrees/new"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_git_directory_that_was_added_is_moved_out_of_the_way_as_a_whole(
+    project: Path, name: str, is_link: bool
+) -> None:
+    before, path = tree(project), project / ".git" / name
+
+    with command(bounds(project)) as result:
+        if is_link:
+            path.symlink_to("/elsewhere")
+        else:
+            (path / "hooks").mkdir(parents=True)
+            (path / "HEAD").touch()
+
+    assert without_moved(tree(project)) == before
+    # Beside a submodule its new name could be that of a submodule.
+    [moved] = result.new.values()
+    assert os.path.dirname(moved) == str(project / ".git")
+    assert (result.moved, result.left) == ({str(path)}, set())
+
+
+def test_a_directory_with_a_great_many_added_hooks_is_replaced(project: Path) -> None:
+    before = tree(project)
+
+    with command(bounds(project)) as result:
+        for number in range(300):
+            (project / ".git/hooks" / str(number)).touch()
+
+    assert without_moved(tree(project)) == before
+    assert (result.restored, result.moved, result.left) == (
+        {f"{project}/.git/hooks"},
+        {f"{project}/.git/hooks"},
+        set(),
+    )
+
+
+def test_a_great_many_added_submodules_cannot_be_moved_aside(project: Path) -> None:
+    with command(bounds(project)) as result:
+        for number in range(300):
+            (project / ".git/modules" / str(number)).mkdir()
+
+    assert (result.moved, result.left) == (set(), {f"{project}/.git/modules"})
+
+
+@pytest.mark.parametrize("usurper", ["nothing", "directory", "link", "file"])
+@pytest.mark.parametrize("name", [".git", ".git/modules", ".git/modules/a/b", ".git/worktrees/tree"])
+def test_a_git_directory_that_was_moved_away_is_named_and_nothing_is_in_its_place(
+    project: Path, name: str, usurper: str
+) -> None:
+    path, own = project / name, project / "own"
+
+    with command(bounds(project)) as result:
+        path.rename(own)
+        if usurper == "directory":
+            (path / "hooks").mkdir(parents=True)
+        elif usurper == "link":
+            path.symlink_to(own)
+        elif usurper == "file":
+            path.write_text("gitdir: own\n")
+
+    assert not os.path.lexists(path)
+    assert (result.moved, result.left) == (set() if usurper == "nothing" else {str(path)}, {str(path)})
+
+
+@pytest.mark.parametrize("usurper", ["directory", "link"])
+@pytest.mark.parametrize("moved", ["project", ""])
+def test_a_repository_in_place_of_one_whose_parents_were_moved_is_moved_aside(
+    project: Path, tmp_path: Path, usurper: str, moved: str
+) -> None:
+    wide = project.parent
+    between = wide / moved if moved else wide
+
+    with command(bounds(tmp_path, project)) as result:
+        between.rename(tmp_path / "own")
+        if usurper == "link":
+            (tmp_path / "evil/project/.git/hooks").mkdir(parents=True)
+            between.symlink_to(tmp_path / "evil" / moved)
+        else:
+            (project / ".git/hooks").mkdir(parents=True)
+
+    assert not os.path.lexists(project / ".git")
+    assert result.left == {f"{project}/.git"}
+    assert result.moved == ({str(between)} if usurper == "link" else {f"{project}/.git"})
+
+
+def test_a_link_in_place_of_objects_is_moved_aside(project: Path) -> None:
+    with command(bounds(project)) as result:
+        (project / ".git/objects").rename(project / "own")
+        (project / ".git/objects").symlink_to(project / "own")
+
+    assert not os.path.lexists(project / ".git/objects")
+    assert (result.moved, result.left) == ({f"{project}/.git/objects"}, set())
+
+
+@pytest.mark.parametrize("name", ["hooks", "objects", "modules"])
+def test_a_link_that_was_there_before_is_protected_itself(project: Path, name: str) -> None:
+    path = project / ".git" / name
+    (project / "tools").mkdir()
+    path.rename(project / "tools" / name)
+    path.symlink_to(f"../tools/{name}")
+    before = tree(project)
+
+    with command(bounds(project)) as result:
+        path.unlink()
+        path.mkdir()
+
+    assert without_moved(tree(project)) == before
+    assert (result.restored, result.moved) == ({str(path)}, {str(path)})
+
+
+def test_hooks_that_a_link_leads_to_are_protected(project: Path) -> None:
+    (project / "tools").mkdir()
+    (project / ".git/hooks").rename(project / "tools/hooks")
+    (project / ".git/hooks").symlink_to("../tools/hooks")
+    before = tree(project)
+
+    with command(bounds(project)) as result:
+        (project / "tools/hooks/update").write_text("evil")
+
+    assert tree(project) == before
+    assert result.restored == {f"{project}/tools/hooks/update"}
+
+
+def test_settings_of_agents_are_protected(project: Path) -> None:
+    (project / ".claude").mkdir()
+    (project / ".claude/settings.json").write_text("{}")
+    before = tree(project)
+
+    with command(bounds(project)) as result:
+        (project / ".claude/settings.json").write_text('{"hooks": {}}')
+        (project / ".claude/new.json").touch()
+
+    assert without_moved(tree(project)) == before
+    assert (result.restored, result.moved) == (
+        {f"{project}/.claude/settings.json"},
+        {f"{project}/.claude/new.json"},
+    )
+
+
+def test_a_pipe_that_was_there_before_stays_and_cannot_be_created_again(project: Path) -> None:
+    pipe = project / ".git/hooks/pipe"
+    os.mkfifo(pipe)
+    with command(bounds(project)) as unchanged:
+        pass
+
+    with command(bounds(project)) as result:
+        pipe.unlink()
+        pipe.write_text("evil")
+
+    assert (unchanged.restored, unchanged.left) == (set(), set())
+    assert not os.path.lexists(pipe)
+    assert (result.moved, result.left) == ({str(pipe)}, {str(pipe)})
+
+
+# --- limits ------------------------------------------------------------------------------
+
+
+def refusal(project: Path) -> str:
+    with pytest.raises(SandboxUnavailable) as refused, command(bounds(project)):
+        pass
+    return str(refused.value)
+
+
+def test_more_files_than_a_snapshot_holds_are_refused(project: Path) -> None:
+    for number in range(4100):
+        (project / ".git/hooks" / str(number)).touch()
+
+    assert refusal(project) == (
+        f"{project}/.git cannot be protected: it holds more than 4096 protected files; "
+        "use bubblewrap, or move some of them out of it"
+    )
+
+
+def test_more_bytes_than_a_snapshot_holds_are_refused(project: Path) -> None:
+    with open(project / ".git/hooks/large", "wb") as file:
+        file.truncate(32 * 1024 * 1024 + 1)
+
+    assert refusal(project) == (
+        f"{project}/.git/hooks/large cannot be protected: the server cannot read it, or the protected files in "
+        f"{project}/.git exceed 32 MiB"
+    )
+
+
+def test_a_file_that_a_command_made_large_is_not_read(project: Path) -> None:
+    with command(bounds(project)) as result:
+        os.truncate(project / ".git/config", 1 << 40)
+
+    assert (project / ".git/config").read_text() == "config\n"
+    assert result.restored == {f"{project}/.git/config"}
+
+
+# --- a .git that is missing --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["directory", "link", "file"])
+def test_a_git_that_was_created_is_moved_aside(tmp_path: Path, how: str) -> None:
+    git = tmp_path / ".git"
+
+    with command(bounds(tmp_path)) as result:
+        if how == "directory":
+            (git / "hooks").mkdir(parents=True)
+        elif how == "link":
+            git.symlink_to("other")
+        else:
+            git.write_text("gitdir: other\n")
+
+    assert not os.path.lexists(git)
+    assert (result.moved, result.left) == ({str(git)}, set())
+
+
+def test_an_empty_git_is_removed_without_a_report(tmp_path: Path) -> None:
+    with command(bounds(tmp_path)) as result:
+        (tmp_path / ".git").mkdir()
+
+    assert (tree(tmp_path), result.moved, result.left) == ({}, set(), set())
+
+
+def test_the_placeholder_of_another_server_stays(tmp_path: Path) -> None:
+    with command(bounds(tmp_path)) as result:
+        (tmp_path / ".git").mkdir()
+        descriptor = os.open(tmp_path / ".git", os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.close(descriptor)
+
+    assert (list(tree(tmp_path)), result.moved, result.left) == ([".git"], set(), set())
+
+
+def test_a_git_of_another_user_in_a_directory_that_is_open_to_all_stays(tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("only the superuser can make something for another user")
+    tmp_path.chmod(0o1777)
+
+    with command(bounds(tmp_path)) as result:
+        (tmp_path / ".git/hooks").mkdir(parents=True)
+        os.chown(tmp_path / ".git", NOBODY, NOBODY)
+
+    assert (list(tree(tmp_path)), result.moved, result.left) == ([".git", ".git/hooks"], set(), set())
+
+
+# --- as an ordinary user -----------------------------------------------------------------
+
+AS_NOBODY = """
+import os, tempfile
+from pathlib import Path
+from kit.builders.bounds import bounds
+from kit.system.protected import command, furnish, without_moved
+from kit.builders.trees import tree
+
+for name in (".git", ".git/config", ".git/hooks", ".git/hooks/sub", ".git/modules", ".git/modules/a/b"):
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder).resolve()
+        furnish(project / ".git")
+        before = tree(project)
+        with command(bounds(project)) as result:
+            (project / ".git/hooks/pre-commit").touch()
+            (project / ".git/modules/new/hooks").mkdir(parents=True)
+            (project / ".git/modules/new").chmod(0)
+            (project / name).chmod(0)
+        same = {path: item for path, item in tree(project).items() if ".refused-" not in path} == before
+        print(same, len(result.moved), sorted(result.left))
+        for each in (project / ".git").iterdir():
+            each.is_symlink() or each.chmod(0o700)
+"""
+
+
+def test_files_and_directories_that_a_command_closed_to_their_owner_are_restored() -> None:
+    assert as_nobody("-c", AS_NOBODY) == "True 2 []\n" * 6
