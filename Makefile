@@ -67,8 +67,8 @@ test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit
 
 test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)
 	@$(BIN)/python tests/hosts/checks_table.py begin
-	$(BIN)/pytest -n 2 --dist worksteal -m long --timeout 3600 tests/hosts $(PYTEST_ARGS)
-	@$(BIN)/python tests/hosts/checks_table.py write
+	$(BIN)/pytest -n 2 --dist worksteal -m long --timeout 3600 tests/hosts $(PYTEST_ARGS); \
+	    failed=$$?; $(BIN)/python tests/hosts/checks_table.py write; exit $$failed
 
 bench: setup with-bubblewrap  ## Measure, side by side in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shlex
-import shutil
 import signal
 import sys
 import tempfile
@@ -25,12 +24,14 @@ import pytest
 
 from hosts.checks_table import record_check
 from hosts.host_apis import Decision, View
-from hosts.host_clis import HOSTS, HostCli, Server, configurations_on, packages_directory
+from hosts.host_clis import HOSTS, HostCli, configurations_on
 from hosts.host_model import HostModel
+from kit.clients.npm import fetched
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.testing.home import Home
 
-INSTALL_SECONDS: Final = 900.0
+INSTALL_SECONDS: Final = 300.0
+"""How long npm may take for one host; they have up to 200 MB."""
 RUN_SECONDS: Final = 240.0
 """How long a host may take for one prompt, on a busy computer."""
 
@@ -54,9 +55,12 @@ class HostBench:
     """A host, a home of Parley, and the scripted model that Parley's agent asks."""
 
     host: HostCli
+    program: Path
     model: ScriptedModel
     directory: Path
     config: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    """More of the host's environment."""
     timeout_seconds: int | None = None
     hook_answers: bool = False
     """Whether Claude Code has the hook of its page, and a program that prints what the page shows."""
@@ -90,14 +94,22 @@ class HostBench:
             place, work = Path(directory) / "home", Path(directory) / "work"
             place.mkdir()
             work.mkdir()
-            server = Server({"PARLEY_HOME": str(home.path)}, self.timeout_seconds)
             if self.hook_answers:
                 install_hook(work)
-            launch = self.host.launch(model_url=model.url, server=server, home=place, work=work)
+            launch = self.host.launch(
+                model_url=model.url, home=place, work=work, timeout_seconds=self.timeout_seconds
+            )
             programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `parley` is one of them
-            env = {"PATH": programs, "HOME": str(place), "LANG": "C.UTF-8", **launch.env}
+            env = {"PATH": programs, "HOME": str(place), "LANG": "C.UTF-8", "PARLEY_HOME": str(home.path)}
             process = await asyncio.create_subprocess_exec(
-                *launch.argv, cwd=work, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
+                self.program,
+                *launch.arguments,
+                cwd=work,
+                env={**env, **launch.env, **self.env},
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                start_new_session=True,
             )
             try:
                 yield process, model
@@ -125,45 +137,26 @@ def install_hook(work: Path) -> None:
     program.chmod(0o755)
 
 
-def _why_not(host: HostCli) -> str | None:
-    """Return why a host cannot be tried here; fetch it if need be."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
-        return "the packages of the hosts are for Linux on x86-64"
-    if (packages_directory() / "node_modules" / host.program).exists():
-        return None
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        return "it comes from npm, and there is no npm or no node"
-    return "npm could not fetch it"
-
-
-async def _fetch() -> None:
-    """Fetch all hosts with npm, once."""
-    directory = packages_directory()
-    if all((directory / "node_modules" / host.program).exists() for host in HOSTS) or shutil.which("npm") is None:
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    options = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1")
-    install = await asyncio.create_subprocess_exec(
-        "npm", "install", "--prefix", str(directory), *options, *(host.package for host in HOSTS), stdout=DEVNULL
-    )
-    await asyncio.wait_for(install.wait(), INSTALL_SECONDS)
-
-
 @pytest.fixture(params=HOSTS, ids=lambda host: host.name.replace(" ", ""))
-async def host(request: pytest.FixtureRequest) -> HostCli:
+def host(request: pytest.FixtureRequest) -> HostCli:
     cli: HostCli = request.param
-    await _fetch()
-    if (why_not := _why_not(cli)) is not None:
-        pytest.skip(f"{cli.name} was not tried: {why_not}")
     return cli
 
 
 @pytest.fixture
-async def bench(host: HostCli) -> AsyncIterator[HostBench]:
+async def program(host: HostCli) -> Path:
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        pytest.skip(f"{host.name} was not tried: its package is for Linux on x86-64")
+    name, version = host.name.lower().replace(" ", "-"), host.package.rpartition("@")[2]
+    return await fetched(host.name, name, version, host.package, seconds=INSTALL_SECONDS) / host.program
+
+
+@pytest.fixture
+async def bench(host: HostCli, program: Path) -> AsyncIterator[HostBench]:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="parley-host-"))
         model = await stack.enter_async_context(ScriptedModel())
-        bench = HostBench(host, model, Path(directory))
+        bench = HostBench(host, program, model, Path(directory))
         yield bench
         bench.home.close()
 

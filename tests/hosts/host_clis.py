@@ -2,13 +2,13 @@
 
 Each host runs without a person and without the network: its model is the stand-in of
 `host_model.py`, its one MCP server is Parley, and its home is a temporary directory. Parley is
-configured by what the host's page in the docs says, so that a page cannot go stale.
+configured exactly as the host's page in the docs says. A test changes nothing but the timeout, and
+adds settings of the host itself.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-__all__ = ["HOSTS", "HostCli", "Launch", "Server", "configurations_on", "packages_directory"]
-
-
-def packages_directory() -> Path:
-    """The cache of the hosts' packages, outside the repository."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "parley-test" / "hosts"
+__all__ = ["HOSTS", "HostCli", "Launch", "configurations_on"]
 
 
 def configurations_on(page: str) -> list[dict[str, Any]]:
@@ -38,19 +32,10 @@ def configuration_on(page: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Server:
-    """What a test adds to the configuration of Parley in a host."""
-
-    env: Mapping[str, str]
-    timeout_seconds: int | None = None
-    """How long the host waits for one call; None: what the page says, or the host's default."""
-
-
-@dataclass(frozen=True)
 class Launch:
     """How a host itself is started."""
 
-    argv: Sequence[str]
+    arguments: Sequence[str]
     env: Mapping[str, str]
 
 
@@ -67,11 +52,14 @@ class HostCli(Protocol):
 
     @property
     def program(self) -> Path:
-        """The program, below the packages' directory."""
+        """The program, below `node_modules`."""
         ...
 
-    def launch(self, *, model_url: str, server: Server, home: Path, work: Path) -> Launch:
-        """Write the configuration below `home` and `work` and return the command that runs one prompt."""
+    def launch(self, *, model_url: str, home: Path, work: Path, timeout_seconds: int | None) -> Launch:
+        """Write the configuration below `home` and `work` and return how one prompt is run.
+
+        `timeout_seconds` limits one call; None: what the page says, or the host's default.
+        """
         ...
 
 
@@ -80,20 +68,18 @@ class ClaudeCode:
     package = "@anthropic-ai/claude-code@2.1.197"
     program = Path("@anthropic-ai/claude-code-linux-x64/claude")
 
-    def launch(self, *, model_url: str, server: Server, home: Path, work: Path) -> Launch:
-        config = configuration_on("claude-code.md")
-        config["mcpServers"]["parley"]["env"] = dict(server.env)
-        (home / "mcp.json").write_text(json.dumps(config))
+    def launch(self, *, model_url: str, home: Path, work: Path, timeout_seconds: int | None) -> Launch:
+        (home / "mcp.json").write_text(json.dumps(configuration_on("claude-code.md")))
         env = {
             "ANTHROPIC_BASE_URL": model_url,
             "ANTHROPIC_API_KEY": "sk-stand-in",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
         }
-        if server.timeout_seconds is not None:
-            env["MCP_TOOL_TIMEOUT"] = str(server.timeout_seconds * 1000)
+        if timeout_seconds is not None:
+            env["MCP_TOOL_TIMEOUT"] = str(timeout_seconds * 1000)
         arguments = ["--mcp-config", str(home / "mcp.json"), "--strict-mcp-config", "--allowedTools", "mcp__parley"]
-        return Launch((str(packages_directory() / "node_modules" / self.program), "-p", "go", *arguments), env)
+        return Launch(("-p", "go", *arguments), env)
 
 
 class Codex:
@@ -101,23 +87,21 @@ class Codex:
     package = "@openai/codex@0.166.0-linux-x64"
     program = Path("@openai/codex/vendor/x86_64-unknown-linux-musl/bin/codex")
 
-    def launch(self, *, model_url: str, server: Server, home: Path, work: Path) -> Launch:
+    def launch(self, *, model_url: str, home: Path, work: Path, timeout_seconds: int | None) -> Launch:
         parley = configuration_on("codex.md")["mcp_servers"]["parley"]
-        if server.timeout_seconds is not None:
-            parley["tool_timeout_sec"] = server.timeout_seconds
+        if timeout_seconds is not None:
+            parley["tool_timeout_sec"] = timeout_seconds
         provider = {"name": "stand-in", "base_url": f"{model_url}/v1", "wire_api": "responses"}
         config = [
             'model = "stand-in"',
             'model_provider = "standin"',
             *_toml_table("model_providers.standin", provider),
             *_toml_table("mcp_servers.parley", parley),
-            *_toml_table("mcp_servers.parley.env", server.env),
         ]
         codex_home = home / ".codex"
         codex_home.mkdir()
         (codex_home / "config.toml").write_text("\n".join(config))
-        argv = (str(packages_directory() / "node_modules" / self.program), "exec", "--skip-git-repo-check", "go")
-        return Launch(argv, {"CODEX_HOME": str(codex_home)})
+        return Launch(("exec", "--skip-git-repo-check", "go"), {"CODEX_HOME": str(codex_home)})
 
 
 def _toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
@@ -130,7 +114,7 @@ class OpenCode:
     package = "opencode-ai@1.18.33"
     program = Path("opencode-linux-x64/bin/opencode")
 
-    def launch(self, *, model_url: str, server: Server, home: Path, work: Path) -> Launch:
+    def launch(self, *, model_url: str, home: Path, work: Path, timeout_seconds: int | None) -> Launch:
         provider = {
             "npm": "@ai-sdk/openai-compatible",
             "name": "stand-in",
@@ -138,9 +122,8 @@ class OpenCode:
             "models": {"model": {"name": "model"}},
         }
         config = configuration_on("opencode.md")
-        config["mcp"]["parley"]["environment"] = dict(server.env)
-        if server.timeout_seconds is not None:
-            config["experimental"]["mcp_timeout"] = server.timeout_seconds * 1000
+        if timeout_seconds is not None:
+            config["experimental"]["mcp_timeout"] = timeout_seconds * 1000
         config |= {
             "model": "standin/model",
             "autoupdate": False,
@@ -149,7 +132,7 @@ class OpenCode:
         }
         (work / "opencode.json").write_text(json.dumps(config))
         env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-        return Launch((str(packages_directory() / "node_modules" / self.program), "run", "go"), env)
+        return Launch(("run", "go"), env)
 
 
 class GeminiCli:
@@ -157,12 +140,10 @@ class GeminiCli:
     package = "@google/gemini-cli@0.61.0"
     program = Path(".bin/gemini")
 
-    def launch(self, *, model_url: str, server: Server, home: Path, work: Path) -> Launch:
+    def launch(self, *, model_url: str, home: Path, work: Path, timeout_seconds: int | None) -> Launch:
         config = configuration_on("gemini-cli.md")
-        parley = config["mcpServers"]["parley"]
-        parley["env"] = dict(server.env)
-        if server.timeout_seconds is not None:
-            parley["timeout"] = server.timeout_seconds * 1000
+        if timeout_seconds is not None:
+            config["mcpServers"]["parley"]["timeout"] = timeout_seconds * 1000
         config |= {
             "security": {"auth": {"selectedType": "gemini-api-key"}},
             "general": {"disableAutoUpdate": True},
@@ -176,8 +157,7 @@ class GeminiCli:
             "GOOGLE_GEMINI_BASE_URL": model_url,
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
         }
-        program = packages_directory() / "node_modules" / self.program
-        return Launch((str(program), "-p", "go", "-m", "gemini-2.5-pro", "--approval-mode", "yolo"), env)
+        return Launch(("-p", "go", "-m", "gemini-2.5-pro", "--approval-mode", "yolo"), env)
 
 
 HOSTS: Final[tuple[HostCli, ...]] = (ClaudeCode(), Codex(), OpenCode(), GeminiCli())

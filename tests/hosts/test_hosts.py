@@ -194,6 +194,20 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(bench: HostBench) -> 
         assert not any("interrupted" in str(event.msg) for event in page.events)
 
 
+@pytest.mark.check("11. a key in the environment of the host reaches Parley's model")
+async def test_a_key_in_the_environment_of_the_host_reaches_the_model(bench: HostBench) -> None:
+    bench.env["OPENAI_API_KEY"] = "sk-of-the-user"
+    provider = {"name": "Keyed", "base_url": bench.model.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "chat"}
+    lines = ["[model_providers.keyed]", *(f"{name} = {json.dumps(value)}" for name, value in provider.items())]
+    bench.config = "\n".join(['model_provider = "keyed"', *lines])
+    bench.model.says("The key fits.")
+
+    run = await bench.run(steps(CallTool("codex", {"prompt": "go"})))
+
+    assert "The key fits." in run.results[0]
+    assert bench.model.requests[0].headers["authorization"] == "Bearer sk-of-the-user"
+
+
 async def test_progress_keeps_a_host_waiting_that_counts_it(bench: HostBench) -> None:
     if bench.host.name != "opencode":
         pytest.skip("only opencode waits longer while it gets progress")

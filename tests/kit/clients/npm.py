@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,9 @@ TYPESCRIPT_SDK: Final = (
 
 INSTALL_SECONDS: Final = 90.0
 """Ample for some hundred small packages, and still within the time that a test may take."""
+
+_failures: Final[dict[Path, str]] = {}
+"""Why packages could not be fetched, by their directory: every test after the first is skipped at once."""
 
 
 def _cache(name: str, version: str) -> Path:
@@ -50,10 +54,10 @@ async def output_of(
     return process.returncode, said, complained
 
 
-async def fetched(title: str, name: str, version: str, *packages: str) -> Path:
+async def fetched(title: str, name: str, version: str, *packages: str, seconds: float = INSTALL_SECONDS) -> Path:
     """The `node_modules` with these packages, which are fetched if need be; skips the test where they cannot be.
 
-    `title` is for the reason of a skip; `name` and `version` name the directory in the cache.
+    `title` is for the reason of a skip; `name` and `version` name the directory in the cache; `seconds` limits npm.
     """
     if shutil.which("node") is None:
         pytest.skip(f"{title} was not tried: there is no node")
@@ -64,25 +68,29 @@ async def fetched(title: str, name: str, version: str, *packages: str) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip(f"{title} was not tried: it is not in {cache}, and there is no npm to fetch it")
-    cache.parent.mkdir(parents=True, exist_ok=True)
+    if cache not in _failures:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with (cache.parent / f"{version}.lock").open("w") as lock:
+            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)  # another worker may be fetching them
+            failure = None if modules.exists() else await _fetch(npm, packages, cache, seconds)
+        if failure is None:
+            return modules
+        _failures[cache] = failure
+    pytest.skip(f"{title} was not tried: {_failures[cache]}")
+
+
+async def _fetch(npm: str, packages: Sequence[str], cache: Path, seconds: float) -> str | None:
+    """Fetch the packages into `cache`; return why that failed."""
     # Into a directory of its own first: what stands under its final name is complete.
     with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
         quietly = ("--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--fetch-retries=0")
         install = (npm, "install", "--prefix", folder, *quietly, *packages)
         try:
-            code, _, complained = await output_of(
-                *install, env=os.environ, cwd=Path(folder), seconds=INSTALL_SECONDS
-            )
+            code, _, complained = await output_of(*install, env=os.environ, cwd=Path(folder), seconds=seconds)
         except TimeoutError:
-            pytest.skip(f"{title} was not tried: npm took more than {INSTALL_SECONDS:g} s to fetch it")
+            return f"npm took more than {seconds:g} s to fetch it"
         if code != 0:
-            reason = complained.decode(errors="replace").strip()[-500:]
-            pytest.skip(f"{title} was not tried: npm could not fetch it: {reason}")
-        try:
-            os.rename(folder, cache)
-        except OSError:  # another test run was faster
-            if not modules.exists():
-                raise
-        else:
-            os.mkdir(folder)  # the block wants to remove it
-    return modules
+            return f"npm could not fetch it: {complained.decode(errors='replace').strip()[-500:]}"
+        os.rename(folder, cache)
+        os.mkdir(folder)  # the block wants to remove it
+    return None
