@@ -356,3 +356,39 @@ async def test_a_cancellation_for_another_reason_interrupts_the_turn(scripted_mo
         client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
 
         await scripted_model.wait_abandoned()
+
+
+@pytest.mark.promises("cancel.send")
+async def test_the_version_of_a_host_decides_what_cancelling_an_answered_send_does(
+    scripted_model: ScriptedModel,
+) -> None:
+    scripted_model.says("slow ", HOLD)
+    async with host(scripted_model, "opencode", version=PLAIN_VERSION) as client:
+        sent = client.message(await client.create(), "go")
+        await client.result_of(sent)
+        await scripted_model.wait_holding()
+
+        client.cancel(sent)
+
+        await scripted_model.wait_abandoned()
+
+
+@pytest.mark.promises("hosts.timeouts")
+@pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
+async def test_a_timeout_of_a_send_leaves_its_turn_running(scripted_model: ScriptedModel, version: str) -> None:
+    async with host(scripted_model, version=version) as client:
+        conversation = await client.create()
+        with client.at_once():
+            cancelled = {"requestId": client.message(conversation, "go"), "reason": TIMEOUTS[HOST]}
+            client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
+        ended: list[str] = []
+        seq = 0
+        while not ended:
+            read = client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=50)
+            page = (await client.until_answer(read))[-1]["result"]["structuredContent"]
+            seq = page["seq"]
+            ended = [
+                one["msg"]["type"] for one in page["events"] if one["msg"]["type"] in ("task_complete", "error")
+            ]
+
+        assert ended == ["task_complete"]

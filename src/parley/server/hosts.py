@@ -47,9 +47,10 @@ class Features(Struct, frozen=True, kw_only=True):
     additions: bool = False
     """Parley's additions to the protocol: annotations, output schemas, instructions, structured results."""
     full_version: bool = False
-    """Whether the client negotiated 2025-11-25, which decides what the protocol itself allows."""
-    drops_cancelled: bool = False
-    """Whether a request that a cancellation ended gets no answer, and an answered send cannot be cancelled."""
+    """Whether the client negotiated 2025-11-25, which decides what the protocol itself allows.
+
+    It also decides that a cancelled request gets no answer, and that an answered send cannot be cancelled.
+    """
     event_notifications: bool = True
     """Whether events are sent; a host drops them."""
     explains_results: bool = False
@@ -74,14 +75,12 @@ def features_of(version: str, client_name: str | None, settings: McpSettings) ->
     host = KNOWN_HOSTS.get(client_name or "")
     may_answer = host is None or settings.model_may_answer
     if settings.features == "plain":
-        return Features(full_version=full_version, drops_cancelled=full_version, may_answer_approvals=may_answer)
+        return Features(full_version=full_version, may_answer_approvals=may_answer)
     if host is None:
-        additions = full_version or settings.features == "full"
-        return Features(additions=additions, full_version=full_version, drops_cancelled=full_version)
+        return Features(additions=full_version or settings.features == "full", full_version=full_version)
     return Features(
         additions=True,
         full_version=full_version,
-        drops_cancelled=True,
         event_notifications=False,
         explains_results=True,
         may_answer_approvals=may_answer,

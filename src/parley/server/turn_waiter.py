@@ -121,7 +121,7 @@ class TurnWaiter:
             self._leave()
             self._call.call.drop()
             return
-        if self._features.drops_cancelled and not turn.work.done():
+        if self._features.full_version and not turn.work.done():
             self._cancelled = True
             self._progress.stop()
         self._conversation.interrupt(turn)

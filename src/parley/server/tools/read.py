@@ -38,7 +38,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
 
     found = newer()
     if not found and args.wait_seconds:
-        if call.session.features.drops_cancelled:
+        if call.session.features.full_version:
             call.call.stop_on_cancel()
         try:
             async with asyncio.timeout(args.wait_seconds):

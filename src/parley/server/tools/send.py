@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from parley.config.types import Wanted
 from parley.runtime.conversation import Conversation
 from parley.runtime.messages import Accepted
+from parley.runtime.turns import Turn
 from parley.server.errors import NoContent
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
@@ -29,18 +30,22 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     conversation = await call.conversation(args.conversation_id)
     overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
 
+    def interrupt(turn: Turn) -> None:
+        if not call.session.features.is_timeout(call.call.cancel_reason):
+            conversation.interrupt(turn)
+
     def accepted(message: Accepted) -> None:
         turn, features = message.turn, call.session.features
-        if features.drops_cancelled and call.call.cancelled and turn is not None:
+        if features.full_version and call.call.cancelled and turn is not None:
             call.call.drop()
-            conversation.interrupt(turn)
+            interrupt(turn)
             return
         # The answer leaves before the turn's first event: a client that sends and then waits for
         # `task_started` must not have missed it (docs/protocol.md#sending).
         call.answer(typed_result(MessageAccepted(message_id=message.message_id if features.additions else UNSET)))
         # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
-        if not features.drops_cancelled and turn is not None:
-            call.call.on_cancel(lambda: conversation.interrupt(turn))
+        if not features.full_version and turn is not None:
+            call.call.on_cancel(lambda: interrupt(turn))
             turn.work.add_done_callback(lambda _: call.call.finished())
 
     message_id = MessageId(str(args.message_id)) if args.message_id else None

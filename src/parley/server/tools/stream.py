@@ -16,7 +16,7 @@ async def stream(call: ToolCall, args: ConversationStreamArguments) -> None:
     after = Seq(args.after or 0)
     if after > conversation.log.durable:
         raise PositionBeyondEnd(after=after, last=conversation.log.durable)
-    if call.session.features.drops_cancelled and call.call.cancelled:
+    if call.session.features.full_version and call.call.cancelled:
         call.call.drop()
         return
     event_meta = call.session.features.additions if args.event_meta is None else args.event_meta
