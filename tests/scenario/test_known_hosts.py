@@ -366,7 +366,7 @@ async def test_the_version_of_a_host_decides_what_cancelling_an_answered_send_do
     async with host(scripted_model, "opencode", version=PLAIN_VERSION) as client:
         sent = client.message(await client.create(), "go")
         await client.result_of(sent)
-        await scripted_model.wait_holding()
+        await scripted_model.wait_until_held()
 
         client.cancel(sent)
 

@@ -83,14 +83,15 @@ async def _fetch(npm: str, packages: Sequence[str], cache: Path, seconds: float)
     """Fetch the packages into `cache`; return why that failed."""
     # Into a directory of its own first: what stands under its final name is complete.
     with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
-        quietly = ("--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--fetch-retries=0")
-        install = (npm, "install", "--prefix", folder, *quietly, *packages)
+        quietly = ("--no-audit", "--no-fund", "--loglevel=error")
+        options = (*quietly, "--ignore-scripts", "--omit=dev", "--fetch-retries=0")
+        install = (npm, "install", "--prefix", folder, *options, *packages)
         try:
             code, _, complained = await output_of(*install, env=os.environ, cwd=Path(folder), seconds=seconds)
         except TimeoutError:
             return f"npm took more than {seconds:g} s to fetch it"
         if code != 0:
-            return f"npm could not fetch it: {complained.decode(errors='replace').strip()[-500:]}"
+            return f"npm could not fetch it: {complained.decode(errors='replace').strip()[:300]}"
         os.rename(folder, cache)
         os.mkdir(folder)  # the block wants to remove it
     return None
