@@ -133,7 +133,7 @@ async def test_a_daemon_does_not_outlive_a_command_that_is_cancelled(
     assert (marked(marker), open_descriptors()) == ([], before)
 
 
-async def test_a_command_cannot_end_who_watches_over_it(
+async def test_a_confined_command_can_neither_kill_nor_stop_its_supervisor(
     commands: Sandboxed, marker: str, mechanism: Mechanism
 ) -> None:
     script = "kill -TERM $PPID; kill -9 $PPID; kill -STOP $PPID; sleep 1000 & echo still here"

@@ -2,7 +2,7 @@
 
 Uses the standard library alone. A launcher mounts by path, and another process can replace a directory on the way
 by a symbolic link meanwhile. The kernel reports what was mounted where in names that do not depend on links; see
-docs/decisions/mounts-are-looked-at.md.
+docs/decisions/mounts-are-checked.md.
 """
 
 from __future__ import annotations
