@@ -1,7 +1,7 @@
-"""The patches of one turn, from the text of a patch to what the model is told.
+"""The `apply_patch` tool: applies the patches of one turn, from the text of a patch to the text for the model.
 
-Knows the texts and the order of events (docs/protocol.md, apply_patch). Does not know how files
-are matched or written, nor who may change what.
+Knows the texts and the order of events (docs/protocol.md, apply_patch). Does not know how files are matched or
+written, nor which changes are allowed.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ __all__ = ["Patches"]
 log: Final = logging.getLogger(__name__)
 
 FAILED: Final = 1
-"""The exit code of a patch that was not written, as if a program had tried."""
+"""The exit code that the model sees for a patch that was not written."""
 
 
 class Patches:
-    """Applies patches, and keeps count of what the turn has changed by them."""
+    """Applies patches and keeps a diff of all changes of the turn."""
 
     names = ("apply_patch", "applypatch")
 
     def __init__(self, desk: Desk, commands: Commands, touched: TouchedFiles | None = None) -> None:
-        # Comparing is loaded by the first turn that has tools, matching and writing by the first patch.
+        # The diff is imported by the first turn that has tools, matching and writing by the first patch.
         from parley.tools.patch.turndiff import TouchedFiles
 
         self._desk, self._commands = desk, commands
@@ -80,15 +80,15 @@ class Patches:
         return await self.apply(call.call_id, patch, workdir=self._desk.settings.cwd)
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
-        """Apply a patch whose paths are read from `workdir`, and return what the model is told.
+        """Apply a patch whose paths are relative to `workdir`, and return the text for the model.
 
-        Cancelling while files are written waits until they are, or are as they were, and until that was said.
+        Cancelling while files are written waits until all of them are written or restored, and that is reported.
         """
         try:
             verified = await self._verified(patch, workdir)
             done = await self._decide_and_write(call_id, verified, partial(self._verified, patch, workdir))
         except PatchRefused as refusal:
-            return _cut(replace_surrogates(str(refusal)))
+            return _truncated(replace_surrogates(str(refusal)))
         return done.told if isinstance(done, _Attempt) else rejected("patch", done)
 
     async def _verified(self, patch: str, workdir: str) -> _Verified:
@@ -97,10 +97,10 @@ class Patches:
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | Refused | Denied:
-        """Have it decided whether the patch may be written, and write it.
+        """Ask for permission to write the patch, and write it if that is granted.
 
         Raises:
-            PatchRefused: it was approved, and does not fit the files any more.
+            PatchRefused: it was approved, but no longer matches the files.
         """
         action = ApplyPatch(
             call_id=call_id,
@@ -126,12 +126,12 @@ class Patches:
     async def _write_approved(
         self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | Refused | Denied:
-        """Write what a person approved, to the directories and files as they were when the person was asked.
+        """Write an approved patch if its files and directories are those that the approval covers.
 
-        Where they are not the same any more, the person is asked again.
+        If one of them was replaced, the person is asked again.
 
         Raises:
-            PatchRefused: it does not fit the files any more.
+            PatchRefused: it no longer matches the files.
         """
         for approvals in range(1, MOST_APPROVALS + 1):
             now = await verify()
@@ -160,7 +160,7 @@ class Patches:
 
     async def _attempt(self, verified: _Verified, action: ApplyPatch, verdict: Granted) -> _Attempt:
         transcript, call_id = self._desk.transcript, action.call_id
-        # A retry is announced like the first attempt, which began without a person.
+        # A retry is reported like the first attempt, which needed no approval.
         auto_approved = action.has_failed or not verdict.by_person
         await transcript.append(
             PatchApplyBegin(call_id=call_id, auto_approved=auto_approved, changes=verified.changes)
@@ -180,20 +180,20 @@ class Patches:
         )
         if cancelled is None:
             return attempt
-        if call_id in transcript.history.unanswered:  # it was not aborted: the model must know what was written
+        if call_id in transcript.history.unanswered:  # the model must know what was written
             await transcript.append(CallOutput(call_id=call_id, output=attempt.told))
         raise cancelled
 
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write in a thread, all of it; what came of it, and whether we were cancelled meanwhile.
+        """Write the patch in a thread; return the result, and the cancellation that arrived meanwhile.
 
-        Never fails: what began must be seen to end.
+        Never fails, because the begin event needs an end event.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
-            # Not a task: ending the event loop cancels those.
+            # Not a task: the end of the event loop would cancel it.
             writing = written_in_thread(lambda: self._write(verified, verdict), name="write-patch")
             try:
                 await run_to_completion(writing)
@@ -223,7 +223,7 @@ class Patches:
         return _Outcome(stdout=said, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """All that the turn has changed by now; nothing if that cannot be found out: the files are written."""
+        """Return the diff of the turn so far, or nothing if computing it fails: the files are written already."""
         try:
             for change in plan.changes:
                 self._touched.before(change.path, change.before, change.mode_before)
@@ -232,23 +232,23 @@ class Patches:
                     self._touched.moved(change.path, change.move_to)
             return self._touched.render()
         except Exception:
-            log.exception("what a patch changed cannot be shown")
+            log.exception("failed to compute the diff of a turn")
             return ""
 
 
 class _Outcome(NamedTuple):
-    """What came of writing: one of the two streams says it."""
+    """The result of writing a patch. Either `stdout` or `stderr` has text."""
 
     stdout: str = ""
     stderr: str = ""
     diff: str = ""
     seconds: float = 0.0
     refused: bool = False
-    """The files cannot be written as they are, or not from where it was tried."""
+    """True if the files could not be written."""
     changed: bool = False
-    """They are not as they were when the patch was verified."""
+    """True if the files changed after the patch was verified."""
     not_begun: bool = False
-    """It could not be kept within its bounds, and so was not tried."""
+    """True if the sandbox could not be set up, so that nothing was tried."""
 
     @property
     def said(self) -> str:
@@ -258,9 +258,9 @@ class _Outcome(NamedTuple):
 class _Attempt(NamedTuple):
     told: str
     denied: str | None = None
-    """Why it failed, where its bounds may be to blame."""
+    """Why it failed, if the sandbox may have caused it."""
     is_changed: bool = False
-    """It was not written, because the files are not as they were when it was verified."""
+    """True if it was not written, because the files changed after it was verified."""
 
 
 def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) -> _Attempt:
@@ -277,18 +277,18 @@ def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) ->
 
 
 class _Verified(NamedTuple):
-    """A patch that would apply, and all that is needed to apply it: loaded, so that nothing is missing later."""
+    """A patch that matches the files, with the functions that write it."""
 
     plan: Plan
     changes: dict[str, FileChange]
     covers: str
     commit: Callable[[], tuple[str, ...]]
     commit_approved: Callable[[], tuple[str, ...]]
-    """To the directories that were verified alone."""
+    """Writes only to the directories that were verified."""
 
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
-    """Verify in a thread, which ends soon after we are cancelled."""
+    """Verify a patch in a thread, which ends soon after a cancellation."""
     cancel = CancelToken()
 
     def verified() -> _Verified:
@@ -318,21 +318,21 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
         cancel.cancel()
 
 
-def _cut(text: str) -> str:
-    """As much of a text as the model is told of a command's output."""
+def _truncated(text: str) -> str:
+    """Truncate a text like the output of a command."""
     said = text.encode()
     return for_model(
         StreamOutput(item=ItemId(""), stream="stderr", head=said, tail=b"", size=len(said), lines=said.count(b"\n"))
     )
 
 
-# --- what is asked for -------------------------------------------------------------------
+# --- arguments ---------------------------------------------------------------------------
 
 
 class _Arguments(Struct, frozen=True, kw_only=True):
     input: str | None = None
     patch: str | None = None
-    """What some models call it."""
+    """Another name of `input` that some models use."""
 
 
 def _patch(arguments: bytes) -> str:
@@ -343,9 +343,9 @@ def _patch(arguments: bytes) -> str:
     return patch
 
 
-# --- how it is offered -------------------------------------------------------------------
+# --- description for the model -----------------------------------------------------------
 
-_DESCRIPTION: Final = f"Change files by a patch: all of it is applied, or nothing.\n\n{PATCH_FORMAT}"
+_DESCRIPTION: Final = f"Apply a patch to files. Either all of it is applied or nothing.\n\n{PATCH_FORMAT}"
 
 _PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",
