@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import asyncio
 import importlib
@@ -134,10 +135,12 @@ def test_every_method_on_the_wire_has_an_entry() -> None:
 
 
 def test_every_command_and_flag_has_an_entry() -> None:
-    described = (main, mcp, demo, sandbox, doctor, schema, export, import_, backup, gc)
-    usages = "\n".join(command.USAGE for command in described)
-    flags = set(re.findall(r"(?<=[ ,])--?[a-z][a-z-]*", usages))
-    commands = set(re.findall(r"^  (\w+)  ", main.USAGE, re.MULTILINE))
+    flags = {"-h", "--help", "--version"}
+    for module in (mcp, demo, sandbox, doctor, schema, export, import_, backup, gc):
+        parser = argparse.ArgumentParser()
+        module.configure(parser)
+        flags |= {flag for action in parser._actions for flag in action.option_strings}
+    commands = {command.name for command in main.COMMANDS}
     named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--yes"}

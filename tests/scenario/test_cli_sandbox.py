@@ -17,7 +17,7 @@ import pytest
 from kit.servers.hangups import hangups
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
-from parley.cli.sandbox import USAGE, run_sandbox
+from parley.cli.main import main
 
 PATIENCE_SECONDS = 20
 
@@ -207,7 +207,8 @@ async def test_where_nothing_confines_nothing_is_run(project: Path) -> None:
     lacks = (Lack.USER_NAMESPACES, Lack.LANDLOCK)
     done = await outcome(await start(project, *WORKSPACE, "--", "touch", "made", without=lacks))
 
-    said = "it cannot be confined, and so it was not run: no sandbox is available on this system: bubblewrap: "
+    reason = "no sandbox is available on this system: bubblewrap: "
+    said = f"the command was not run, because it cannot be confined: {reason}"
     assert (done.stdout, done.exit_code, len(done.stderr.splitlines())) == ("", 125, 1)
     assert done.stderr.startswith(f"parley sandbox: {said}")
     assert done.stderr.endswith("; Landlock: the kernel has none\n")
@@ -220,8 +221,12 @@ async def test_a_command_that_cannot_be_confined_is_not_run(project: Path) -> No
     (project / ".git").symlink_to("elsewhere")
     done = await outcome(await start(project, *WORKSPACE, "--", "touch", "made"))
 
-    assert (done.stdout, done.stderr.partition(": it ")[0], done.exit_code) == ("", "parley sandbox", 125)
-    assert done.stderr.startswith("parley sandbox: it cannot be confined, and so it was not run: ")
+    assert (done.stdout, done.stderr.partition(": the command was not run")[0], done.exit_code) == (
+        "",
+        "parley sandbox",
+        125,
+    )
+    assert done.stderr.startswith("parley sandbox: the command was not run, because it cannot be confined: ")
     assert len(done.stderr.splitlines()) == 1
     assert not (project / "made").exists()
 
@@ -253,35 +258,50 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ((), "expected a command to run; see `parley sandbox --help`"),
-        (("--network",), "expected a command to run; see `parley sandbox --help`"),
-        (("--mode",), "option --mode requires a value"),
-        (("--fast", "true"), "unknown option '--fast'; see `parley sandbox --help`"),
-        (("--network=yes", "true"), "unknown option '--network'; see `parley sandbox --help`"),
-        (("--mode", "all", "true"), "invalid --mode 'all' (choose from read-only, workspace-write)"),
+        ((), "expected a command to run"),
+        (("--network",), "expected a command to run"),
+        (("--mode",), "argument --mode: expected one argument"),
+        (("--fast", "true"), "unknown option '--fast'"),
+        (("--network=yes", "true"), "argument --network: ignored explicit argument 'yes'"),
+        (("--mode", "all", "true"), "argument --mode: invalid choice: 'all'"),
         (
             ("--network", "--", "true"),
-            "--network goes with --mode workspace-write, and the mode is read-only",
+            "--network requires --mode workspace-write, and the mode is read-only",
         ),
         (
             ("-c", "sandbox_mode=danger-full-access", "true"),
             "the settings say danger-full-access, which confines nothing; choose a --mode",
         ),
-        (("-c", "nonsense", "true"), "-c: `nonsense` is not of the form key=value"),
     ],
 )
 @pytest.mark.usefixtures("home")
-def test_a_line_that_makes_no_sense_runs_nothing(
-    line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = run_sandbox(line)
+def test_a_usage_error_runs_nothing(line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(("sandbox", *line))
 
-    assert (code, capsys.readouterr()) == (125, ("", f"parley sandbox: {said}\n"))
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(f"parley sandbox: {said}")
+    assert err.endswith("; see `parley sandbox --help`\n")
+
+
+@pytest.mark.usefixtures("home")
+def test_an_invalid_override_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(("sandbox", "-c", "nonsense", "true"))
+
+    said = "parley sandbox: -c: `nonsense` is not of the form key=value\n"
+    assert (code, capsys.readouterr()) == (125, ("", said))
+
+
+def test_options_after_the_command_belong_to_the_command(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main(("sandbox", "--cwd", str(home), "no-such-program", "--network", "--help"))
+
+    assert code in (125, 127)
+    assert "usage:" not in capfd.readouterr().out
 
 
 def test_settings_that_cannot_be_used_are_told_by_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "config.toml").write_text('\nsandbox_mode = "open"\n')
-    code = run_sandbox(("true",))
+    code = main(("sandbox", "true"))
 
     problem = "`sandbox_mode`: unknown variant `open`, expected one of `read-only`, `workspace-write`, "
     said = f"parley sandbox: {home}/config.toml, line 2: {problem}`danger-full-access`\n"
@@ -289,6 +309,8 @@ def test_settings_that_cannot_be_used_are_told_by_line(home: Path, capsys: pytes
 
 
 def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run_sandbox(("--mode", "read-only", "--help"))
+    code = main(("sandbox", "--mode", "read-only", "--help"))
 
-    assert (code, capsys.readouterr()) == (0, (USAGE, ""))
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: parley sandbox ")

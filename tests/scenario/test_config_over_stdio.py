@@ -325,7 +325,10 @@ async def test_a_changed_file_counts_for_the_next_conversation(plain: Make) -> N
         (["-c", "model=o3", "--config=nonsense"], "parley mcp: -c: `nonsense` is not of the form key=value"),
         (["-c", "model=5"], "parley mcp: -c: `model`: invalid type: integer `5`, expected a string"),
         (["-c", "model_providers.\udcff.name=5"], "parley mcp: -c: not valid UTF-8"),
-        (["-c", "model=o3", "-c"], "parley mcp: option -c requires KEY=VALUE"),
+        (
+            ["-c", "model=o3", "-c"],
+            "parley mcp: argument -c/--config: expected one argument; see `parley mcp --help`",
+        ),
         (["--nonsense", "x"], "parley mcp: unknown option '--nonsense'; see `parley mcp --help`"),
     ],
 )

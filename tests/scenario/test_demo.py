@@ -239,7 +239,7 @@ def test_the_readme_shows_what_the_demonstration_prints() -> None:
 async def test_the_demonstration_explains_itself(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path, "--help"))
 
-    assert (output.splitlines()[0], errors, exit_code) == ("usage: parley demo", "", 0)
+    assert (output.splitlines()[0], errors, exit_code) == ("usage: parley demo [-h]", "", 0)
 
 
 async def test_the_demonstration_takes_no_arguments(tmp_path: Path) -> None:

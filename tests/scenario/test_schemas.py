@@ -218,12 +218,12 @@ async def test_a_name_prints_one_part_of_it() -> None:
 async def test_a_wrong_command_line_is_explained() -> None:
     unknown = (
         "parley schema: unknown name 'nope' (choose from events, notifications, requests, tools, "
-        "the type of an event, a method, or the name of a tool)\n"
+        "the type of an event, a method, or the name of a tool); see `parley schema --help`\n"
     )
 
     assert await printed("nope") == (2, "", unknown)
     assert await printed("codex", "events") == (
         2,
         "",
-        "parley schema: expected at most one name; see `parley schema --help`\n",
+        "parley schema: unexpected argument 'events'; see `parley schema --help`\n",
     )

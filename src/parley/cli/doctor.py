@@ -5,51 +5,37 @@ Plain lines in stable words, for people and for scripts. Says whether a key is t
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import os
 import platform
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from parley.app.signals import KILLED, SIGNALS, ignore_signals
-from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here
-from parley.cli.options import options_in
-from parley.cli.overrides import BadLine
-from parley.cli.printing import print_error
+from parley.cli.runner import add_config_option
+from parley.cli.settings import settings_loader
 from parley.config.errors import ProviderNotFound
 from parley.config.load import Loader
 from parley.config.types import Settings, Wanted
-from parley.errors import CommandNotStarted, ConfigError, ParleyError
+from parley.errors import CommandNotStarted, ConfigError
 from parley.version import __version__
 from parley.wire.text import visible
 
-__all__ = ["run_doctor"]
+__all__ = ["DESCRIPTION", "configure", "run"]
 
-USAGE: Final = """\
-usage: parley doctor [-c KEY=VALUE]... [--repair DIRECTORY]
+DESCRIPTION: Final = """\
+Check this computer: Python and the system, the home and its settings, the model
+and whether its key is set, and the sandbox: which mechanisms were tried, which is
+used and why, what limits the memory and processes of commands, and what is hidden
+from them. Prints what to do about each problem. Changes nothing and uses no
+network.
 
-Say what Parley finds here: Python and the system, the home and its settings,
-the model and whether its key is set, and what confines commands: which
-mechanisms were tried out, which is used and why, what limits the memory and
-processes of commands, what is hidden from them, and what to do about what is
-missing. Nothing is changed, and nobody is asked over the network.
+With --repair, nothing is checked. Everything that can be read of the home's
+conversations is written to a new home; the old home is not changed.
 
-With --repair, nothing is checked. All that can be read of the home's conversations
-is written to a new home, and the old home is not changed.
-
-options:
-  --repair DIRECTORY       the new home; a new or empty directory
-  -c, --config KEY=VALUE   a setting that wins over config.toml, as for
-                           `parley mcp`. May be given more than once
-  -h, --help               this text
-
-exit code: 0 when home and settings can be used and commands can be confined, or
-when every conversation was repaired whole, 2 for a wrong command line, else 1.
-"""
+exit code: 0 if home and settings can be used and commands can be confined, or if
+every conversation was repaired completely; 2 for a usage error; else 1."""
 
 COLUMN: Final = 12
 """Where the text of a line begins, behind its name."""
@@ -93,30 +79,15 @@ NOT_BY_A_SWITCH: Final = (
 )
 
 
-def run_doctor(arguments: Sequence[str]) -> int:
-    """Look around or repair, print, and return the exit code that the usage tells of."""
-    values = {"-c": "--config", "--config": "--config", "--repair": "--repair"}
-    try:
-        given = options_in(arguments, command="doctor", values=values)
-        if given is None:
-            print(USAGE, end="")
-            return 0
-        if given.operands:
-            raise BadLine(f"unexpected argument {given.operands[0]!r}; see `parley doctor --help`")
-    except BadLine as error:
-        print_error("doctor", error)
-        return 2
-    overrides = given.values.get("--config", [])
-    target = given.last("--repair")
-    return _look_around(overrides) if target is None else _repair(overrides, target)
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repair", metavar="DIRECTORY", help="the new home, a new or empty directory")
+    add_config_option(parser)
 
 
-def _repair(overrides: Sequence[str], target: str) -> int:
-    try:
-        return run_unless_ended(_repaired(loader_here(overrides).home, target))
-    except ParleyError as error:
-        print_error("doctor", error)
-        return 1
+async def run(args: argparse.Namespace) -> int:
+    if args.repair is not None:
+        return await _repaired(settings_loader(args.config).home, args.repair)
+    return await _check(args.config)
 
 
 async def _repaired(home: str, target: str) -> int:
@@ -128,9 +99,7 @@ async def _repaired(home: str, target: str) -> int:
     return 1 if done.partial or done.lost else 0
 
 
-def _look_around(overrides: Sequence[str]) -> int:
-    # A signal that comes while we begin is kept until somebody is there to clean up.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+async def _check(overrides: Sequence[str]) -> int:
     _line("parley", __version__)
     _line("python", f"{platform.python_version()}, {sys.executable}")
     _line("sqlite", _sqlite())
@@ -139,12 +108,8 @@ def _look_around(overrides: Sequence[str]) -> int:
     if settings is not None:
         _look_at_model(settings)
     print()
-    ended_by: list[int] = []
-    try:
-        confined = asyncio.run(_look_unless_ended(settings, ended_by))
-    except asyncio.CancelledError:
-        return KILLED + ended_by[0]
-    return 0 if is_usable and confined and settings is not None else 1
+    is_confined = await _look_at_sandbox(settings)
+    return 0 if is_usable and is_confined and settings is not None else 1
 
 
 def _line(name: str, text: str) -> None:
@@ -237,23 +202,6 @@ def _shown_address(url: str | None) -> str:
 
 
 # --- the sandbox -------------------------------------------------------------------------
-
-
-async def _look_unless_ended(settings: Settings | None, ended_by: list[int]) -> bool:
-    """Look, and clean up also when a signal says that this is enough, which is then noted."""
-    loop, work = asyncio.get_running_loop(), asyncio.ensure_future(_look_at_sandbox(settings))
-
-    def end(number: int) -> None:
-        ended_by.append(number)
-        work.cancel()
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, end, number)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    try:
-        return await work
-    finally:
-        ignore_signals()
 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:

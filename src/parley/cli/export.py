@@ -2,88 +2,76 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here
-from parley.cli.options import options_in
-from parley.cli.overrides import BadLine
-from parley.cli.printing import print_error
+from parley.cli.runner import CommandFailed, run_until_signal
+from parley.cli.settings import settings_loader
 from parley.common.os_errors import os_detail
-from parley.errors import ParleyError, UnknownConversation
+from parley.errors import UnknownConversation
 from parley.wire.text import quoted
 
-__all__ = ["run_export"]
+__all__ = ["DESCRIPTION", "configure", "run"]
 
-USAGE: Final = """\
-usage: parley export [OPTIONS] ID
+DESCRIPTION: Final = """\
+Write a conversation of the home as JSON Lines: a line about the conversation,
+then one for each entry of its log, with images and the output of commands. The
+export shows the conversation at one moment, also while a turn runs, and changes
+nothing. `parley import` reads it, in this home or another.
 
-Write a conversation of the home as JSON Lines: a line about it, then one for
-each entry of its log. Images and the output of commands are inside. It is
-written as it is at this moment, also while a turn of it runs, and nothing is
-changed. `parley import` reads it, in this home or another.
-
-options:
-  -o, --output FILE   write to a file, which is there once it is whole; to stdout
-                      without it
-  --force             write the file also where there is one of that name; a link,
-                      a device or what lies in the home and is no export is never
-                      replaced
-  -h, --help          this text
-
-exit code: 0 when it was written, 2 for a wrong command line, else 1.
-"""
+exit code: 0, 2 for a usage error, else 1."""
 
 STDOUT: Final = 1
 
 
-def run_export(arguments: Sequence[str]) -> int:
-    """Write it, and return the exit code that the usage tells of."""
-    try:
-        given = options_in(
-            arguments, command="export", flags=("--force",), values={"-o": "--output", "--output": "--output"}
-        )
-        if given is None:
-            print(USAGE, end="")
-            return 0
-        if len(given.operands) != 1:
-            raise BadLine("expected the id of one conversation; see `parley export --help`")
-    except BadLine as error:
-        print_error("export", error)
-        return 2
-    path, over = given.last("--output"), "--force" in given.flags
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the conversation")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write to this file, which appears when the export is complete; stdout by default",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="overwrite an existing file; a link, a device, or a file of the home that is not an export is "
+        "never overwritten",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    path: str | None = args.output
     home = ""
     try:
-        home = loader_here().home
-        if path is not None and os.path.lexists(path) and not over:
-            raise FileExistsError
+        home = settings_loader().home
         if path is None:
-            return _to_stdout(home, given.operands[0])
+            return _to_stdout(home, args.id)
+        if os.path.lexists(path) and not args.force:
+            raise FileExistsError
 
         from parley.app.files.homes import why_not_over
 
         if (why_not := why_not_over(home, path)) is not None:
-            print_error("export", f"{quoted(path)} {why_not}")
-            return 1
-        return run_unless_ended(_to_file(home, given.operands[0], path, over=over))
+            raise CommandFailed(f"{quoted(path)} {why_not}")
+        return run_until_signal(_to_file(home, args.id, path, over=args.force))
     except FileExistsError:
-        print_error("export", f"{quoted(path or '')} already exists; refusing to overwrite it without --force")
+        text = f"{quoted(path or '')} already exists; refusing to overwrite it without --force"
+        raise CommandFailed(text) from None
     except UnknownConversation as error:
-        print_error("export", f"no conversation {error.conversation} in {quoted(home)}")
-    except ParleyError as error:
-        print_error("export", error)
+        raise CommandFailed(f"no conversation {error.conversation} in {quoted(home)}") from None
     except OSError as error:
-        print_error("export", f"cannot write {'to stdout' if path is None else quoted(path)}: {os_detail(error)}")
-    return 1
+        target = "to stdout" if path is None else quoted(path)
+        raise CommandFailed(f"cannot write {target}: {os_detail(error)}") from None
 
 
 def _to_stdout(home: str, conversation_id: str) -> int:
-    # There is nothing to be taken back: a signal, or a reader that has seen enough, simply ends it.
+    # There is nothing to undo: a signal, or a reader that closes the pipe, ends the process.
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     with open(STDOUT, "wb", closefd=False) as out:

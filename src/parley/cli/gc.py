@@ -1,75 +1,48 @@
-"""`parley gc`: remove what a home need not keep any longer."""
+"""`parley gc`: remove what a home need not keep."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here
-from parley.cli.options import options_in
-from parley.cli.overrides import BadLine
-from parley.cli.printing import print_error
-from parley.errors import ParleyError
+from parley.cli.runner import add_config_option, run_until_signal
+from parley.cli.settings import settings_loader
 
 if TYPE_CHECKING:
     from parley.app.files.keeping import Unneeded
 
-__all__ = ["run_gc"]
+__all__ = ["DESCRIPTION", "configure", "run"]
 
-USAGE: Final = """\
-usage: parley gc [OPTIONS]
+DESCRIPTION: Final = """\
+Remove what the home need not keep: archived conversations without activity for
+`[store] keep_days` days (none if that is not set), images and output that belong
+to no conversation, and the free space of the database. The command first prints
+what it would remove, and asks on a terminal.
 
-Remove what the home need not keep any longer: archived conversations in which
-nothing has happened for `[store] keep_days` days (without that setting, none),
-images and output that belong to no conversation, and the room in the database
-that deleted ones have left. Says first what that is, and asks on a terminal.
-
-options:
-  --dry-run                only say what would be removed
-  --yes                    do not ask
-  -c, --config KEY=VALUE   a setting that wins over config.toml, such as
-                           -c store.keep_days=30. May be given more than once
-  -h, --help               this text
-
-exit code: 0, 2 for a wrong command line, else 1.
-"""
+exit code: 0, 2 for a usage error, else 1."""
 
 STDIN: Final = 0
-CTRL_C: Final = 130
 
 
-def run_gc(arguments: Sequence[str]) -> int:
-    """Remove it, and return the exit code that the usage tells of."""
-    values = {"-c": "--config", "--config": "--config"}
-    try:
-        given = options_in(arguments, command="gc", flags=("--dry-run", "--yes"), values=values)
-        if given is None:
-            print(USAGE, end="")
-            return 0
-        if given.operands:
-            raise BadLine(f"unexpected argument {given.operands[0]!r}; see `parley gc --help`")
-    except BadLine as error:
-        print_error("gc", error)
-        return 2
-    try:
-        loader = loader_here(given.values.get("--config", ()))
-        home, keep_days = loader.home, loader.store_settings().keep_days
-        found: list[Unneeded] = []
-        code = run_unless_ended(_look(home, keep_days, found))
-        if code or "--dry-run" in given.flags or not _is_anything_in(found[0]):
-            return code
-        if "--yes" not in given.flags and os.isatty(STDIN) and not _is_wanted():
-            return 0
-        return run_unless_ended(_remove(home, found[0]))
-    except ParleyError as error:
-        print_error("gc", error)
-        return 1
-    except KeyboardInterrupt:
-        return CTRL_C
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    loader = settings_loader(args.config)
+    home, keep_days = loader.home, loader.store_settings().keep_days
+    found: list[Unneeded] = []
+    code = run_until_signal(_look(home, keep_days, found))
+    if code or args.dry_run or not _is_anything_in(found[0]):
+        return code
+    if not args.yes and os.isatty(STDIN) and not _is_confirmed():
+        return 0
+    return run_until_signal(_remove(home, found[0]))
 
 
 async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
@@ -94,7 +67,7 @@ def _is_anything_in(unneeded: Unneeded) -> bool:
     return bool(unneeded.conversations or unneeded.blobs.blobs or unneeded.reclaimable_bytes)
 
 
-def _is_wanted() -> bool:
+def _is_confirmed() -> bool:
     print("Remove them for ever? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -1,68 +1,50 @@
-"""`parley import`: conversations out of files."""
+"""`parley import`: conversations from files."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from parley.cli.ending import run_unless_ended
-from parley.cli.here import loader_here
-from parley.cli.options import options_in
-from parley.cli.overrides import BadLine
 from parley.cli.printing import print_error
+from parley.cli.runner import add_config_option
+from parley.cli.settings import settings_loader
 from parley.config.types import Settings, Wanted
-from parley.errors import ParleyError
 from parley.wire.text import quoted, visible
 
-__all__ = ["run_import"]
+__all__ = ["DESCRIPTION", "configure", "run"]
 
-USAGE: Final = """\
-usage: parley import [OPTIONS] FILE [FILE]...
-
-Make conversations of files: what `parley export` wrote, and the rollout files
-of Codex CLI up to 0.21 (sessions/**/rollout-*.jsonl in its home). FILE may be a
-directory; every *.jsonl in it and below is imported. A conversation keeps its
-id; if another conversation of the home has that id, it gets a new one. What was
-imported before is not imported again.
+DESCRIPTION: Final = """\
+Create conversations from files: from those that `parley export` wrote, and from
+rollout files of Codex CLI up to 0.21 (sessions/**/rollout-*.jsonl in its home). A
+conversation keeps its id, unless another conversation of the home has that id. A
+conversation that was imported before is not imported again.
 
 An export contains settings, such as the sandbox mode and tool servers. Check a
 file from someone else before you continue its conversation.
 
-options:
-  --new-id                 give every conversation a new id
-  --cwd DIR                where the conversations of rollout files work, which
-                           do not say it; here without it
-  -c, --config KEY=VALUE   a setting that wins over config.toml, as for
-                           `parley mcp`. May be given more than once
-  -h, --help               this text
-
-exit code: 0, also when everything was here already; 1 when a file could not be
-imported, of which nothing is left then; 2 for a wrong command line.
-"""
+exit code: 0, also if every conversation was imported before; 1 if a file could not
+be imported, of which nothing is stored then; 2 for a usage error."""
 
 
-def run_import(arguments: Sequence[str]) -> int:
-    """Import them, and return the exit code that the usage tells of."""
-    values = {"--cwd": "--cwd", "-c": "--config", "--config": "--config"}
-    try:
-        given = options_in(arguments, command="import", flags=("--new-id",), values=values)
-        if given is None:
-            print(USAGE, end="")
-            return 0
-        if not given.operands:
-            raise BadLine("expected at least one file to import; see `parley import --help`")
-    except BadLine as error:
-        print_error("import", error)
-        return 2
-    try:
-        loader = loader_here(given.values.get("--config", ()))
-        settings = loader.choose(Wanted(cwd=given.last("--cwd"))).settings
-        return run_unless_ended(_import(given.operands, settings, new_id="--new-id" in given.flags))
-    except ParleyError as error:
-        print_error("import", error)
-        return 1
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a file, or a directory of which every *.jsonl is imported"
+    )
+    parser.add_argument("--new-id", action="store_true", help="give every conversation a new id")
+    parser.add_argument(
+        "--cwd",
+        metavar="DIR",
+        help="the working directory of conversations from rollout files, which do not name it; this one by default",
+    )
+    add_config_option(parser)
+
+
+async def run(args: argparse.Namespace) -> int:
+    settings = settings_loader(args.config).choose(Wanted(cwd=args.cwd)).settings
+    return await _import(args.files, settings, new_id=args.new_id)
 
 
 async def _import(paths: Sequence[str], settings: Settings, *, new_id: bool) -> int:
@@ -88,7 +70,7 @@ async def _import(paths: Sequence[str], settings: Settings, *, new_id: bool) -> 
 
 
 class _Progress:
-    """How far it is, for somebody who watches."""
+    """Shows the number of imported files on a terminal."""
 
     def __init__(self, files: int) -> None:
         self._files, self._done = files, 0

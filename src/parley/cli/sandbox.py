@@ -1,10 +1,8 @@
-"""`parley sandbox`: one command, confined as the agent's are, to see what it can do there.
-
-What it says is passed on as it comes, and its exit code is ours.
-"""
+"""`parley sandbox`: run one command, confined like the agent's commands."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import select
@@ -12,34 +10,21 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Final
 
 from parley.app.signals import KILLED, SIGNALS
-from parley.cli.overrides import BadLine
 from parley.cli.printing import print_error
-from parley.config.load import Loader
+from parley.cli.runner import CommandFailed, UsageError, add_config_option
+from parley.cli.settings import settings_loader
 from parley.config.types import SandboxMode, Settings, Wanted
-from parley.errors import BadSetting, CommandNotStarted, ConfigError, SandboxUnavailable
+from parley.errors import CommandNotStarted, ConfigError, SandboxUnavailable
 from parley.wire.text import quoted
 
-__all__ = ["run_sandbox"]
+__all__ = ["DESCRIPTION", "configure", "run"]
 
-USAGE: Final = """\
-usage: parley sandbox [OPTIONS] [--] COMMAND [ARGUMENT]...
-
-Run one command as the agent's commands are run: with the settings of
-config.toml, in their sandbox, with their environment and an empty stdin. What
-it prints is passed on, and its exit code is that of this program.
-
-options:
-  --mode MODE              read-only or workspace-write; as in the settings
-                           without it
-  --cwd DIR                where it runs, and in workspace-write also what it
-                           may write to; here without it
-  --network                let it use the network (workspace-write only)
-  -c, --config KEY=VALUE   a setting that wins over config.toml, as for
-                           `parley mcp`. May be given more than once
-  -h, --help               this text
+DESCRIPTION: Final = """\
+Run one command like the agent's commands: with the settings of config.toml, in
+their sandbox, with their environment and an empty stdin. Its output is passed on.
 
 examples:
   parley sandbox -- cat README.md
@@ -47,91 +32,52 @@ examples:
   parley sandbox --mode workspace-write -- sh -c 'echo x >.git/config'
   parley sandbox -c sandbox.mechanism=landlock -- cat ~/.ssh/id_ed25519
 
-exit code: that of the command; 128 and the number of the signal that killed
-it; 125 when it cannot be confined, for wrong settings and for a wrong command
-line; 127 when it cannot be started; 130 after Ctrl-C, 129 when its terminal is
-closed. Then nothing that it started is left running.
-"""
+exit code: that of the command; 128 and the number of the signal that killed it; 2
+for a usage error; 125 for wrong settings and if the command cannot be confined;
+127 if it cannot be started; 130 after Ctrl-C; 129 if the terminal is closed. In
+the last two cases nothing that the command started is left running."""
 
 MODES: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 
 NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
 WAKE_BYTES: Final = 4096
-"""One for each signal that came; nobody reads which."""
+"""One byte for each signal."""
 
 
-def run_sandbox(arguments: Sequence[str]) -> int:
-    """Run it, and return the exit code that the usage tells of."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mode", choices=MODES, help="the sandbox mode; by default that of the settings")
+    parser.add_argument(
+        "--cwd",
+        metavar="DIR",
+        help="the working directory, in workspace-write also writable; this one by default",
+    )
+    parser.add_argument("--network", action="store_true", help="allow the network (workspace-write only)")
+    add_config_option(parser)
+    parser.add_argument("command", metavar="COMMAND", nargs="...", help="the program and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise UsageError("expected a command to run")
     try:
-        asked = _asked(arguments)
-        if asked is None:
-            print(USAGE, end="")
-            return 0
-        settings = _settings(asked)
-    except (BadLine, ConfigError) as error:
-        print_error("sandbox", error)
-        return NOT_CONFINED
-    # A signal that comes while we start is kept until somebody is there to end in order.
+        settings = _settings(args)
+    except ConfigError as error:
+        raise CommandFailed(str(error), code=NOT_CONFINED) from None
+    # Hold signals back until the command has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    return asyncio.run(_run(settings, asked.command))
+    return asyncio.run(_run(settings, command))
 
 
-# --- the command line --------------------------------------------------------------------
-
-
-class _Asked(NamedTuple):
-    command: tuple[str, ...]
-    mode: SandboxMode | None
-    cwd: str | None
-    network: bool
-    overrides: tuple[str, ...]
-
-
-def _asked(arguments: Sequence[str]) -> _Asked | None:
-    """What is to be run and how; None: somebody wants to read the usage."""
-    values: dict[str, list[str]] = {"--mode": [], "--cwd": [], "--config": []}
-    network = False
-    rest = list(arguments)
-    while rest and rest[0].startswith("-"):
-        option, glued, value = rest.pop(0).partition("=")
-        if option == "--":
-            break
-        if option in ("-h", "--help"):
-            return None
-        if option == "--network" and not glued:
-            network = True
-            continue
-        named = "--config" if option == "-c" and not glued else option
-        if named not in values:
-            raise BadLine(f"unknown option {option!r}; see `parley sandbox --help`")
-        if not glued:
-            if not rest:
-                raise BadLine(f"option {option} requires a value")
-            value = rest.pop(0)
-        values[named].append(value)
-    if not rest:
-        raise BadLine("expected a command to run; see `parley sandbox --help`")
-    mode = values["--mode"][-1] if values["--mode"] else None
-    known = next((name for name in MODES if name == mode), None)
-    if mode != known:
-        raise BadLine(f"invalid --mode {mode!r} (choose from {', '.join(MODES)})")
-    cwd = values["--cwd"][-1] if values["--cwd"] else None
-    return _Asked(tuple(rest), known, cwd, network, tuple(values["--config"]))
-
-
-def _settings(asked: _Asked) -> Settings:
-    try:
-        here = os.getcwd()
-    except OSError as error:
-        raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
-    loader = Loader(environ=os.environ, server_dir=here, overrides=asked.overrides)
-    network = {"sandbox_workspace_write.network_access": True} if asked.network else None
-    settings = loader.choose(Wanted(sandbox=asked.mode, cwd=asked.cwd, config=network)).settings
+def _settings(args: argparse.Namespace) -> Settings:
+    network = {"sandbox_workspace_write.network_access": True} if args.network else None
+    wanted = Wanted(sandbox=args.mode, cwd=args.cwd, config=network)
+    settings = settings_loader(args.config).choose(wanted).settings
     if settings.sandbox_mode not in MODES:
-        raise BadLine(f"the settings say {settings.sandbox_mode}, which confines nothing; choose a --mode")
-    if asked.network and not settings.network_access:
-        raise BadLine(f"--network goes with --mode workspace-write, and the mode is {settings.sandbox_mode}")
+        raise UsageError(f"the settings say {settings.sandbox_mode}, which confines nothing; choose a --mode")
+    if args.network and not settings.network_access:
+        raise UsageError(f"--network requires --mode workspace-write, and the mode is {settings.sandbox_mode}")
     return settings
 
 
@@ -139,7 +85,7 @@ def _settings(asked: _Asked) -> Settings:
 
 
 def _not_started(cwd: str, program: str) -> str:
-    """Whether the directory or the program is at fault: the system says the same of both."""
+    """Say whether the directory or the program is at fault: the system has the same error for both."""
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"
     return f"cannot start program {quoted(program)}"
@@ -148,28 +94,28 @@ def _not_started(cwd: str, program: str) -> str:
 async def _run(settings: Settings, command: Sequence[str]) -> int:
     from parley.app.by_hand import run_confined
 
-    spout = _Spout()
-    running = asyncio.ensure_future(run_confined(settings, command, output=spout.pass_on))
+    output = _Output()
+    running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))
     loop = asyncio.get_running_loop()
-    spout.on_end = lambda: loop.call_soon_threadsafe(running.cancel)
-    # Or a signal that comes while the loop is about to wait would be heard when it wakes by itself.
+    output.on_end = lambda: loop.call_soon_threadsafe(running.cancel)
+    # Without this a signal that arrives just before the loop waits would be handled when it next wakes.
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     loop.add_reader(woken, woken.recv, WAKE_BYTES)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     for number in SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(number, spout.end)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as set by `nohup`
+            signal.signal(number, output.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         ended = await running
     except asyncio.CancelledError:
-        if spout.ended_by is None:
+        if output.ended_by is None:
             raise
-        return KILLED + spout.ended_by
+        return KILLED + output.ended_by
     except SandboxUnavailable as error:
-        print_error("sandbox", f"it cannot be confined, and so it was not run: {error}")
+        print_error("sandbox", f"the command was not run, because it cannot be confined: {error}")
         return NOT_CONFINED
     except CommandNotStarted as error:
         print_error("sandbox", f"{_not_started(settings.cwd, command[0])}: {error}")
@@ -184,15 +130,15 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     return ended.exit_code
 
 
-class _Enough(Exception):
-    """A signal came while we waited for whoever reads what the command says."""
+class _Interrupted(Exception):
+    """A signal arrived while a write waited for its reader."""
 
 
-class _Spout:
-    """Where what a command says comes out, and who hears that it is to end.
+class _Output:
+    """Passes on the output of the command, and ends the command on a signal.
 
-    Writing waits for whoever reads: so does the command then, as it would without us. Only a signal gets
-    past somebody who does not read at all.
+    A write waits for its reader, and the command waits with it, as it would without Parley. Only a signal
+    interrupts such a write.
     """
 
     def __init__(self) -> None:
@@ -205,7 +151,7 @@ class _Spout:
             self.ended_by = number
             self.on_end()
         if self._writing:
-            raise _Enough
+            raise _Interrupted
 
     def pass_on(self, stream: str, data: bytes) -> None:
         if self.ended_by is not None:
@@ -216,9 +162,9 @@ class _Spout:
                 _write(1 if stream == "stdout" else 2, data)
             finally:
                 self._writing = False
-        except _Enough:
+        except _Interrupted:
             pass
-        except OSError:  # `parley sandbox -- yes | head`: whoever read it has seen enough
+        except OSError:  # the reader has closed the pipe, as in `parley sandbox -- yes | head`
             self.end(signal.SIGPIPE)
 
 
@@ -226,5 +172,5 @@ def _write(descriptor: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # a terminal that somebody else has set so
+        except BlockingIOError:  # another process has made the terminal non-blocking
             select.select((), (descriptor,), ())

@@ -1,0 +1,78 @@
+"""The terminal as a page: numbered steps, what the client sends (`->`) and what it receives (`<-`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from textwrap import fill
+from typing import Final
+
+__all__ = ["Page"]
+
+WIDTH: Final = 79
+INDENT: Final = "      "
+_PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
+
+
+class Page:
+    """Writes a conversation to stdout as it happens: text wrapped at 80 columns, in colour on a terminal."""
+
+    def __init__(self) -> None:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._bold, self._dim, self._plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+        self._column = 0
+        self._space = ""
+        self._steps = 0
+
+    def paragraph(self, text: str) -> None:
+        self.end_line()
+        self._print(f"{fill(text, WIDTH, replace_whitespace=False)}\n")
+
+    def step(self, title: str) -> None:
+        self.end_line()
+        self._steps += 1
+        self._print(f"\n{self._bold}{self._steps}. {title}{self._plain}\n")
+
+    def sent(self, what: str) -> None:
+        self.end_line()
+        self._print(f"   -> {what}\n")
+
+    def received(self, what: str) -> None:
+        self.end_line()
+        self._print(f"   {self._dim}<- {what}{self._plain}\n")
+
+    def write(self, text: str) -> None:
+        """Write a piece of running text, wrapped between words."""
+        for part in _PARTS.findall(text):
+            if part == "\n":
+                self._print("\n")
+                self._column = 0
+            elif part.isspace():
+                self._space = part if self._column else ""
+            else:
+                self._word(part)
+
+    def lines(self, text: str) -> None:
+        """Write text line by line, without wrapping."""
+        for line in text.splitlines():
+            self._print(f"{INDENT}{line}"[:WIDTH].rstrip() + "\n")
+
+    def _word(self, word: str) -> None:
+        lead, self._space = self._space, ""
+        if self._column and self._column + len(lead) + len(word) > WIDTH:
+            self.end_line()
+        if not self._column:
+            lead = INDENT
+        self._print(f"{lead}{word}")
+        self._column += len(lead) + len(word)
+
+    def end_line(self) -> None:
+        """Start a new line unless the current one is empty."""
+        if self._column:
+            self._print("\n")
+        self._column, self._space = 0, ""
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()

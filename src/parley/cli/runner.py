@@ -1,0 +1,131 @@
+"""Runs one command: parses its arguments, ends it on a signal, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NoReturn, Protocol, cast
+
+from parley.app.signals import KILLED, SIGNALS
+from parley.cli.printing import print_error
+from parley.errors import ParleyError
+
+__all__ = ["CommandFailed", "UsageError", "add_config_option", "run_command", "run_until_signal"]
+
+FAILED: Final = 1
+USAGE_ERROR: Final = 2
+
+
+class CommandModule(Protocol):
+    """The module of a command."""
+
+    DESCRIPTION: str
+    """The help text above the options."""
+
+    @property
+    def configure(self) -> Callable[[argparse.ArgumentParser], None]:
+        """Add the options and operands of the command to its parser."""
+
+    @property
+    def run(self) -> Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]:
+        """Run the command; return its exit code, or a coroutine that does.
+
+        Raises:
+            UsageError: the arguments contradict each other.
+            CommandFailed: the command failed.
+            ParleyError: the command failed; its text says why.
+        """
+
+
+class UsageError(Exception):
+    """The command line is wrong. The text says why."""
+
+
+class CommandFailed(Exception):
+    """The command failed. The text says why."""
+
+    def __init__(self, text: str, *, code: int = FAILED) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code."""
+    command = cast(CommandModule, module)
+    parser = _Parser(
+        prog=f"parley {name}",
+        description=command.DESCRIPTION,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    command.configure(parser)
+    parser.add_argument("-h", "--help", action="help", help="show this help")
+    try:
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            what = "unknown option" if unknown[0].startswith("-") else "unexpected argument"
+            raise UsageError(f"{what} {unknown[0]!r}")
+        code = command.run(args)
+        return code if isinstance(code, int) else run_until_signal(code)
+    except UsageError as error:
+        print_error(name, f"{error}; see `parley {name} --help`")
+        return USAGE_ERROR
+    except CommandFailed as error:
+        print_error(name, error)
+        return error.code
+    except ParleyError as error:
+        print_error(name, error)
+        return FAILED
+    except KeyboardInterrupt:
+        return KILLED + signal.SIGINT
+    except SystemExit as end:  # of `--help`
+        return int(end.code or 0)
+
+
+def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine, cancel it on a signal, and return its exit code or that of the signal."""
+    received: list[int] = []
+
+    async def run() -> int:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+
+        def end(number: int) -> None:
+            if not received:
+                received.append(number)
+                task.cancel()
+
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as set by `nohup`
+                loop.add_signal_handler(number, end, number)
+        return await task
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        return KILLED + received[0]
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """Add `-c KEY=VALUE`, which commands with settings have."""
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override a setting of config.toml: a dotted key and a TOML value, such as -c model=o3 or "
+        "-c store.keep_days=30; a value that is not TOML is text; may be repeated",
+    )
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=27, width=80)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
