@@ -1,8 +1,8 @@
-"""Opening files that another party may have created, linked or swapped.
+"""Opens files that another party may have created, linked or swapped.
 
-Every directory on the way is opened by its descriptor without following a link, links are resolved one by one, and
-the opened file itself is checked: its type, its size, and its identity (device and inode) against what is hidden.
-Uses the standard library alone. Does not know which paths are hidden, nor what is done with the content.
+Each directory of a path is opened by descriptor without following symbolic links, links are resolved one by one,
+and the opened file is checked: its type, its size, and that its identity (device and inode) is not that of a hidden
+file. Does not know which paths are hidden, nor what the content is used for.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Final, NamedTuple, Self
 
 from parley.common.paths import is_below
 
-__all__ = ["DirFds", "Identity", "LinkInTheWay", "identity_of", "read_named"]
+__all__ = ["DirFds", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""Descriptors held at once. Beyond that the least recently used one is closed; its directory must be the same
-when it is opened again."""
+"""The most open descriptors. Beyond that, the least recently used one is closed; if its directory is opened again,
+it must be the same."""
 
 _MOST_LINKS: Final = 40
-"""Links followed on the way to one file; the system follows no more either."""
+"""The most symbolic links that are followed to one file, as in the system."""
 
 _MOST_HIDDEN_FILES: Final = 20_000
-"""Directory entries compared with a file that has several names. Beyond that, the file is refused."""
+"""The most hidden directory entries that a file with several names is compared with. Beyond that, it is refused."""
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Identity(NamedTuple):
-    """What a file or directory is, whatever its name."""
+    """Device and inode of a file or directory, by which it is recognised under any name."""
 
     device: int
     inode: int
@@ -44,8 +44,8 @@ def identity_of(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
 
 
-class LinkInTheWay(OSError):
-    """A symbolic link stands where none may be followed."""
+class UnexpectedSymlink(OSError):
+    """A symbolic link in a path that must not contain one."""
 
     def __init__(self, path: str) -> None:
         super().__init__(0, f"{path} is a symbolic link")
@@ -53,7 +53,10 @@ class LinkInTheWay(OSError):
 
 
 class DirFds:
-    """Directories held by descriptor, by their absolute paths, and the files in them. Close it to release them."""
+    """Directories that are held open by descriptor, by absolute path, and the files in them.
+
+    A context manager: leaving it closes the descriptors.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,8 @@ class DirFds:
     ) -> None:
         """Hide the content of the `hidden` files and directories, except below the directory `visible`.
 
-        `expected` are directories that must be the same when they are opened; None: there must be none.
+        `expected` has directories and their identities, which are checked when they are opened; None: the directory
+        must not exist.
         """
         self._hidden_paths, self._visible_path = hidden, visible
         self._hidden: _Hidden | None = None
@@ -81,7 +85,7 @@ class DirFds:
             os.close(descriptor)
 
     def seen(self, path: str) -> Identity | None:
-        """The identity of a directory that was opened before; None: it was not there."""
+        """Return the identity of a directory that was opened before; None: it did not exist."""
         return self._seen.get(path)
 
     # --- directories ---------------------------------------------------------------------
@@ -90,16 +94,17 @@ class DirFds:
         """Return the descriptor of a directory, valid until the next call.
 
         Raises:
-            LinkInTheWay: some part of the path is a symbolic link.
-            OSError: it does not exist (`filename` says which part), is not a directory, or is not the expected one.
+            UnexpectedSymlink: a part of the path is a symbolic link.
+            OSError: it does not exist (`filename` names the missing part), is not a directory, or not the expected
+                one.
         """
         return self._reach(path, lambda parent, name, _: os.open(name, _LOOK, dir_fd=parent))
 
     def make(self, path: str, *, made: Callable[[str], None]) -> int:
-        """Like `open`, and create what is missing; call `made` with each new directory.
+        """Like `open`, and create missing directories; `made` is called with each new one.
 
         Raises:
-            LinkInTheWay, OSError: as above, or it could not be created.
+            UnexpectedSymlink, OSError: as for `open`, or a directory could not be created.
         """
 
         def open_or_make(parent: int, name: str, whole: str) -> int:
@@ -114,12 +119,12 @@ class DirFds:
         return self._reach(path, open_or_make)
 
     def resolve(self, path: str, *, project: str | None = None) -> str:
-        """Return the path with all links in it resolved. The last part need not exist.
+        """Return the path with all symbolic links resolved. The last part need not exist.
 
-        A link that lies in `project`, which is a resolved path itself, must not lead out of it.
+        A link inside `project`, which is a resolved path, must not lead out of it.
 
         Raises:
-            OSError: a directory on the way cannot be opened, there are too many links, or one leaves the project.
+            OSError: a directory cannot be opened, there are too many links, or one leads out of the project.
         """
         waiting, here, links, from_project = path.split("/")[::-1], "", 0, False
         while waiting:
@@ -146,7 +151,7 @@ class DirFds:
         return here
 
     def is_hidden(self, folder: str) -> bool:
-        """Whether a directory that was opened is hidden, or lies in one that is."""
+        """Return whether a directory that was opened is hidden, or lies in a hidden one."""
         hidden, is_hidden, reached = self._known_hidden(), False, ""
         for part in folder.split("/"):
             reached = f"{reached}/{part}" if part else reached
@@ -170,7 +175,7 @@ class DirFds:
                 folder = self._hold(reached, enter(folder, name, reached))
             except OSError as error:
                 if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(name, folder):
-                    raise LinkInTheWay(reached) from None
+                    raise UnexpectedSymlink(reached) from None
                 raise OSError(error.errno, error.strerror, reached) from None
         return folder
 
@@ -190,14 +195,13 @@ class DirFds:
         """Return at most `limit` bytes of a regular file. No link in the path is followed.
 
         Raises:
-            OSError: it does not exist, is a link or something else than a regular file, is hidden, or cannot be
-                read, at all or now.
+            OSError: it does not exist, is not a regular file, is hidden, or cannot be read without waiting.
         """
         with self._opened(path) as (file, size):
             return _read_now(file, min(limit, size))
 
     def read_whole(self, path: str, *, at_most: int) -> bytes | None:
-        """Return the content of a regular file; None: it is larger, grows meanwhile, or is not a regular file.
+        """Return the content of a regular file; None: it is larger, grows while it is read, or is not regular.
 
         Raises:
             OSError: it does not exist, is a link, is hidden, or cannot be read.
@@ -217,15 +221,15 @@ class DirFds:
         try:
             found = os.stat(name, dir_fd=inside, follow_symlinks=False)
             if stat.S_ISLNK(found.st_mode):
-                raise LinkInTheWay(path)
+                raise UnexpectedSymlink(path)
             if not stat.S_ISREG(found.st_mode):
-                raise _NotRegular(found)  # opening a device can have an effect of its own
+                raise _NotRegular(found)  # opening a device can have side effects
             descriptor = os.open(name, _READ, dir_fd=inside)
         except ValueError:
             raise OSError(0, _NO_PATH) from None
         try:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or _is_of_kernel(found):
+            if not stat.S_ISREG(found.st_mode) or _is_in_proc(found):
                 raise _NotRegular(found)
             if self.is_hidden(folder) or self._known_hidden().has(found):
                 raise OSError(0, "may not be read")
@@ -243,11 +247,11 @@ class DirFds:
 def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: str | None = None) -> bytes:
     """Return at most `limit` bytes of a regular file that a client or the model named, relative to `cwd`.
 
-    It may lie anywhere except in what is `hidden`. A link in the project, which is `cwd`, must not lead out of it.
-    A file in the directory `own`, which is hidden, is read if the path names it there: no link leads to it.
+    It may be anywhere except in a `hidden` path. A symbolic link in the project, which is `cwd`, must not lead out
+    of it. A file in the hidden directory `own` is read if the path names it without a link.
 
     Raises:
-        OSError: there is no such file, or it may not or cannot be read.
+        OSError: the file does not exist, is hidden, or cannot be read.
     """
     named = os.path.join(cwd, path)
     with DirFds() as folders:
@@ -262,7 +266,7 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Whether a path that leads to `place` names it in the folder, without a link on the way from there."""
+    """Return whether a path that resolves to `place` names it below `folder` without a symbolic link."""
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:
         return is_below(path, folder) and place == folders.resolve(folder) + path[len(folder) :]
@@ -271,7 +275,7 @@ def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
 
 
 _NO_PATH: Final = "not the path of a file"
-"""Reason for a name that no file can have, because of a NUL or an unpaired surrogate in it."""
+"""The reason for a name with a NUL or an unpaired surrogate, which no file can have."""
 
 
 class _NotRegular(OSError):
@@ -281,7 +285,7 @@ class _NotRegular(OSError):
 
 
 class _OpenFile:
-    """A descriptor with the size that the file had when it was opened."""
+    """An open descriptor, and the size of the file when it was opened."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor, self._size = descriptor, size
@@ -294,19 +298,19 @@ class _OpenFile:
 
 
 class _Hidden:
-    """The hidden files and directories, by their identities when this was made."""
+    """The hidden files and directories, by their identities when this object was created."""
 
     def __init__(self, paths: Sequence[str], visible: str | None) -> None:
         self._paths = {identity_of(its): path for path in paths if (its := _status(path)) is not None}
         self.identities = frozenset(self._paths)
         status = None if visible is None else _status(visible)
         self.visible = None if status is None else identity_of(status)
-        self._is_too_much = False
+        self._too_many = False
         self._files: frozenset[Identity] | None = None
-        """Everything in hidden directories, collected on first use; empty if there is too much."""
+        """All entries of hidden directories, collected on first use; empty if there are too many."""
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden, by this or another name, or there is too much to compare it with."""
+        """Return whether a file is hidden under any name, or there are too many hidden entries to compare."""
         its = identity_of(found)
         if its in self.identities:
             return True
@@ -316,12 +320,12 @@ class _Hidden:
             folders = (path for identity, path in self._paths.items() if identity != self.visible)
             entries = (entry for folder in folders for entry in self._below(folder))
             found_there = list(islice(entries, _MOST_HIDDEN_FILES + 1))
-            self._is_too_much = len(found_there) > _MOST_HIDDEN_FILES
-            self._files = frozenset(() if self._is_too_much else found_there)
-        return self._is_too_much or its in self._files
+            self._too_many = len(found_there) > _MOST_HIDDEN_FILES
+            self._files = frozenset(() if self._too_many else found_there)
+        return self._too_many or its in self._files
 
     def _below(self, folder: str) -> Iterator[Identity]:
-        """Yield the identities of everything in a directory, at any depth; nothing if it is not a directory."""
+        """Yield the identities of all entries of a directory, at any depth; nothing if it is not a directory."""
         waiting = [folder]
         while waiting:
             folder = waiting.pop()
@@ -336,7 +340,7 @@ class _Hidden:
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(entry.path)
             except OSError:
-                continue  # not a directory, removed meanwhile, or not readable for the server either
+                continue  # not a directory, removed meanwhile, or not readable
 
 
 def _status(path: str) -> os.stat_result | None:
@@ -346,8 +350,8 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _is_of_kernel(found: os.stat_result) -> bool:
-    """Whether a file is one of /proc, where the server's environment and open files can be read."""
+def _is_in_proc(found: os.stat_result) -> bool:
+    """Return whether a file is in /proc, where the server's environment and open files could be read."""
     proc = _status("/proc")
     return proc is not None and proc.st_ino == _PROC_ROOT and proc.st_dev == found.st_dev
 
@@ -357,7 +361,7 @@ _PROC_ROOT: Final = 1
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Where a link leads; None if there is no link of that name."""
+    """Return the target of a symbolic link; None if there is no link of that name."""
     try:
         return os.readlink(name, dir_fd=folder)
     except ValueError:

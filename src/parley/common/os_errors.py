@@ -10,18 +10,18 @@ __all__ = ["OUT_OF_MEMORY", "limit_reached", "os_detail", "with_limit"]
 
 
 def os_detail(error: OSError) -> str:
-    """What the system said, as clients and models read it: `No such file or directory (os error 2)`.
+    """Return the text of an error for clients and models: `No such file or directory (os error 2)`.
 
-    Without a number where it was not the system that said so. An error that means a limit names the limit.
+    An error without an errno has no number. If a limit of the system was reached, the text names it.
     """
-    said = error.strerror or str(error)
-    return with_limit(f"{said} (os error {error.errno})", error.errno) if error.errno else said
+    text = error.strerror or str(error)
+    return with_limit(f"{text} (os error {error.errno})", error.errno) if error.errno else text
 
 
-def with_limit(said: str, number: int) -> str:
-    """Add the limit that an errno means, if it means one."""
+def with_limit(text: str, number: int) -> str:
+    """Return the text with the limit that an errno stands for, if it stands for one."""
     limit = _limit(number)
-    return f"{said}: {limit}" if limit else said
+    return f"{text}: {limit}" if limit else text
 
 
 def _limit(number: int) -> str:
@@ -45,11 +45,11 @@ OUT_OF_MEMORY: Final = (
 
 
 _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
-"""What the dynamic linker says, in lower case, when there is no memory for a library."""
+"""Errors of the dynamic linker, in lower case, when there is no memory for a library."""
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Describe the limit of the system that an error means; None: it means none."""
+    """Return a text for an error that stands for a limit of the system; None for any other error."""
     match error:
         case MemoryError():
             return OUT_OF_MEMORY

@@ -1,7 +1,6 @@
-"""Names that are nearly right: which known name a misspelt one was meant to be.
+"""Finds the known name that a misspelt one is nearest to.
 
-Knows names alone. Where a name that is not known is refused, and where it is only reported, is for the callers
-to decide.
+Callers decide whether an unknown name is refused or reported.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Final
 __all__ = ["forms_of", "is_about_safety", "letters_of", "near_miss", "nearest", "shown_name"]
 
 MOST_EDITS: Final = 2
-"""A name within this edit distance of a known one is taken for a misspelling of it."""
+"""A name within this edit distance of a known one counts as a misspelling of it."""
 
 FEWEST_LETTERS: Final = 5
-"""Of a known name: a shorter one is within two edits of too many other words."""
+"""The length from which a known name is compared: a shorter one is within two edits of too many words."""
 
 _SAFETY: Final = ("sandbox", "approval", "policy")
 _LONGEST_SHOWN: Final = 80
@@ -34,13 +33,13 @@ def forms_of(name: str) -> tuple[str, ...]:
 
 
 def is_about_safety(name: str) -> bool:
-    """Whether a name seems to be meant to restrict the agent."""
+    """Return whether a name looks like a setting that restricts the agent."""
     letters = letters_of(name)
     return any(word in letters for word in _SAFETY)
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that has the same letters, or is the nearest within two edits; None: there is none."""
+    """Return the known name with the same letters, or the nearest one within two edits; None: there is none."""
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]
     for each, theirs in candidates:
@@ -51,7 +50,7 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known name; None: none is similar enough to help."""
+    """Return the most similar known name; None: none is similar enough."""
     letters = letters_of(name)
     return _closest(letters, [(each, letters_of(each)) for each in known], max(MOST_EDITS, len(letters) // 3))
 
@@ -64,7 +63,7 @@ def _closest(letters: str, candidates: list[tuple[str, str]], most: int) -> str 
 
 
 def _edit_distance(one: str, other: str) -> int:
-    """Return how many characters have to be inserted, removed or replaced to make one of the other."""
+    """Return how many characters must be inserted, removed or replaced to turn one name into the other."""
     row = list(range(len(other) + 1))
     for place, character in enumerate(one, start=1):
         before, row[0] = row[0], place
@@ -77,5 +76,5 @@ def _edit_distance(one: str, other: str) -> int:
 
 
 def shown_name(name: str) -> str:
-    """Return a name for an error message; a very long one is cut."""
+    """Return a name for an error message; a long one is cut."""
     return f"`{name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN] + '…'}`"

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from parley.common.guarded_files import DirFds, Identity, LinkInTheWay, identity_of
+from parley.common.guarded_files import DirFds, Identity, UnexpectedSymlink, identity_of
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
@@ -288,7 +288,7 @@ class Snapshot:
         try:
             with DirFds() as folders:
                 folders.open(os.path.dirname(path))
-        except (LinkInTheWay, NotADirectoryError) as error:
+        except (UnexpectedSymlink, NotADirectoryError) as error:
             blocking = os.fsdecode(error.filename)
             if not any(is_below(os.path.dirname(blocking), root) for root in self.roots):
                 raise

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from kit.system.mounts import MOUNTS, UNSHARED
-from parley.common.guarded_files import DirFds, LinkInTheWay, identity_of, read_named
+from parley.common.guarded_files import DirFds, UnexpectedSymlink, identity_of, read_named
 
 LIMIT: Final = 1000
 
@@ -167,7 +167,7 @@ def test_no_link_is_followed_on_the_way_to_a_directory(project: Path) -> None:
     (project / "link").symlink_to("deep")
     before = sorted(os.listdir("/proc/self/fd"))
 
-    with DirFds() as folders, pytest.raises(LinkInTheWay):
+    with DirFds() as folders, pytest.raises(UnexpectedSymlink):
         folders.open(str(project / "link"))
 
     assert sorted(os.listdir("/proc/self/fd")) == before

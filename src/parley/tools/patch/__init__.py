@@ -1,8 +1,7 @@
-"""Patches: read, matched against the files, and written as a whole or not at all.
+"""Patches: parsed, matched against the files, and written completely or not at all.
 
-`recognise` finds a patch in a command, `grammar` reads it, `paths` judges the names in it, `matching`
-finds its place in a file, `plan` verifies all of it without writing, `commit` writes, and `confined`
-has that done by a process within bounds. `turndiff` shows what a turn has changed, `diffs` compares for
-both. `limits` says how much is too much, `patience` for how long. `threads` is where all of it runs.
-None of it knows turns or the order of events; `tools/apply_patch.py` does.
+`extract` finds a patch in a command, `parser` parses it, `paths` resolves and checks its paths, `matching` finds
+the places of its chunks, `plan` verifies all of it without writing, and `commit` writes it. `turndiff` shows what a
+turn has changed, with `diffs`. `limits` and `deadline` limit size and time. `threads` runs the writing. None of
+these modules knows turns or the order of events; `tools/apply_patch.py` does.
 """

@@ -1,11 +1,11 @@
-"""Writing what a plan says: all of it, or nothing.
+"""Writes the changes of a plan: all of them, or none.
 
-New contents are written to files of their own beside the old ones; then everything is compared
-once more with what was planned; then names change, one by one, and back again if one of them
-cannot. A process that is killed in between leaves every file whole, old or new.
+New contents are written to temporary files beside the old ones. Then every file is compared with the plan once
+more. Then the files are renamed one by one, and back again if one of them fails. A process that is killed in
+between leaves every file complete, with its old or its new content.
 
-Works by the descriptors of directories, so that nothing is written anywhere else than where it
-was looked at. Does not judge: what must not be touched was refused by `plan`.
+Directories are held by descriptor, so that everything is written where it was verified. Does not check permissions:
+`plan` refused the protected paths.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ _CHANGED: Final = "changed meanwhile"
 _CANNOT_LINK: Final = frozenset(
     {errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV}
 )
-"""The file system has no hard links, or not for this file."""
+"""Errors of a file system without hard links, or that does not allow one for this file."""
 
 _SYNCED_FILES: Final = 64
-"""Up to so many replaced files are waited for until they are on the disk, each some milliseconds.
-More than that are left to the system, like the files of any checkout."""
+"""Up to this many replaced files are synced to the disk, which takes some milliseconds each. If there are more,
+none is synced, as in a checkout."""
 
 _GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
-"""Lost by a file that is written, as the system itself sees to for files written in place."""
+"""Mode bits that a file loses, as it would when it is written in place."""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 _NOT_KEPT: Final = frozenset({"security.capability", "security.ima", "security.evm"})
-"""Extended attributes of the old content alone: the rights of a program, and what vouches for it."""
+"""Extended attributes that belong to the old content: capabilities of a program, and signatures."""
 
 
 class System:
-    """The calls that change names in a directory, and the one that waits for the disk."""
+    """The system calls that change names in a directory, and `fsync`. Tests replace it."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
-        """A second name; fails if it is taken."""
+        """Give a file a second name; fail if the name exists."""
         os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def rename(self, name: str, other: str, *, folder: int) -> None:
-        """Another name, in place of whatever had it."""
+        """Rename a file, and replace a file of that name."""
         os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder)
 
     def unlink(self, name: str, *, folder: int) -> None:
@@ -80,15 +80,15 @@ def commit(
     expected: Mapping[str, Identity | None] | None = None,
     system: System | None = None,
 ) -> tuple[str, ...]:
-    """Make these changes. This process makes those of one patch at a time.
+    """Write these changes. This process writes one patch at a time.
 
-    `expected` are directories that must be the same; None: there must be none.
+    `expected` has directories and their identities; None: the directory must not exist.
 
-    Returns a sentence for each file of ours that could not be removed afterwards.
+    Returns a text for each temporary file that could not be removed.
 
     Raises:
-        PatchChanged: a file or directory is not what it was; nothing was changed.
-        PatchRefused: one of them cannot be made; nothing was changed.
+        PatchChanged: a file or directory has changed since it was verified; nothing was written.
+        PatchRefused: a change failed; nothing was written.
     """
     with _WRITING:
         try:
@@ -100,14 +100,14 @@ def commit(
             try:
                 work.run(changes)
             except BaseException as error:
-                stuck = work.take_back()
+                stuck = work.roll_back()
                 if stuck:
                     raise PatchRefused(f"{error}; {'; '.join(stuck)}") from error
                 raise
             return tuple(work.clean_up())
 
 
-# --- what is to be done ------------------------------------------------------------------
+# --- steps ------------------------------------------------------------------
 
 
 class _Place(Struct, frozen=True):
@@ -121,18 +121,18 @@ class _Place(Struct, frozen=True):
         folder, _, name = path.rpartition("/")
         return cls(folder, name)
 
-    def beside(self) -> _Place:
-        """A name in the same directory that nobody has."""
+    def temporary(self) -> _Place:
+        """Return an unused name in the same directory."""
         return _Place(self.folder, f".parley-patch-{os.urandom(8).hex()}")
 
 
 class _Write(Struct, frozen=True):
-    """A file gets this content."""
+    """Write a file."""
 
     written: str
     place: _Place
     like: _Place | None
-    """The file whose owner and attributes it has."""
+    """The file whose owner and attributes the new one gets."""
     before: bytes | None
     after: bytes
     mode: int | None
@@ -144,7 +144,7 @@ class _Write(Struct, frozen=True):
 
 
 class _Removal(Struct, frozen=True):
-    """A file goes."""
+    """Remove a file."""
 
     written: str
     place: _Place
@@ -172,35 +172,35 @@ def _steps(changes: Sequence[Change]) -> tuple[list[_Write], list[_Removal]]:
 
 
 class _Attributes(Struct, frozen=True):
-    """What a file has besides content and permissions."""
+    """The owner and the extended attributes of a file."""
 
     owner: tuple[int, int]
     extended: dict[str, bytes]
 
 
 _Identity = tuple[int, int, int, int]
-"""Device, inode, size and time of the last change: the same file with the same content."""
+"""Device, inode, size and modification time, by which an unchanged file is recognised."""
 
 
 class _Undo(Struct, frozen=True):
-    """How one name gets back what it stood for."""
+    """How one renamed file is restored."""
 
     step: Callable[[], None]
     written: str
     old: _Place | None
-    """Where its old content is meanwhile."""
+    """The temporary file with the old content."""
 
 
-# --- doing it ----------------------------------------------------------------------------
+# --- carrying it out ----------------------------------------------------------------------------
 
 
 class _Commit:
     def __init__(self, folders: DirFds, system: System) -> None:
         self._folders, self._system = folders, system
         self._made: list[str] = []
-        """New directories, outer before inner."""
+        """New directories, outer ones first."""
         self._leftovers: dict[_Place, None] = {}
-        """Files of ours that nobody needs in the end."""
+        """Temporary files to remove at the end."""
         self._undo: list[_Undo] = []
         self._compared: dict[_Place, _Identity] = {}
 
@@ -209,25 +209,25 @@ class _Commit:
         replaced = sum(write.before is not None for write in writes)
         prepared: list[_Place] = []
         for write in writes:
-            with _told_as(write.failure):
+            with _reported_as(write.failure):
                 prepared.append(self._prepare(write, to_disk=replaced <= _SYNCED_FILES))
         steps: list[_Write | _Removal] = [*writes, *removals]
         for step in steps:
-            with _told_as(step.failure):
+            with _reported_as(step.failure):
                 self._compare(step)
-        # What is moved is there twice for a moment, and never nowhere.
+        # A moved file exists twice for a moment; it is never missing.
         for write, new in zip(writes, prepared, strict=True):
-            with _told_as(write.failure):
+            with _reported_as(write.failure):
                 if write.before is None:
                     self._add(write, new)
                 else:
                     self._replace(write, new)
         for removal in removals:
-            with _told_as(removal.failure):
+            with _reported_as(removal.failure):
                 self._remove(removal)
 
-    def take_back(self) -> list[str]:
-        """Undo what was done; a sentence for each file that could not be restored."""
+    def roll_back(self) -> list[str]:
+        """Undo all steps; return a text for each file that could not be restored."""
         stuck: list[str] = []
         for undo in reversed(self._undo):
             try:
@@ -241,30 +241,30 @@ class _Commit:
         stuck += self.clean_up()
         for path in reversed(self._made):
             place = _Place.of(path)
-            with suppress(OSError):  # somebody else put something there meanwhile
+            with suppress(OSError):  # another program has put a file there meanwhile
                 self._system.rmdir(place.name, folder=self._folders.open(place.folder))
         return stuck
 
     def clean_up(self) -> list[str]:
-        """Remove files of ours that are no longer needed; a sentence for each that could not be."""
+        """Remove temporary files; return a text for each that could not be removed."""
         left: list[str] = []
         for place in self._leftovers:
             try:
                 self._system.unlink(place.name, folder=self._folders.open(place.folder))
             except FileNotFoundError:
-                pass  # gone already
+                pass  # removed already
             except OSError as error:
                 left.append(f"{place.folder}/{place.name} could not be removed: {os_detail(error)}")
         return left
 
-    # --- before any name changes ---------------------------------------------------------
+    # --- before renaming ---------------------------------------------------------
 
     def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
-        """Write the new content beside its place."""
+        """Write the new content to a temporary file in the same directory."""
         attributes = self._attributes(write.like) if write.like else None
         folder = self._folders.make(write.place.folder, made=self._made.append)
-        new = write.place.beside()
-        # Where a file is replaced, its old content must not be lost with the power.
+        new = write.place.temporary()
+        # Synced if it replaces a file: a power failure must not lose both contents.
         self._create(new, folder, write.after, write.mode, attributes, to_disk=to_disk and write.before is not None)
         return new
 
@@ -285,11 +285,11 @@ class _Commit:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
             if attributes is not None:
-                _give_owner(descriptor, attributes.owner)
+                _set_owner(descriptor, attributes.owner)
             if mode is not None:
                 os.fchmod(descriptor, mode & ~_GIVES_RIGHTS)
             for name, value in attributes.extended.items() if attributes else ():
-                _give_extended(descriptor, name, value)
+                _set_extended(descriptor, name, value)
             if to_disk:
                 self._system.fsync(descriptor)
         finally:
@@ -305,7 +305,7 @@ class _Commit:
             os.close(descriptor)
 
     def _compare(self, step: _Write | _Removal) -> None:
-        """See that a file is still what was planned with."""
+        """Check that a file is the same as when it was verified."""
         if step.before is None:
             return
         folder, name = self._folders.open(step.place.folder), step.place.name
@@ -318,7 +318,7 @@ class _Commit:
             raise PatchChanged(f"{step.failure}: {_CHANGED}")
         self._compared[step.place] = _identity(found)
 
-    # --- names change --------------------------------------------------------------------
+    # --- renaming --------------------------------------------------------------------
 
     def _replace(self, write: _Write, new: _Place) -> None:
         old = self._back_up(write)
@@ -334,20 +334,20 @@ class _Commit:
         self._undo.append(_Undo(restore, write.written, old))
 
     def _back_up(self, write: _Write) -> _Place:
-        """A second name for what is to be replaced, or a copy of it."""
-        old = write.place.beside()
+        """Give the file that is replaced a second name, or copy it."""
+        old = write.place.temporary()
         folder = self._folders.open(write.place.folder)
         try:
             self._system.link(write.place.name, old.name, folder=folder)
             self._leftovers[old] = None
-            known_as = old.name
+            checked_name = old.name
         except OSError as error:
             if error.errno not in _CANNOT_LINK:
                 raise
             attributes = self._attributes(write.place)
             self._create(old, folder, write.before or b"", write.mode_before, attributes, to_disk=False)
-            known_as = write.place.name
-        found = os.stat(known_as, dir_fd=folder, follow_symlinks=False)
+            checked_name = write.place.name
+        found = os.stat(checked_name, dir_fd=folder, follow_symlinks=False)
         if _identity(found) != self._compared[write.place]:
             raise PatchChanged(f"{write.failure}: {_CHANGED}")
         return old
@@ -366,7 +366,7 @@ class _Commit:
         self._undo.append(_Undo(remove, write.written, None))
 
     def _remove(self, removal: _Removal) -> None:
-        place, old = removal.place, removal.place.beside()
+        place, old = removal.place, removal.place.temporary()
         folder = self._folders.open(place.folder)
         self._system.rename(place.name, old.name, folder=folder)
         self._leftovers[old] = None
@@ -375,22 +375,22 @@ class _Commit:
         if _identity(found) != self._compared[place]:
             raise PatchChanged(f"{removal.failure}: {_CHANGED}")
 
-    def _give_name(self, place: _Place, wanted: _Place) -> None:
-        """Name a file of ours, unless there is one of that name."""
-        folder = self._folders.open(wanted.folder)
+    def _give_name(self, place: _Place, target: _Place) -> None:
+        """Rename a temporary file; fail if the name exists."""
+        folder = self._folders.open(target.folder)
         try:
-            self._system.link(place.name, wanted.name, folder=folder)
+            self._system.link(place.name, target.name, folder=folder)
         except OSError as error:
             if error.errno not in _CANNOT_LINK:
                 raise
-            if _is_there(wanted.name, folder):
+            if _is_there(target.name, folder):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-            self._system.rename(place.name, wanted.name, folder=folder)
+            self._system.rename(place.name, target.name, folder=folder)
             self._leftovers.pop(place)
 
 
 @contextmanager
-def _told_as(failure: str) -> Iterator[None]:
+def _reported_as(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -412,41 +412,41 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Where nobody but the owner may rename a file, a second name for it could never be removed again."""
+    """Refuse a file that another user owns in a sticky directory: its second name could not be removed."""
     around = os.stat(folder)
     if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-class _CannotBeKept(OSError):
-    """Something of a file that whoever writes it anew may not give it."""
+class _AttributeLost(OSError):
+    """An attribute of the old file that the server may not give the new one."""
 
     def __init__(self, what: str) -> None:
         super().__init__(0, f"its {what} cannot be kept")
 
 
-def _give_owner(descriptor: int, owner: tuple[int, int]) -> None:
-    """Only root can give a file away, and only to its own groups can anybody else."""
+def _set_owner(descriptor: int, owner: tuple[int, int]) -> None:
+    """Set the owner. Only root can change the user, and other users can choose only among their groups."""
     found = os.fstat(descriptor)
     if owner == (found.st_uid, found.st_gid):
         return
     try:
         os.fchown(descriptor, *owner)
     except OSError:
-        raise _CannotBeKept("owner" if owner[0] != found.st_uid else "group") from None
+        raise _AttributeLost("owner" if owner[0] != found.st_uid else "group") from None
 
 
-def _give_extended(descriptor: int, name: str, value: bytes) -> None:
+def _set_extended(descriptor: int, name: str, value: bytes) -> None:
     try:
         os.setxattr(descriptor, name, value)
     except OSError:
-        # Some are given by the system, to this file as to the old one.
+        # The system sets some itself, with the same value.
         if _extended(descriptor).get(name) != value:
-            raise _CannotBeKept(f"extended attribute {name}") from None
+            raise _AttributeLost(f"extended attribute {name}") from None
 
 
 def _extended(descriptor: int) -> dict[str, bytes]:
-    """Extended attributes, access lists among them."""
+    """Return the extended attributes, which include access control lists."""
     if sys.platform != "linux":
         return {}
     try:

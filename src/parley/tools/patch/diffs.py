@@ -1,7 +1,6 @@
-"""Two versions of a file as the hunks of a unified diff, written as git writes them.
+"""Compares two versions of a file, and returns the hunks of a unified diff as Git writes them.
 
-Knows lines of bytes, and how much work comparing them may cost. Does not know files, names or
-modes; `turndiff.py` does.
+Knows lines of bytes and limits the work of comparing them. Does not know paths or modes; `turndiff.py` does.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from parley.tools.patch.deadline import CancelToken
 __all__ = ["STEPS", "Effort", "unified_diff"]
 
 STEPS: Final = 3_000_000
-"""What one diff may cost: about a second, and far more than an ordinary edit needs."""
+"""The most steps of one diff: about a second, and far more than an ordinary edit needs."""
 
 STEPS_PER_LINE: Final = 2
-"""Splitting off a line and numbering it takes about as long as two steps."""
+"""Splitting and numbering one line takes as long as two steps."""
 
 LINES_AROUND: Final = 1_000
-"""How far a change may slide into the lines that both versions begin and end with."""
+"""How far a change may be moved into the common lines before and after it."""
 
 NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 
 
 class Effort:
-    """What comparing may still cost. A step is one look at a line, or at a stretch of 64 equal ones."""
+    """The steps that a comparison may still take. A step compares one line, or 64 equal lines."""
 
     __slots__ = ("_cancel", "cut", "left")
 
@@ -37,25 +36,24 @@ class Effort:
         self.left = steps
         self._cancel = cancel or CancelToken()
         self.cut = False
-        """Lines are shown as replaced although some of them may be common to both versions: tests expect the
-        shortest diff of all others."""
+        """True if the steps did not suffice: lines are shown as replaced although both versions may have them."""
 
     def check(self) -> None:
         """
         Raises:
-            PatchRefused: nobody waits for the diff any more.
+            PatchRefused: the work was cancelled.
         """
         self._cancel.check()
 
 
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
-    """The hunks that turn `before` into `after`, without file headers; empty if they are the same.
+    """Return the hunks that turn `before` into `after`, without file headers; empty if they are equal.
 
-    No shorter diff exists, unless the effort was cut. Git can apply it in either case, as long as
-    both versions are UTF-8: other bytes are replaced in the text.
+    No shorter diff exists, unless the effort was cut. Git can apply it in either case if both versions are UTF-8;
+    other bytes are replaced in the text.
 
     Raises:
-        PatchRefused: nobody waits for it any more, as the effort was told.
+        PatchRefused: the work was cancelled.
     """
     if before == after:
         return ""
@@ -72,14 +70,14 @@ def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | 
     return b"".join(hunks).decode(errors="replace")
 
 
-# --- lines, and what is the same at both ends ------------------------------------------------
+# --- lines, and common lines at both ends ------------------------------------------------
 
 
 class _Region(NamedTuple):
-    """The lines that differ, and as many of the same ones around them as a diff can need."""
+    """The lines that differ, and the common lines around them that a diff may need."""
 
     skipped: int
-    """How many lines stand before `lead`."""
+    """How many lines come before `lead`."""
     lead: bytes
     before: bytes
     after: bytes
@@ -112,12 +110,12 @@ def _differing(before: bytes, after: bytes, *, around: int) -> _Region:
 
 
 def _begins_line(text: bytes, at: int, start: int) -> bool:
-    """Whether a line begins here, where one is known to begin at the start."""
+    """Return whether a line begins at `at`; one begins at `start`."""
     return at == start or text[at - 1 : at] == b"\n"
 
 
 def _skip(text: bytes, at: int, *, lines: int) -> int:
-    """Where the text goes on behind this many lines."""
+    """Return the position after this many lines."""
     for _ in range(lines):
         newline = text.find(b"\n", at)
         if newline < 0:
@@ -127,12 +125,12 @@ def _skip(text: bytes, at: int, *, lines: int) -> int:
 
 
 def _count(text: bytes) -> int:
-    """How many lines these are; the last one may lack its newline."""
+    """Return the number of lines; the last one may lack its newline."""
     return text.count(b"\n") + (text[-1:] not in (b"", b"\n"))
 
 
 def _split(text: bytes) -> list[bytes]:
-    """The lines without their newlines. A last one that has none gets one, to differ from its like."""
+    """Return the lines without newlines. A last line that lacks its newline gets one, so that it differs."""
     lines = text.split(b"\n")
     if last := lines.pop():
         lines.append(last + b"\n")
@@ -140,17 +138,17 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """How many bytes behind these two places are the same, up to a limit."""
+    """Return how many bytes after these two positions are equal, up to a limit."""
     return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
 
 
 def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """How many bytes in front of these two places are the same, up to a limit."""
+    """Return how many bytes before these two positions are equal, up to a limit."""
     return _extent(limit, lambda low, high: one[at - high : at - low] == other[there - high : there - low])
 
 
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
-    """How far things are the same: in strides that grow, and in halves once one goes too far."""
+    """Return how far two sequences are equal, by an exponential and then a binary search."""
     reached, stride = 0, 64
     ahead = min(stride, limit)
     while reached < ahead and same(reached, ahead):
@@ -178,7 +176,7 @@ class _Change(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Whole lines that are shown with the same sign."""
+    """Adjacent lines with the same sign."""
 
     sign: bytes
     lines: int
@@ -223,7 +221,7 @@ def _compared(region: _Region, *, context: int, effort: Effort) -> Iterator[byte
 
 
 def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_Change]]:
-    """The changes in groups whose context lines touch."""
+    """Yield groups of changes whose context lines touch."""
     together = changes[:1]
     for earlier, later in pairwise(changes):
         if later.at - earlier.end > 2 * context:
@@ -234,7 +232,7 @@ def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_
 
 
 def _hunk(blocks: list[_Block], *, at: int, new_at: int) -> bytes:
-    """One hunk; so many lines stand before it in the old and in the new version."""
+    """Return one hunk; `at` and `new_at` are the numbers of lines before it in the old and the new version."""
     lines = sum(block.lines for block in blocks if block.sign != b"+")
     new_lines = sum(block.lines for block in blocks if block.sign != b"-")
     header = b"@@ -%s +%s @@\n" % (_range(at, lines), _range(new_at, new_lines))
@@ -266,9 +264,9 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
     shared = set(old) & set(new)
     removed, added = _uncommon(old[lead : len(old) - tail], new[lead : len(new) - tail], shared, effort)
 
-    # What lies further away is context for a change that slid all the way.
-    hidden, hidden_behind = max(lead - LINES_AROUND, 0), max(tail - LINES_AROUND, 0)
-    old, new = old[hidden : len(old) - hidden_behind], new[hidden : len(new) - hidden_behind]
+    # Lines further away are context for a change that was moved as far as possible.
+    hidden, hidden_after = max(lead - LINES_AROUND, 0), max(tail - LINES_AROUND, 0)
+    old, new = old[hidden : len(old) - hidden_after], new[hidden : len(new) - hidden_after]
     runs, new_runs = _runs(removed, lead - hidden), _runs(added, lead - hidden)
     runs = _slid(old, runs, new_runs, effort)
     new_runs = _slid(new, new_runs, runs, effort)
@@ -284,7 +282,7 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
 
 
 Runs = dict[int, int]
-"""The changed lines of one version: how many there are behind so many lines that stay."""
+"""The changed lines of one version: how many follow after a number of unchanged lines."""
 
 
 def _runs(changed: bytearray, kept: int) -> Runs:
@@ -301,10 +299,10 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 
 
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
-    """The same changes, each moved to where a reader expects it.
+    """Return the same changes, each moved to where a reader expects it.
 
-    A run can move over a line that equals the line at its other end. Runs that meet become one.
-    Each ends as far down as it goes, or beside the last run of the other version on its way.
+    A run can move past a line that equals the line at its other end. Runs that meet are joined. Each run is moved
+    down as far as possible, or to the last run of the other version on its way.
     """
     slid: Runs = {}
     ahead = dict(runs)
@@ -343,10 +341,9 @@ def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
 
 
 def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) -> tuple[bytearray, bytearray]:
-    """Flags for the lines of the one and of the other that are not common to both.
+    """Return flags for the lines of each version that are not common to both.
 
-    A line that the other version has nowhere needs no search: without those, most edits leave
-    nothing to search for.
+    A line that the other version does not have is flagged without a search: this suffices for most edits.
     """
     places = [at for at, line in enumerate(old) if line in shared]
     new_places = [at for at, line in enumerate(new) if line in shared]
@@ -362,7 +359,7 @@ def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) 
 
 
 class _Box(NamedTuple):
-    """A part of both sequences that is still to be compared."""
+    """A part of both sequences that was not compared yet."""
 
     start: int
     end: int
@@ -378,7 +375,7 @@ class _Point(NamedTuple):
 class _Search:
     """A shortest edit script by Myers' method in linear space (Algorithmica 1, 1986).
 
-    Paths are followed from both corners of a box. Where they meet, the box falls into two.
+    Paths are followed from both corners of a box. Where they meet, the box is divided into two.
     """
 
     def __init__(self, old: list[int], new: list[int], effort: Effort) -> None:
@@ -413,14 +410,14 @@ class _Search:
         return _Box(start, end - same, new_start, new_end - same)
 
     def _mirrored(self, point: _Point) -> _Point:
-        """The same point, counted from the other end of the sequences."""
+        """Return the same point, counted from the other end of the sequences."""
         return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
 
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
-        """The box up to where the paths meet, and from there.
+        """Return the box before and the box after the point where the paths meet.
 
-        If they do not meet for half of what effort is left, the other half suffices for what the paths
-        have crossed on either side; what lies between is marked as changed.
+        If they do not meet within half of the remaining steps, the part between the paths is marked as changed; the
+        other half suffices for the parts that the paths have crossed.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)
@@ -451,32 +448,32 @@ class _Search:
 
 
 class _Front:
-    """How far paths from one corner of a box have come, on each diagonal.
+    """The furthest points of paths from one corner of a box, on each diagonal.
 
-    A diagonal has one number for all its points: the place in the old sequence less the place in the
-    new one, and a constant that keeps it positive.
+    The number of a diagonal is the position in the old sequence minus the position in the new one, plus a constant
+    that keeps it positive.
     """
 
     def __init__(self, old: list[int], new: list[int], effort: Effort, *, from_end: bool) -> None:
         self._old, self._new, self._effort = old, new, effort
-        # The same bytes for the same lines, so that long stretches are compared at once.
+        # The lines as fixed-size numbers, so that many lines are compared in one step.
         self._packed, self._new_packed = array("I", old).tobytes(), array("I", new).tobytes()
         self._width = array("I").itemsize
         self._zero = len(new) + 1
         self._reached = [0] * (len(old) + len(new) + 3)
-        """The place in the old sequence."""
+        """The position in the old sequence, by diagonal."""
         self._upwards = from_end
         self._first = self._last = _Point(0, 0)
         self._low = self._high = 0
 
     def enter(self, first: _Point, last: _Point) -> None:
-        """Start anew, at the first point of the box that ends with the last."""
+        """Start at the first point of a box that ends with the last point."""
         self._first, self._last = first, last
         self._low = self._high = middle = first.at - first.new_at + self._zero
         self._reached[middle - 1 : middle + 2] = -1, first.at, -1
 
     def same(self, at: int, new_at: int, limit: int) -> int:
-        """How many lines from here on are the same."""
+        """Return how many lines from here on are equal."""
         old, new, same = self._old, self._new, 0
         while same < limit and old[at + same] == new[new_at + same]:
             same += 1
@@ -488,10 +485,10 @@ class _Front:
         return same
 
     def advance(self, other: _Front | None, stop: int) -> _Point | None:
-        """Take every path over one more change, and then as far as lines are the same.
+        """Extend every path by one change, and then by all equal lines.
 
-        Returns where a path meets one of the `other` front, if that is looked for. Breaks off as soon
-        as only `stop` is left of the effort.
+        Returns the point where a path meets one of the `other` front, if one is given. Stops when only `stop` steps
+        are left.
         """
         old, new, zero, reached, effort = self._old, self._new, self._zero, self._reached, self._effort
         end, new_end = self._last
@@ -512,7 +509,7 @@ class _Front:
         return None
 
     def _widen(self) -> None:
-        """Take in the diagonals on both sides; at the edges of the box, only every other turn."""
+        """Include the next diagonals on both sides; at the edges of the box, only every second time."""
         if self._low > self._first.at - self._last.new_at + self._zero:
             self._low -= 1
             self._reached[self._low - 1] = -1
@@ -525,12 +522,12 @@ class _Front:
             self._high -= 1
 
     def has_passed(self, k: int, at: int) -> bool:
-        """Whether this front, seen from the other end, has come to this place on its diagonal."""
+        """Return whether this front, counted from the other end, has reached this position on its diagonal."""
         k = len(self._reached) - 1 - k
         return self._low <= k <= self._high and self._reached[k] >= len(self._old) - at
 
     def furthest(self) -> _Point:
-        """The point within the box that leaves the least to be compared."""
+        """Return the point within the box that leaves the least to compare."""
         first, last = self._first, self._last
         points = [first]
         for k in range(self._low, self._high + 1):

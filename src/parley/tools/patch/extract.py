@@ -1,6 +1,6 @@
-"""Which commands are patches.
+"""Finds a patch in a command.
 
-Knows spellings alone: whether the patch can be read is for `grammar` to say.
+Knows the forms of the command. Whether the patch is valid is decided by `parser`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _HEREDOC: Final = re.compile(
 )
 
 _EXPANDED: Final = re.compile(r"[$`\\]")
-"""What a shell would not leave alone behind a word without quotes."""
+"""Characters that a shell expands in a heredoc whose delimiter is not quoted."""
 
 
 def patch_in(argv: Sequence[str]) -> str | None:
-    """The patch that a command hands to `apply_patch`; None: it is a command like any other."""
+    """Return the patch that a command passes to `apply_patch`; None for any other command."""
     match tuple(argv):
         case (program, patch) if program in _PROGRAMS:
             return patch

@@ -1,4 +1,4 @@
-"""How much is too much, for a patch and for what is shown of it."""
+"""Size limits of a patch and of its diff."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 __all__ = ["MAX_DIFF_BYTES", "MAX_FILES", "MAX_FILE_BYTES", "MAX_LINES", "MAX_PATCH_BYTES"]
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-"""A larger file is not read, and none becomes larger."""
+"""The largest file that is read or written."""
 
 MAX_PATCH_BYTES: Final = 64 * 1024 * 1024
-"""Of a patch itself, of what is read for it, and of what it writes. Also of what a turn keeps of earlier
-contents, and of what is read to show all that it changed."""
+"""The largest patch, and the most bytes that one patch reads, and that it writes. Also the most bytes of earlier
+contents that a turn keeps, and that its diff reads."""
 
 MAX_FILES: Final = 2000
-"""Also of hunks, and of new directories."""
+"""The most files, hunks and new directories of a patch."""
 
 MAX_LINES: Final = 2_000_000
-"""Of a file, and of the patch: a line costs some fifty bytes of memory, however short it is."""
+"""The most lines of a file, and of a patch: a line takes at least fifty bytes of memory."""
 
 MAX_DIFF_BYTES: Final = 1024 * 1024
-"""Of the hunks in one diff of a turn: each patch shows all that the turn has changed so far, again."""
+"""The most bytes of hunks in a turn's diff. Each patch sends the whole diff of the turn so far."""

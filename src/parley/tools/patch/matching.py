@@ -1,11 +1,10 @@
-"""Where in a file the chunks of a patch belong, and the file with them in place.
+"""Finds the places of a patch's chunks in a file, and applies them.
 
-A chunk's old lines are searched from the end of the chunk before, at four levels: as they are,
-without blanks behind, without blanks around, with typographic characters made plain. What a
-level finds anywhere behind wins over what a later level finds nearby.
+Context and removed lines must match the file contiguously, after the previous chunk. They are compared at four
+levels: exactly, without trailing blanks, without surrounding blanks, and with typographic characters replaced. A
+match at an earlier level wins over a nearer match at a later one.
 
-Unchanged lines stay as the file has them, whatever the patch made of their blanks. Knows text;
-does not know where it comes from.
+Unchanged lines keep the blanks that the file has. Knows text, not files.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ __all__ = ["Text", "apply_chunks"]
 _BOM: Final = "\ufeff"
 
 _BLOCK: Final = 4096
-"""Lines between two looks at the clock."""
+"""The most lines that are processed between two checks of the deadline."""
 
 _QUOTED_LINES: Final = 20
-"""How many of the lines that were not found are named; whoever wrote them knows the rest."""
+"""How many of the lines that were not found an error quotes."""
 
 
 # --- a file as lines ---------------------------------------------------------------------
 
 
 class Text(Struct, frozen=True):
-    """The bytes of a file as lines, each with the carriage return that it ends with.
+    """A file as lines without line feeds; a carriage return stays part of its line.
 
-    Every file can be read like this, and gives the same bytes back.
+    Converting any file and back gives the same bytes.
     """
 
     lines: list[str]
     has_bom: bool
     open_end: str | None
-    """The last line as it is in a file that does not end with a line feed. In `lines` it has the
-    line end of the one before, as if there were more to come."""
+    """The last line of a file that does not end with a line feed; None if the file ends with one. In `lines` this
+    line has the line end of the line before it."""
 
     @classmethod
     def of(cls, content: bytes) -> Text:
@@ -60,19 +59,19 @@ class Text(Struct, frozen=True):
         return cls(lines, has_bom, last)
 
     def with_lines(self, lines: list[str]) -> bytes:
-        """The bytes of the same file with other lines."""
+        """Return the bytes of the file with other lines."""
         text = "\n".join(lines)
         if lines and self.open_end is None:
             text += "\n"
         elif lines and self.open_end is not None:
-            is_the_old_one = lines[-1] == self.lines[-1]
-            last = self.open_end if is_the_old_one else lines[-1].removesuffix("\r")
+            is_unchanged = lines[-1] == self.lines[-1]
+            last = self.open_end if is_unchanged else lines[-1].removesuffix("\r")
             text = text[: len(text) - len(lines[-1])] + last
         return f"{_BOM if self.has_bom else ''}{text}".encode("utf-8", "surrogateescape")
 
 
 def _return_of(line: str) -> str:
-    """The carriage return that a line ends with, or nothing."""
+    """Return the carriage return at the end of a line, or an empty string."""
     return "\r" if line.endswith("\r") else ""
 
 
@@ -86,22 +85,22 @@ _PLAIN: Final = str.maketrans(
 )
 
 
-def _as_it_is(line: str) -> str:
+def _exact(line: str) -> str:
     return line.removesuffix("\r")
 
 
-def _made_plain(line: str) -> str:
+def _with_plain_characters(line: str) -> str:
     return line.removeprefix(_BOM).strip().translate(_PLAIN)
 
 
-_LEVELS: Final[tuple[Callable[[str], str], ...]] = (_as_it_is, str.rstrip, str.strip, _made_plain)
+_LEVELS: Final[tuple[Callable[[str], str], ...]] = (_exact, str.rstrip, str.strip, _with_plain_characters)
 
 _Run = tuple[str, ...]
-"""Lines wanted next to each other."""
+"""Adjacent lines to search for."""
 
 
 class _Level:
-    """The lines of the file at one level, with the positions of every line that a wanted run begins with."""
+    """The lines of the file at one level, with the positions of the first lines of all runs."""
 
     def __init__(
         self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], deadline: Deadline
@@ -118,13 +117,13 @@ class _Level:
                 self._lines.append(text)
 
     def find(self, run: _Run, start: int) -> int | None:
-        """Return the first position from `start` on where the run stands."""
+        """Return the first position at or after `start` where the run matches; None: there is none."""
         blocks = self._blocks(run)
         positions = self._positions[blocks[0][0]]
         candidates = islice(positions, bisect_left(positions, start), None)
         return next((at for at in candidates if self._matches(blocks, at)), None)
 
-    def stands_at(self, run: _Run, at: int) -> bool:
+    def matches_at(self, run: _Run, at: int) -> bool:
         return self._matches(self._blocks(run), at)
 
     def _blocks(self, run: _Run) -> list[list[str]]:
@@ -162,7 +161,7 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Return where the old lines of a chunk stand, and the reading of the chunk that matches."""
+        """Return the position of the old lines of a chunk, and the reading of the chunk that matches."""
         for lines in _readings(chunk):
             old = _old(lines)
             at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
@@ -179,7 +178,7 @@ class _Search:
 
     def _at_end(self, run: _Run, start: int) -> int | None:
         at = len(self._lines) - len(run)
-        if at < start or not any(level.stands_at(run, at) for level in self._every_level()):
+        if at < start or not any(level.matches_at(run, at) for level in self._every_level()):
             return None
         return at
 
@@ -195,20 +194,20 @@ def _old(lines: Sequence[Line]) -> _Run:
 
 
 def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
-    """A chunk with the empty lines at its end, and without them."""
+    """Yield the lines of a chunk, and then without the empty lines at its end, if there are any."""
     yield chunk.lines
     if chunk.blanks:
         yield chunk.lines[: -chunk.blanks]
 
 
-# --- putting chunks in place -------------------------------------------------------------
+# --- applying chunks -------------------------------------------------------------
 
 
 def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> bytes:
-    """The file with all chunks in place.
+    """Return the content of the file after all chunks.
 
     Raises:
-        PatchRefused: a chunk has no place, or it takes too long to find.
+        PatchRefused: the lines of a chunk were not found, or the search took too long.
     """
     if not chunks:
         return content
@@ -236,7 +235,7 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
 
 
 def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
-    """What stands in the file in place of the old lines from `at` on, and where those end."""
+    """Return the lines that replace the old ones from `at` on, and the end of the old ones."""
     new: list[str] = []
     for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):
         run = list(group)
@@ -252,9 +251,9 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Added lines with the line ends of these, one by one; the last counts for all that follow.
+    """Return added lines with the line ends of `like`, line by line; the last one counts for all further lines.
 
-    A carriage return that the patch asks for is there anyway.
+    A carriage return in an added line is kept.
     """
     if not like:
         return added

@@ -1,7 +1,7 @@
-"""Reading a patch into hunks (docs/protocol.md, apply_patch).
+"""Parses a patch into hunks (docs/protocol.md, apply_patch).
 
-Knows the text of the patch and nothing of files. Markers may have blanks around them and the
-whole may be wrapped in a heredoc; everything else that does not fit is refused by its line.
+Knows the text of the patch, not the files. Markers may be surrounded by blanks, and the patch may be wrapped in a
+heredoc; any other deviation is refused with its line number.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _HEREDOC: Final = re.compile(r"<<\s*(['\"]?)(\w+)\1")
 
 Mark = Literal[" ", "-", "+"]
 Line = tuple[Mark, str]
-"""A line of a chunk: unchanged, removed or added, and its text without line end."""
+"""A line of a chunk: its mark (unchanged, removed or added) and its text without the line end."""
 
 _MARKS: Final[dict[str, Mark]] = {" ": " ", "-": "-", "+": "+"}
 
 
 class Chunk(Struct, frozen=True):
-    """Lines that stand next to each other in the file."""
+    """A change to adjacent lines of a file."""
 
     contexts: tuple[str, ...]
-    """Lines that stand somewhere before, each behind the one before it."""
+    """Lines that the file has before the chunk, in this order."""
     lines: tuple[Line, ...]
     at_end: bool
-    """These are the last lines of the file."""
+    """True if these are the last lines of the file."""
     blanks: int
-    """How many lines at the end are wholly empty: unchanged lines, or only there to part two hunks."""
+    """How many lines at the end of the chunk are empty: they are unchanged lines, or separate two hunks."""
 
 
 class AddFile(Struct, frozen=True):
@@ -60,17 +60,17 @@ class UpdateFile(Struct, frozen=True):
     path: str
     move_to: str | None
     chunks: tuple[Chunk, ...]
-    """May be empty where the file is moved."""
+    """May be empty if the file is moved."""
 
 
 Hunk = AddFile | DeleteFile | UpdateFile
 
 
 def parse(patch: str, *, cancel: CancelToken | None = None) -> tuple[Hunk, ...]:
-    """The hunks of a patch, in order; a patch may have none.
+    """Return the hunks of a patch, in order; there may be none.
 
     Raises:
-        PatchRefused: the text is not a patch, or nobody waits for it any more.
+        PatchRefused: the text is not a patch, or the work was cancelled.
     """
     lines = _without_returns(patch.strip().split("\n"))
     wrapper = _HEREDOC.fullmatch(lines[0].strip())
@@ -84,9 +84,9 @@ def parse(patch: str, *, cancel: CancelToken | None = None) -> tuple[Hunk, ...]:
 
 
 def _without_returns(lines: list[str]) -> list[str]:
-    """The lines without the carriage returns that are no part of them.
+    """Return the lines without carriage returns that belong to the line ends of the patch.
 
-    A patch may have one at every line end. Where it has not, those of added lines are asked for.
+    If not every line of the patch has one, the carriage return of an added line is part of its text.
     """
     if all(line.endswith("\r") for line in lines[:-1]):
         return [line.removesuffix("\r") for line in lines]
@@ -94,12 +94,12 @@ def _without_returns(lines: list[str]) -> list[str]:
 
 
 class _Reader:
-    """Goes through the lines between the two markers, once."""
+    """Reads the lines between the two markers, once."""
 
     def __init__(self, lines: list[str], cancel: CancelToken) -> None:
         self._lines, self._cancel = lines, cancel
         self._at = 1
-        """How many lines are read, the first marker among them; the next one has the number behind it."""
+        """How many lines were read, including the first marker."""
 
     def hunks(self) -> tuple[Hunk, ...]:
         hunks: list[Hunk] = []
@@ -161,7 +161,7 @@ class _Reader:
         return Chunk(contexts or (), tuple(lines), at_end, blanks)
 
     def _contexts(self) -> tuple[str, ...] | None:
-        """The texts behind `@@`; None without any such line."""
+        """Return the texts after `@@`; None if there is no such line."""
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):
             self._at += 1
@@ -180,7 +180,7 @@ class _Reader:
             "' ' (context line), '+' (added line), or '-' (removed line)"
         )
 
-    # --- one line after another ----------------------------------------------------------
+    # --- single lines ----------------------------------------------------------
 
     def _peek(self) -> str | None:
         return self._lines[self._at] if self._at < len(self._lines) else None
@@ -190,7 +190,7 @@ class _Reader:
         return self._lines[self._at - 1]
 
     def _skip_blanks(self) -> bool:
-        """Pass over empty lines; whether there is one more behind them."""
+        """Skip empty lines; return whether another line follows."""
         while self._peek() == "":
             self._at += 1
         return self._at < len(self._lines)

@@ -1,7 +1,7 @@
-"""Which file a patch means by a path, and which names it must never touch.
+"""Resolves the paths of a patch, and refuses protected ones.
 
-Looks at the directories that a path goes back from (`sub/..`), since behind a link that leads
-elsewhere than the words say. What else stands there on disk is for `plan` to find out.
+Examines the directories before a `..` in a path, because after a symbolic link `..` leads to another directory than
+the text says. Other properties of files are checked by `plan`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from parley.wire.text import replace_surrogates
 
 __all__ = ["PathResolver"]
 
-_LONGEST: Final = 4096
-"""Bytes of a path; the system takes no more."""
+_MAX_BYTES: Final = 4096
+"""The longest path in bytes that the system accepts."""
 
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -32,11 +32,11 @@ _IGNORABLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Code points that some file systems leave out when they compare names."""
+"""Code points that some file systems ignore when they compare names."""
 
 
 class PathResolver:
-    """The directories that paths are read from: the conversation's own, and that of one call."""
+    """Resolves paths from the working directory of the conversation and that of one call."""
 
     def __init__(
         self,
@@ -47,42 +47,42 @@ class PathResolver:
         hidden: Sequence[str] = (),
         installed: Sequence[str] = (),
     ) -> None:
-        """Parley's own files are in `home`, its programs are `installed`; what is `hidden` is not even read.
+        """Protect Parley's `home`, its `installed` programs, and the `hidden` paths.
 
         Raises:
-            PatchRefused: the call's directory is none, or somebody moves what is on the way to it about just now.
+            PatchRefused: `workdir` is not a directory, or cannot be resolved.
         """
         self._workdir = workdir
         self._installed = installed
         self._real_workdir = _real_directory(workdir)
         self.cwd = _real(cwd)
-        called = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
-        called |= dict.fromkeys(git_dirs(os.path.join(self.cwd, GIT)), GIT)
-        self._protected = {_real(path): name for path, name in called.items()}
-        """What each place is called that no patch may touch."""
+        names = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
+        names |= dict.fromkeys(git_dirs(os.path.join(self.cwd, GIT)), GIT)
+        self._protected = {_real(path): name for path, name in names.items()}
+        """The name of each protected path, as errors show it."""
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
-        # Behind a link, `..` leads elsewhere than the words say: such a name is not understood in paths.
+        # A name in which `..` follows a symbolic link is not understood in paths.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """The two directories may be reached through links; what lies below them may not."""
+        """The two directories, which may be named through symbolic links, and their real paths."""
 
     def shown(self, written: str) -> str:
-        """A path of the patch as it is named to the model: absolute, otherwise as it was written."""
+        """Return a path of the patch as the model is shown it: absolute, otherwise as written."""
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
-        """The absolute path of a file, from the real directory on.
+        """Return the absolute path of a file, below the real directory.
 
         Raises:
-            PatchRefused: this cannot be the name of a file, or it is one that no patch may touch.
+            PatchRefused: this is not a valid path of a file, or it is protected.
         """
         if _UNPRINTABLE.search(written):
             raise PatchRefused(f"error: invalid path {dumps(written)}: it has control characters")
         if not written or written.endswith(("/", "/.", "/..")) or written in (".", ".."):
             raise PatchRefused(f"error: invalid path '{written}': it does not name a file")
         joined = os.path.join(self._real_workdir, written)
-        if len(os.fsencode(joined)) >= _LONGEST:
+        if len(os.fsencode(joined)) >= _MAX_BYTES:
             raise PatchRefused(f"error: invalid path '{written}': it is too long")
         path = self._absolute(joined, written)
         self._refuse_protected(path, written)
@@ -98,7 +98,7 @@ class PathResolver:
         return path
 
     def _refuse_protected(self, path: str, written: str) -> None:
-        # The conversation's own directory may well lie below `~/.codex`; nobody works inside `.git`.
+        # The conversation's directory may lie below `~/.codex`, but not inside `.git`.
         is_inside = is_below(path, self.cwd)
         inside = path[len(self.cwd) :] if is_inside else path
         for names, parts in (((GIT,), path), (AGENTS, inside)):
@@ -109,11 +109,12 @@ class PathResolver:
             raise PatchRefused(
                 f"error: {self.shown(written)} must not be changed: Parley itself is installed there"
             )
-        for place, called in self._protected.items():
-            works_there = is_inside and is_below(self.cwd, place)
-            if is_below(path, place) and not works_there:
-                name = replace_surrogates(called)
-                raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
+        for place, name in self._protected.items():
+            is_workplace = is_inside and is_below(self.cwd, place)
+            if is_below(path, place) and not is_workplace:
+                raise PatchRefused(
+                    f"error: {self.shown(written)} must not be changed: {replace_surrogates(name)} is protected"
+                )
 
 
 def _real(path: str) -> str:
@@ -137,7 +138,7 @@ def _real_directory(workdir: str) -> str:
 
 
 def _refuse_detours(path: str, written: str) -> None:
-    """See that every directory that a path goes back from is one, and no link."""
+    """Refuse a path in which `..` follows a symbolic link, or something else than a directory."""
     reached: list[str] = []
     for part in path.split("/"):
         if part in ("", "."):
@@ -159,7 +160,7 @@ def _refuse_detours(path: str, written: str) -> None:
 
 
 def _is_spelling(part: str, name: str) -> bool:
-    """Whether some file system takes `part` for `name`."""
+    """Return whether some file system takes `part` for `name`."""
     short = f"{name[1:7]}~"
     for piece in re.split(r"[\\:]", _IGNORABLE.sub("", part)):
         plain = piece.rstrip(". \t").casefold()

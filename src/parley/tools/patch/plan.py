@@ -1,8 +1,7 @@
-"""Verifying a patch: every hunk is read and matched, and nothing is written.
+"""Verifies a patch: parses and matches every hunk, and writes nothing.
 
-The hunks are played through in order on a picture of the files, so that several hunks on one
-file come out as one change. Refuses everything that could be known beforehand; what changes
-between now and then is for `commit` to notice.
+The hunks are applied in order to staged copies of the files, so that several hunks for one file become one change.
+A change of a file between verifying and writing is detected by `commit`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from parley.common.guarded_files import DirFds, Identity, LinkInTheWay
+from parley.common.guarded_files import DirFds, Identity, UnexpectedSymlink
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.tools.errors import PatchRefused
@@ -29,39 +28,39 @@ from parley.tools.patch.paths import PathResolver
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
 from parley.wire.text import replace_surrogates
 
-__all__ = ["Change", "Plan", "digest", "verify"]
+__all__ = ["Change", "Plan", "verify"]
 
 _EVENT_CONTEXT: Final = 1
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What becomes of one file."""
+    """The change of one file."""
 
     written: str
-    """The path as the patch has it; the new one of a file that is moved."""
+    """The path as written in the patch; the new path of a file that is moved."""
     path: str
-    """Absolute, without links."""
+    """Absolute, without symbolic links."""
     before: bytes | None
-    """None: there is no such file yet."""
+    """None: the file does not exist yet."""
     after: bytes | None
-    """None: it is deleted."""
+    """None: the file is deleted."""
     mode: int | None
-    """Permissions that the file has and keeps; None for a new one."""
+    """The permissions of the file after the change; None for a new file."""
     move_to: str | None = None
-    """Where it is found afterwards; absolute, without links."""
+    """The new path of a file that is moved: absolute, without symbolic links."""
     given_up_mode: int | None = None
-    """Permissions that it has until another file takes its place with its own; None: it keeps them."""
+    """The permissions that the file loses when a moved file with others replaces it; None: they do not change."""
 
     @property
     def mode_before(self) -> int | None:
-        """Permissions of the file as it is; None: there is no such file yet."""
+        """The permissions of the file before the change; None: it does not exist yet."""
         if self.before is None:
             return None
         return self.mode if self.given_up_mode is None else self.given_up_mode
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where something is written, made or removed."""
+        """The paths that are written, created or removed."""
         return (self.path,) if self.move_to is None else (self.path, self.move_to)
 
     @property
@@ -72,37 +71,37 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A patch that would apply, as far as one can see."""
+    """A verified patch."""
 
     changes: tuple[Change, ...]
     inside_cwd: bool
-    """Every file lies below the conversation's working directory, with all links resolved."""
+    """True if every file is below the conversation's working directory, with symbolic links resolved."""
     folders: dict[str, Identity | None] = {}
-    """The directories of these files; None for one that does not exist yet."""
+    """The identities of the files' directories; None for one that does not exist yet."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where something is written, made or removed; moved files at both ends."""
+        """The paths that are written, created or removed; both paths of a moved file."""
         return tuple(path for change in self.changes for path in change.paths)
 
     @property
     def covers(self) -> str:
         """A digest of the files, their contents and permissions, and their directories."""
         folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
-        return sha256(digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
+        return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
     def summary(self) -> str:
-        """What is said of it when it is done."""
+        """Return the text for the model after the patch was written."""
         lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
         return "Success. Updated the following files:\n" + "".join(lines)
 
     def for_events(self, *, cancel: CancelToken | None = None) -> dict[str, FileChange]:
-        """The changes as clients see them, by absolute path.
+        """Return the changes as clients see them, by absolute path.
 
         Raises:
-            PatchRefused: nobody waits for them any more.
+            PatchRefused: the work was cancelled.
         """
-        # Comparing is a module of its own size, and needed here alone.
+        # A large module that only this method needs.
         from parley.tools.patch.diffs import Effort, unified_diff
 
         effort = Effort(cancel=cancel)
@@ -119,7 +118,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {replace_surrogates(change.path): shown(change) for change in self.changes}
 
 
-def digest(changes: Sequence[Change]) -> bytes:
+def _digest(changes: Sequence[Change]) -> bytes:
     """Return a digest of the files, their contents and permissions."""
     summed = sha256()
     for change in changes:
@@ -139,12 +138,13 @@ def verify(
     installed: Sequence[str] = (),
     cancel: CancelToken | None = None,
 ) -> Plan:
-    """What a patch would do, its paths read from `workdir`; `home` is where Parley has its own files, `installed`
-    where it is installed, and what is `hidden` is not read.
+    """Return what a patch would do. Its paths are relative to `workdir`.
+
+    Parley's `home`, its `installed` programs and the `hidden` paths are protected.
 
     Raises:
-        PatchRefused: it cannot be read, does not fit the files, or names some that it must not touch; or
-            nobody waits for it any more.
+        PatchRefused: the patch is invalid, does not match the files or names a protected path, or the work was
+            cancelled.
     """
     try:
         size = len(patch.encode())
@@ -181,7 +181,7 @@ def verify(
 
 
 def _folders_of(changes: Sequence[Change], folders: DirFds) -> dict[str, Identity | None]:
-    """The directory of each file, and where it does not exist, those above it up to one that does."""
+    """Return the directory of each file, and the directories above a missing one up to one that exists."""
     found: dict[str, Identity | None] = {}
     for path in [path for change in changes for path in change.paths]:
         folder = os.path.dirname(path)
@@ -195,10 +195,10 @@ def _mebibytes(size: int) -> str:
     return f"{size // (1024 * 1024)} MiB"
 
 
-# --- the files as the patch leaves them --------------------------------------------------
+# --- staged files --------------------------------------------------
 
 
-class _Seen(Struct, frozen=True):
+class _DiskFile(Struct, frozen=True):
     """A file on disk."""
 
     path: str
@@ -207,19 +207,19 @@ class _Seen(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True):
-    """A file as the hunks so far leave it."""
+    """A file after the hunks so far."""
 
     content: bytes
-    was: _Seen | None
-    """The file on disk that it came from."""
+    original: _DiskFile | None
+    """The file on disk that it was made from; None for a new file."""
 
 
 class _StagedFiles:
-    """The files that a patch names: as they are, and as its hunks leave them."""
+    """The files that a patch names: on disk, and after its hunks."""
 
     def __init__(self, paths: PathResolver, folders: DirFds, deadline: Deadline) -> None:
         self._paths, self._folders, self._deadline = paths, folders, deadline
-        self._on_disk: dict[str, _Seen | None] = {}
+        self._on_disk: dict[str, _DiskFile | None] = {}
         self._now: dict[str, _File | None] = {}
         self._written: dict[str, str] = {}
         self._new_folders: set[str] = set()
@@ -247,14 +247,14 @@ class _StagedFiles:
                 self._must_be_free(target, target_shown)
                 self._now[path] = None
                 path, shown = target, target_shown
-        self._put(path, shown, _File(content, file.was))
+        self._put(path, shown, _File(content, file.original))
 
     def changes(self) -> tuple[Change, ...]:
-        """All that comes of the hunks, each file once."""
+        """Return the changes of all hunks, one for each file."""
         moved = {
-            file.was.path: path
+            file.original.path: path
             for path, file in self._now.items()
-            if file and file.was and file.was.path != path and self._on_disk[path] is None
+            if file and file.original and file.original.path != path and self._on_disk[path] is None
         }
         changes: list[Change] = []
         for path, file in self._now.items():
@@ -262,11 +262,16 @@ class _StagedFiles:
             target = moved.get(path) if file is None else None
             if target is not None:
                 file = self._now[target]
-            elif file and file.was and moved.get(file.was.path) == path and self._now[file.was.path] is None:
-                continue  # the change of the file that it was says so
+            elif (
+                file
+                and file.original
+                and moved.get(file.original.path) == path
+                and self._now[file.original.path] is None
+            ):
+                continue  # part of the change of the file that was moved
             if seen is None and file is None:
                 continue  # added and deleted again
-            kept = file.was if file and file.was else seen
+            kept = file.original if file and file.original else seen
             gives_up = seen is not None and kept is not None and kept.mode != seen.mode
             changes.append(
                 Change(
@@ -293,7 +298,7 @@ class _StagedFiles:
                 raise PatchRefused(f"error: {shown} would be both a file and a directory")
 
     def _named(self, written: str) -> tuple[str, str]:
-        """The path that the patch means, and how it is shown."""
+        """Return the resolved path, and the path as the model is shown it."""
         path = self._paths.resolve(written)
         self._written[path] = written
         return path, self._paths.shown(written)
@@ -330,18 +335,18 @@ class _StagedFiles:
         try:
             folder, name = self._folder_of(path)
         except FileNotFoundError as missing:
-            self._will_be_made(os.path.dirname(path), missing.filename)
+            self._add_new_folders(os.path.dirname(path), missing.filename)
             return True
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return True
         if stat.S_ISLNK(found.st_mode):
-            raise LinkInTheWay(path)
+            raise UnexpectedSymlink(path)
         return False
 
-    def _will_be_made(self, folder: str, first: str) -> None:
-        """Note the directories from `first` down to `folder`."""
+    def _add_new_folders(self, folder: str, first: str) -> None:
+        """Record the directories from `first` down to `folder`, which the patch creates."""
         while len(folder) >= len(first) and folder not in self._new_folders:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)
@@ -355,13 +360,13 @@ class _StagedFiles:
             raise OSError(0, "its directory is hidden")
         return descriptor, name
 
-    def _read(self, path: str, folder: int, name: str, shown: str) -> _Seen:
+    def _read(self, path: str, folder: int, name: str, shown: str) -> _DiskFile:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
-            raise LinkInTheWay(path)
+            raise UnexpectedSymlink(path)
         if not stat.S_ISREG(found.st_mode):
             raise PatchRefused(f"error: {shown} is not a regular file")
-        # The directory alone decides whether a file can be replaced, so its own permissions are asked here.
+        # The system checks only the directory when a file is replaced, so the file's permissions are checked here.
         if not found.st_mode & stat.S_IWUSR or not os.access(name, os.W_OK, dir_fd=folder):
             raise PatchRefused(f"error: {shown} is read-only")
         content = self._folders.read_whole(path, at_most=MAX_FILE_BYTES)
@@ -372,4 +377,4 @@ class _StagedFiles:
         self._bytes_read += len(content)
         if self._bytes_read > MAX_PATCH_BYTES:
             raise PatchRefused(f"error: the patch needs more than {_mebibytes(MAX_PATCH_BYTES)} read")
-        return _Seen(path, content, stat.S_IMODE(found.st_mode))
+        return _DiskFile(path, content, stat.S_IMODE(found.st_mode))

@@ -1,8 +1,8 @@
-"""What a turn has changed, as git would show it (docs/protocol.md, apply_patch).
+"""The diff of a turn, as Git would show it (docs/protocol.md, apply_patch).
 
-Knows the files as they were before the turn's first patch, and reads them as they are now. What is
-larger than the limits, or finds no more room in the diff, is shown like a binary file. Runs no git,
-follows no symbolic link, and does not know who changed a file, nor how.
+Has the files as they were before the turn's first patch, and reads their current content. A file that exceeds the
+limits, or for which the diff has no room, is shown like a binary file. Does not run Git and follows no symbolic
+links.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ __all__ = ["TouchedFiles"]
 CONTEXT_LINES: Final = 3
 
 BINARY_BYTES: Final = 8000
-"""A zero byte among the first of a file makes it a binary one, as for git."""
+"""A file with a zero byte among its first bytes is binary, as in Git."""
 
 NO_BLOB: Final = "0" * 40
 
 
 class TouchedFiles:
-    """The files that one turn has touched."""
+    """The files that a turn has changed."""
 
     def __init__(self, cwd: str, *, hidden: Sequence[str] = ()) -> None:
-        """Paths are absolute or relative to `cwd`, and have no links in them. What is `hidden` is not read."""
+        """Paths are absolute or relative to `cwd`, without symbolic links. `hidden` paths are not read."""
         self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}
-        """By place: the normalized absolute path."""
+        """The files before the turn, by place: the normalised absolute path."""
         self._given: dict[str, str] = {}
         """The path as it was first given, by place."""
         self._origins: dict[str, str] = {}
-        """The place that a moved file came from, by the place it went to."""
+        """The old place of a moved file, by its new place."""
         self._room = MAX_PATCH_BYTES
         self._hunks: dict[_Pair, str] = {}
-        """What the diff before this one has shown, not to compare again what has stayed the same."""
+        """The hunks of the previous diff, which are reused for unchanged files."""
 
     def before(self, path: str, content: bytes | None, mode: int | None) -> None:
-        """Note a file that is about to change; content and mode are None if there is none yet.
+        """Record a file before it changes; content and mode are None if it does not exist.
 
-        Only the first call for a file counts.
+        Further calls for the same file have no effect.
         """
         place = self._place(path)
         if place in self._before:
@@ -62,15 +62,15 @@ class TouchedFiles:
             self._room -= len(content)
 
     def moved(self, path: str, new_path: str) -> None:
-        """Note that a file has changed its name: it is shown once, with both names.
+        """Record that a file was moved, so that it is shown once, with both names.
 
-        Both paths were given to `before`. Without this, a deletion and a new file are shown.
+        Both paths must have been given to `before`.
         """
         place = self._place(path)
         self._origins[self._place(new_path)] = self._origins.pop(place, place)
 
     def render(self) -> str:
-        """All differences between then and now, sorted by path; empty if there are none.
+        """Return all changes of the turn, sorted by path; empty if there are none.
 
         Raises:
             OSError: no file can be opened.
@@ -81,7 +81,7 @@ class TouchedFiles:
         for change in sorted(self._changes(), key=lambda change: change.new_name):
             hunks = None if change.pair is None else self._hunks.get(change.pair)
             if hunks is None and change.least_bytes <= room:
-                # Half of what is left: files that are hard to compare cannot leave the next without any.
+                # Half of the remaining steps, so that some are left for the next file.
                 effort = Effort(steps // 2)
                 hunks = change.hunks(effort)
                 steps -= steps // 2 - effort.left
@@ -130,26 +130,26 @@ class TouchedFiles:
 
 
 class _Version(NamedTuple):
-    """A file at one moment."""
+    """A version of a file."""
 
     blob: str | None
-    """The name that git has for the content; None: it was not read."""
+    """The Git object id of the content; None: it was not read."""
     mode: str
     content: bytes | None
     """None: it was not read, or not kept."""
 
     @property
     def text(self) -> bytes | None:
-        """What can be shown line by line; None for a binary file."""
+        """The content of a text file; None for a binary file."""
         return None if self.content is None or b"\0" in self.content[:BINARY_BYTES] else self.content
 
 
 _Pair = tuple[str, str]
-"""The names that git has for two contents."""
+"""The Git object ids of two contents."""
 
 
 class _Change(NamedTuple):
-    """One file then and now; None: there was none, or there is none."""
+    """A file before the turn and now; None: it did not or does not exist."""
 
     name: bytes
     new_name: bytes
@@ -158,25 +158,25 @@ class _Change(NamedTuple):
 
     @property
     def pair(self) -> _Pair | None:
-        """What is compared; None: one of the two was not read."""
+        """The two object ids; None: one of the contents was not read."""
         blob, new_blob = self._blobs()
         return None if blob is None or new_blob is None else (blob, new_blob)
 
     @property
     def least_bytes(self) -> int:
-        """What the hunks have at least: all that the one has more than the other."""
+        """The least size of the hunks: the difference in length."""
         text, new_text = self._texts()
         return 0 if text is None or new_text is None else abs(len(text) - len(new_text))
 
     def hunks(self, effort: Effort) -> str | None:
-        """What is different line by line; None for a binary file."""
+        """Return the hunks; None for a binary file."""
         text, new_text = self._texts()
         if text is None or new_text is None:
             return None
         return unified_diff(text, new_text, context=CONTEXT_LINES, effort=effort)
 
     def rendered(self, hunks: str | None) -> str:
-        """Everything about it, or nothing if it is the same; without hunks, that something is different."""
+        """Return the section of the diff; empty if the file is unchanged. Without hunks it says that it differs."""
         lines = [*self._modes(), *self._body(hunks)]
         if not lines:
             return ""
@@ -223,13 +223,13 @@ class _Change(NamedTuple):
 
 
 def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
-    """The path from the root of the file's repository; outside of one, the path as it was given."""
+    """Return the path relative to the root of the file's repository; outside of one, the path as given."""
     root = _root(os.path.dirname(place), roots)
     return os.fsencode(given if root is None else os.path.relpath(place, root))
 
 
 def _root(folder: str, roots: dict[str, str | None]) -> str | None:
-    """The nearest folder upwards that has a `.git`; `roots` remembers what was looked up before."""
+    """Return the nearest directory above that has a `.git`. `roots` caches the results."""
     root, passed = folder, [folder]
     while root not in roots and not is_repository(root) and root != "/":
         root = os.path.dirname(root)
@@ -247,13 +247,13 @@ ESCAPES: Final = {
 
 
 def _quoted(name: bytes) -> str:
-    """In quotes and with escapes, if anything in it is unusual."""
+    """Return a name as Git quotes it: with escapes if it has unusual characters."""
     escaped = "".join(ESCAPES.get(byte) or chr(byte) for byte in name)
     return escaped if len(escaped) == len(name) else f'"{escaped}"'
 
 
 def _label(name: bytes) -> str:
-    """The name where a line ends with it; a tab shows where it ends if there are blanks in it."""
+    """Return a name for the end of a line; a tab marks its end if it contains blanks."""
     return _quoted(name) + ("\t" if b" " in name else "")
 
 
@@ -269,7 +269,7 @@ def _git_mode(mode: int) -> str:
 
 
 def _read(folders: DirFds, place: str, *, limit: int) -> _Version | None:
-    """The file as it is now; None if there is none, or something else than a regular file."""
+    """Return the current file; None if it does not exist or is not a regular file."""
     folder, name = os.path.split(place)
     try:
         inside = folders.open(folder)
