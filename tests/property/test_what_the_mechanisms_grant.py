@@ -1,4 +1,4 @@
-"""Whatever lies in whatever: the mounts of bubblewrap and the rules of Landlock come to what the places say."""
+"""Whatever lies in whatever: the mounts of bubblewrap and the rules of Landlock come to what the policy say."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from parley.common.paths import is_below
 from parley.sandbox.bubblewrap import mounts
 from parley.sandbox.landlock import Entry, read_rules, write_rules
-from parley.sandbox.places import Places, depth, is_below
+from parley.sandbox.paths import depth
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.rights import Files
 
 NAMES = ("a", "b", ".git")
@@ -23,7 +25,7 @@ def is_folder(path: str) -> bool:
 
 
 @st.composite
-def places(draw: st.DrawFn) -> Places:
+def places(draw: st.DrawFn) -> ResolvedPolicy:
     """As `find` finds them: no place is two things, and nothing is fenced that is fenced already."""
     paths = [path for path in ALL if not path.startswith("/dev")]
     folders = [path for path in paths if is_folder(path)]
@@ -37,11 +39,11 @@ def places(draw: st.DrawFn) -> Places:
 
     hidden = {path for path in hidden if next_above(path) not in hidden}
     git = {path for path in git if next_above(path) not in hidden | git}
-    return Places(
+    return ResolvedPolicy(
         roots=_sorted(roots),
-        git_folders=_sorted(filter(is_folder, git)),
+        git_directories=_sorted(filter(is_folder, git)),
         protected=_sorted(path for path in git if not is_folder(path)),
-        hidden_folders=_sorted(filter(is_folder, hidden)),
+        hidden_directories=_sorted(filter(is_folder, hidden)),
         hidden_files=_sorted(path for path in hidden if not is_folder(path)),
     )
 
@@ -50,45 +52,47 @@ def _sorted(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(paths, key=depth))
 
 
-NESTED = Places(roots=("/", "/a/b"), hidden_folders=("/a",), hidden_files=("/a/b/a",))
+NESTED = ResolvedPolicy(roots=("/", "/a/b"), hidden_directories=("/a",), hidden_files=("/a/b/a",))
 """Each within the other, four times."""
 
 
 @settings(deadline=None)
 @given(places())
 @example(NESTED)
-def test_a_command_in_bubblewrap_finds_what_the_places_say(places: Places) -> None:
-    laid = [("--ro-bind", "/", "/"), *mounts(places)]
+def test_a_command_in_bubblewrap_finds_what_the_places_say(policy: ResolvedPolicy) -> None:
+    laid = [("--ro-bind", "/", "/"), *mounts(policy)]
 
     for path in ALL[:-2]:
         on_top = [words for words in laid if words[0] != "--remount-ro" and is_below(path, words[-1])][-1]
         is_hidden = on_top[0] == "--tmpfs" or on_top[1] == "/dev/null"
-        assert (is_hidden, on_top[0] == "--bind") == (places.hides(path), places.is_writable(path)), path
+        assert (is_hidden, on_top[0] == "--bind") == (policy.hides(path), policy.is_writable(path)), path
 
 
 @settings(deadline=None)
 @given(places())
-def test_no_directory_that_leads_to_something_fenced_can_be_moved(places: Places) -> None:
-    points = {words[-1] for words in mounts(places)}
+def test_no_directory_that_leads_to_something_fenced_can_be_moved(policy: ResolvedPolicy) -> None:
+    points = {words[-1] for words in mounts(policy)}
 
-    for fenced in places.git_folders + places.protected + places.hidden:
+    for fenced in policy.git_directories + policy.protected + policy.hidden:
         for folder in ALL:
-            if folder != fenced and is_below(fenced, folder) and places.is_writable(folder):
+            if folder != fenced and is_below(fenced, folder) and policy.is_writable(folder):
                 assert folder in points
 
 
 @settings(deadline=None)
 @given(places())
 @example(NESTED)
-def test_a_command_under_landlock_is_granted_what_the_places_say(places: Places) -> None:
+def test_a_command_under_landlock_is_granted_what_the_places_say(policy: ResolvedPolicy) -> None:
     """But for what is protected, which it cannot be kept from."""
 
     def listing(folder: str) -> Iterable[Entry]:
         inside = [path for path in ALL if path != "/" and path.rpartition("/")[0] == folder.rstrip("/")]
         return [Entry(path, is_folder(path)) for path in inside]
 
-    rules = [*read_rules(places, listing), *write_rules(places, listing)]
-    open_places = Places(roots=places.roots, hidden_folders=places.hidden_folders, hidden_files=places.hidden_files)
+    rules = [*read_rules(policy, listing), *write_rules(policy, listing)]
+    open_places = ResolvedPolicy(
+        roots=policy.roots, hidden_directories=policy.hidden_directories, hidden_files=policy.hidden_files
+    )
 
     for path in ALL:
         rights = 0
@@ -96,8 +100,8 @@ def test_a_command_under_landlock_is_granted_what_the_places_say(places: Places)
             rights |= rule.rights if is_below(path, rule.path) else 0
         is_device = is_below(path, "/dev")
         if not is_folder(path):
-            assert bool(rights & Files.READ_FILE) == (not places.hides(path) and not is_device), path
+            assert bool(rights & Files.READ_FILE) == (not policy.hides(path) and not is_device), path
             assert bool(rights & Files.WRITE_FILE) == (open_places.is_writable(path) and not is_device), path
         if rights & Files.MAKE_REG:
             assert open_places.is_writable(path)
-            assert not any(is_below(hidden, path) for hidden in places.hidden)
+            assert not any(is_below(hidden, path) for hidden in policy.hidden)

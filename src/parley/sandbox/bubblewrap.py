@@ -1,6 +1,6 @@
 """Confinement by bubblewrap: a command sees the files through mounts of its own, most of them read-only.
 
-Makes words for the launcher out of places. What these are is found in `places`; system calls
+Makes words for the launcher out of policy. What these are is found in `places`; system calls
 are the business of `seccomp`.
 """
 
@@ -17,10 +17,11 @@ from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Bounds, Command, Ended, Mount, Output, Start, Starter
-from parley.sandbox.git_placeholders import Vacancy, fill, leave_all
+from parley.sandbox.git_placeholders import GitPlaceholder, add_placeholders, release_all
 from parley.sandbox.installed import Denials
-from parley.sandbox.places import Places, above, depth, find, refuse_hidden
+from parley.sandbox.paths import depth, parents
 from parley.sandbox.protected_files import ProtectedFiles
+from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
 from parley.sandbox.seccomp import program
 from parley.sandbox.threads import in_thread
 
@@ -101,28 +102,28 @@ def knows_sizes(path: str, version: tuple[int, ...]) -> bool:
 # --- its words ---------------------------------------------------------------------------
 
 
-def mounts(places: Places) -> Iterator[tuple[str, ...]]:
+def mounts(policy: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
     """What is laid over what, outer directories first."""
-    fenced = places.git_folders + places.protected + places.vacant + places.installed
-    hidden_folders, hidden_files = _seen(places.hidden_folders, places), _seen(places.hidden_files, places)
+    fenced = policy.git_directories + policy.protected + policy.missing_git + policy.installed
+    hidden_directories, hidden_files = _seen(policy.hidden_directories, policy), _seen(policy.hidden_files, policy)
     words: dict[str, tuple[str, ...]] = {}
     # A directory that something fenced lies in could be renamed, and another one with a `.git` of its own
     # be put in its place; a mount point cannot.
-    for place in fenced + hidden_folders + hidden_files:
-        for folder in above(place):
-            if folder not in places.roots and places.is_writable(folder) and not _is_its_own(folder):
+    for place in fenced + hidden_directories + hidden_files:
+        for folder in parents(place):
+            if folder not in policy.roots and policy.is_writable(folder) and not _is_its_own(folder):
                 words[folder] = ("--bind", folder, folder)
-    words |= {path: ("--bind", path, path) for path in places.roots}
+    words |= {path: ("--bind", path, path) for path in policy.roots}
     words |= {path: ("--ro-bind", path, path) for path in fenced}
-    words |= {path: ("--tmpfs", path) for path in hidden_folders}
+    words |= {path: ("--tmpfs", path) for path in hidden_directories}
     words |= {path: ("--ro-bind", "/dev/null", path) for path in hidden_files}
     for path in sorted(words, key=depth):
         yield words[path]
-    for path in hidden_folders:
+    for path in hidden_directories:
         yield ("--remount-ro", path)
 
 
-def _seen(hidden: Iterable[str], places: Places) -> tuple[str, ...]:
+def _seen(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
     """Without what is in the `/dev` of the computer, where a command has one of its own: nothing of it is there."""
     return tuple(
         path
@@ -130,7 +131,7 @@ def _seen(hidden: Iterable[str], places: Places) -> tuple[str, ...]:
         if path == "/dev"
         or not is_below(path, "/dev")
         or is_below(path, "/dev/shm")
-        or any(root != "/" and is_below(path, root) for root in places.roots)
+        or any(root != "/" and is_below(path, root) for root in policy.roots)
     )
 
 
@@ -139,12 +140,12 @@ def _is_its_own(folder: str) -> bool:
     return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 
-def laid(places: Places) -> Iterator[Mount]:
+def laid(policy: ResolvedPolicy) -> Iterator[Mount]:
     """What that comes to, upon what is always there."""
-    words = [each for each in mounts(places) if each[0] != "--remount-ro" and each[-1] != "/"]
+    words = [each for each in mounts(policy) if each[0] != "--remount-ro" and each[-1] != "/"]
     # There nobody can put a link, and the launcher has covered some of it itself.
     words = [each for each in words if not each[-1].startswith("/proc/")]
-    yield Mount(place="/", source="/", writable="/" in places.roots)
+    yield Mount(place="/", source="/", writable="/" in policy.roots)
     yield Mount(place="/dev", source=None, writable=False)
     if all(place != "/dev" for *_, place in words):
         yield Mount(place="/dev/shm", source=None, writable=True)
@@ -154,11 +155,11 @@ def laid(places: Places) -> Iterator[Mount]:
 
 
 def arguments(
-    places: Places, *, cwd: str, env: Mapping[str, str], network: bool, has_proc: bool, has_sizes: bool
+    policy: ResolvedPolicy, *, cwd: str, env: Mapping[str, str], network: bool, has_proc: bool, has_sizes: bool
 ) -> tuple[str, ...]:
     """All words but those that name descriptors or the command."""
-    first, *others = ("--ro-bind", "/", "/"), *mounts(places)
-    if "/" in places.roots:
+    first, *others = ("--ro-bind", "/", "/"), *mounts(policy)
+    if "/" in policy.roots:
         first = ("--bind", "/", "/")
         others.remove(first)
     if not has_proc:
@@ -280,7 +281,7 @@ class Bubblewrap:
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
         """As `Commands.run`."""
-        taken: list[Vacancy] = []
+        taken: list[GitPlaceholder] = []
         denials = Denials(output)
         try:
             ended = await self._protected.run(
@@ -293,23 +294,23 @@ class Bubblewrap:
             return denials.explained(ended)
         finally:
             if taken:
-                await in_thread(lambda: leave_all(taken), needs_one=False)
+                await in_thread(lambda: release_all(taken), needs_one=False)
 
-    def _prepared(self, command: Command, bounds: Bounds, taken: list[Vacancy], denials: Denials) -> Start:
+    def _prepared(self, command: Command, bounds: Bounds, taken: list[GitPlaceholder], denials: Denials) -> Start:
         _refuse_unsayable(command)
-        places = find(bounds)
-        refuse_hidden(places, command.cwd)
-        denials.begin(places)
+        policy = resolve(bounds)
+        refuse_hidden_cwd(policy, command.cwd)
+        denials.begin(policy)
         _refuse_missing(command)
-        places = fill(places, taken)
+        policy = add_placeholders(policy, taken)
         # No mount can cover a link, so links are restored after the command.
-        self._protected.protect(places, places.links)
-        return self.start(command, bounds, places)
+        self._protected.protect(policy, policy.links)
+        return self.start(command, bounds, policy)
 
-    def start(self, command: Command, bounds: Bounds, places: Places) -> Start:
+    def start(self, command: Command, bounds: Bounds, policy: ResolvedPolicy) -> Start:
         """How the command is started."""
         words = arguments(
-            places,
+            policy,
             cwd=command.cwd,
             env=command.env,
             network=bounds.network,
@@ -318,7 +319,7 @@ class Bubblewrap:
         )
         filtered = program(
             os.uname().machine,
-            writable=bool(places.roots),
+            writable=bool(policy.roots),
             network=bounds.network,
             unix_sockets=bounds.unix_sockets,
             namespaces=True,
@@ -335,6 +336,6 @@ class Bubblewrap:
             env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,
-            mounts=tuple(laid(places)),
+            mounts=tuple(laid(policy)),
             timeout_seconds=command.timeout_seconds,
         )

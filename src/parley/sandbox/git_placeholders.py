@@ -1,8 +1,8 @@
-"""A `.git` that is not there, and must not be made: while commands run, an empty directory stands in its place.
+"""Placeholders: empty `.git` directories that exist while commands run, where a command must not create a `.git`.
 
-Something must be there for a read-only mount to be laid over it. The last of those who use such a
-directory removes it. Who uses it is known by locks, which the system takes from a process that is
-killed; so servers do not disturb each other, and what a killed one left is removed by the next.
+A read-only mount needs a directory to cover. The last command that uses a placeholder removes it. A placeholder in
+use is locked (`flock`), and the kernel releases the locks of a killed process: so several servers can share one,
+and one that a killed server left is removed by the next command.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from msgspec.structs import replace
 
 from parley.common.os_errors import os_detail
 from parley.errors import SandboxUnavailable
-from parley.sandbox.places import Places, depth, is_anothers, opened
+from parley.sandbox.paths import belongs_to_another, open_directory, sorted_by_depth
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.wire.text import quoted
 
-__all__ = ["Vacancy", "fill", "leave_all"]
+__all__ = ["GitPlaceholder", "add_placeholders", "release_all"]
 
 _ATTEMPTS: Final = 1000
-"""Each fails only if somebody removes the directory in that very moment."""
+"""An attempt fails only if another process removes the directory at the same time."""
 
 
-class _CannotStand(SandboxUnavailable):
-    """Nothing can stand there; so nothing may be written beside it either."""
+class _CannotCreate(SandboxUnavailable):
+    """The placeholder cannot be created, so its directory must not be written to."""
 
 
-class Vacancy:
-    """An empty directory that one command uses, from `taken` until `leave`."""
+class GitPlaceholder:
+    """A placeholder that one command uses, from `acquire` until `release`."""
 
     def __init__(self, path: str, folder: int, descriptor: int) -> None:
         self.path = path
@@ -40,37 +41,37 @@ class Vacancy:
         self._descriptor = descriptor
 
     @classmethod
-    def taken(cls, path: str, folder: int | None = None) -> Vacancy | None:
-        """Make it, or share it; None where nobody can make anything. The directory that it is in may be known.
+    def acquire(cls, path: str) -> GitPlaceholder | None:
+        """Create a placeholder, or share it; None if neither the server nor a command can create one.
 
         Raises:
-            SandboxUnavailable: it cannot be made by us, but maybe by the command.
+            SandboxUnavailable: the server cannot create it, but a command might.
         """
-        held: int | None = None
+        folder: int | None = None
         try:
-            held = opened(os.path.dirname(path)) if folder is None else os.dup(folder)
+            folder = open_directory(os.path.dirname(path))
             for _ in range(_ATTEMPTS):
-                if (descriptor := _shared(os.path.basename(path), held)) is not None:
-                    vacancy, held = cls(path, held, descriptor), None
-                    return vacancy
-            raise _locked(path, held)
+                if (descriptor := _lock_shared(os.path.basename(path), folder)) is not None:
+                    placeholder, folder = cls(path, folder, descriptor), None
+                    return placeholder
+            raise _locked(path, folder)
         except OSError as error:
             if error.errno == errno.EROFS:
                 return None
-            if error.errno == errno.EACCES and held is not None:
-                if os.fstat(held).st_uid != os.geteuid():
+            if error.errno == errno.EACCES and folder is not None:
+                if os.fstat(folder).st_uid != os.geteuid():
                     return None
-                raise _CannotStand(f"{quoted(path)} cannot be made: {os_detail(error)}") from None
+                raise _CannotCreate(f"{quoted(path)} cannot be created: {os_detail(error)}") from None
             raise SandboxUnavailable(f"{quoted(path)} cannot be protected: {os_detail(error)}") from None
         finally:
-            if held is not None:
-                os.close(held)
+            if folder is not None:
+                os.close(folder)
 
-    def leave(self) -> None:
-        """Remove it, unless somebody else uses it or has put something into it."""
+    def release(self) -> None:
+        """Remove the directory, unless another command uses it or it is not empty."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(self._name, self._folder, self._descriptor):
+            if _is_same(self._name, self._folder, self._descriptor):
                 os.rmdir(self._name, dir_fd=self._folder)
         except OSError:
             pass  # it is in use, or a repository by now
@@ -79,38 +80,38 @@ class Vacancy:
             os.close(self._folder)
 
 
-def fill(places: Places, taken: list[Vacancy]) -> Places:
-    """Take all vacancies, each of which is added to the list; returns what can be held with them.
+def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> ResolvedPolicy:
+    """Acquire a placeholder for each missing `.git`, add it to the list, and return the policy that then holds.
 
-    In a root of the user's own where nothing can be made the command could allow itself to: it is not to be
-    written to. So it is where another user keeps the vacancy locked.
+    A root of the user in which the server cannot create a placeholder becomes read-only, because a command could
+    change the mode of the root. So does a root in which another user keeps the placeholder locked.
 
     Raises:
-        SandboxUnavailable: one cannot be taken.
+        SandboxUnavailable: a placeholder cannot be acquired.
     """
-    shut = set[str]()
-    for path in places.vacant:
+    closed = set[str]()
+    for path in policy.missing_git:
         try:
-            if (vacancy := Vacancy.taken(path)) is not None:
-                taken.append(vacancy)
-        except _CannotStand:
-            shut.add(os.path.dirname(path))
+            if (placeholder := GitPlaceholder.acquire(path)) is not None:
+                acquired.append(placeholder)
+        except _CannotCreate:
+            closed.add(os.path.dirname(path))
     left = replace(
-        places,
-        roots=tuple(root for root in places.roots if root not in shut),
-        vacant=tuple(each.path for each in taken),
+        policy,
+        roots=tuple(root for root in policy.roots if root not in closed),
+        missing_git=tuple(each.path for each in acquired),
     )
-    inner = tuple(root for root in places.roots if root in shut and left.is_writable(root))
-    return replace(left, protected=tuple(sorted(left.protected + inner, key=depth)))
+    inner = tuple(root for root in policy.roots if root in closed and left.is_writable(root))
+    return replace(left, protected=sorted_by_depth(left.protected + inner))
 
 
-def leave_all(vacancies: Iterable[Vacancy]) -> None:
-    for each in vacancies:
-        each.leave()
+def release_all(placeholders: Iterable[GitPlaceholder]) -> None:
+    for each in placeholders:
+        each.release()
 
 
-def _shared(name: str, folder: int) -> int | None:
-    """The directory, locked against removal; None if it is being removed just now."""
+def _lock_shared(name: str, folder: int) -> int | None:
+    """Create the directory if it does not exist, and lock it; None if another process is removing it."""
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
@@ -121,7 +122,7 @@ def _shared(name: str, folder: int) -> int | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if _is(name, folder, descriptor):
+        if _is_same(name, folder, descriptor):
             return descriptor
     except BlockingIOError:
         pass
@@ -132,7 +133,8 @@ def _shared(name: str, folder: int) -> int | None:
     return None
 
 
-def _is(name: str, folder: int, descriptor: int) -> bool:
+def _is_same(name: str, folder: int, descriptor: int) -> bool:
+    """Return whether a name still is the directory of a descriptor."""
     try:
         found = os.lstat(name, dir_fd=folder)
     except FileNotFoundError:
@@ -141,9 +143,9 @@ def _is(name: str, folder: int, descriptor: int) -> bool:
 
 
 def _locked(path: str, folder: int) -> SandboxUnavailable:
-    what = f"{quoted(path)} cannot be protected: others keep it locked"
+    what = f"{quoted(path)} cannot be protected: another process keeps it locked"
     try:
         found = os.lstat(os.path.basename(path), dir_fd=folder)
     except FileNotFoundError:
         return SandboxUnavailable(what)
-    return _CannotStand(what) if is_anothers(found, os.fstat(folder)) else SandboxUnavailable(what)
+    return _CannotCreate(what) if belongs_to_another(found, os.fstat(folder)) else SandboxUnavailable(what)

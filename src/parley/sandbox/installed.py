@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Ended, Output
-from parley.sandbox.places import Places
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.wire.events import OutputStream
 from parley.wire.text import quoted
 
@@ -23,13 +23,13 @@ _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MOST_NAMED: Final = 3
 
 
-def refuse_installed(places: Places, cwd: str) -> None:
+def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
     """Check that the command's working directory does not lie in a root that had to be refused.
 
     Raises:
         SandboxUnavailable: it does.
     """
-    if not places.refused:
+    if not policy.refused:
         return
     try:
         real = os.path.realpath(cwd)
@@ -39,8 +39,8 @@ def refuse_installed(places: Places, cwd: str) -> None:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}"
         ) from None
-    within = [root for root in (*places.roots, *places.refused) if is_below(real, root)]
-    if within and max(within, key=len) in places.refused:
+    within = [root for root in (*policy.roots, *policy.refused) if is_below(real, root)]
+    if within and max(within, key=len) in policy.refused:
         raise SandboxUnavailable(_refusal(max(within, key=len)))
 
 
@@ -59,12 +59,12 @@ class Denials:
         self._sentences: tuple[str, ...] = ()
         self._words: tuple[bytes, ...] = ()
 
-    def begin(self, places: Places) -> None:
-        """Start with the places in which the command may write."""
-        named = ", ".join(map(quoted, places.installed[:_MOST_NAMED]))
+    def begin(self, policy: ResolvedPolicy) -> None:
+        """Start with the policy in which the command may write."""
+        named = ", ".join(map(quoted, policy.installed[:_MOST_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
-        self._sentences = (*((protected,) if named else ()), *map(_refusal, places.refused))
-        self._words = (*(_READ_ONLY if named else ()), *(_FORBIDDEN if places.refused else ()))
+        self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))
+        self._words = (*(_READ_ONLY if named else ()), *(_FORBIDDEN if policy.refused else ()))
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
         if self._sentences and not self._is_denied:

@@ -18,8 +18,9 @@ from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
 from parley.sandbox.installed import Denials, refuse_installed
-from parley.sandbox.places import Places, above, depth, find, refuse_hidden
+from parley.sandbox.paths import depth, parents
 from parley.sandbox.protected_files import ProtectedFiles
+from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
 from parley.sandbox.rights import OLDEST, READ, WRITE, WRITE_TO_FILE, Files, Scope, files_of, network_of, scopes_of
 from parley.sandbox.seccomp import program
 
@@ -62,33 +63,33 @@ def entries(folder: str) -> Iterator[Entry]:
 # --- rules -------------------------------------------------------------------------------
 
 
-def read_rules(places: Places, listing: Listing = entries) -> Iterator[Rule]:
+def read_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
     """All may be read but what is hidden, and devices. Names of what is hidden can be listed where their
     directory can."""
     yield Rule("/", _LIST)
-    closed = _closed(places)
+    closed = _closed(policy)
     ways = _ways(closed)
     for way in ways:
-        if not places.hides(way):
+        if not policy.hides(way):
             for entry in listing(way):
                 if entry.path not in closed and entry.path not in ways:
                     yield Rule(entry.path, READ)
-    for root in places.roots:
+    for root in policy.roots:
         if root not in ways:
             yield Rule(root, READ)
 
 
-def write_rules(places: Places, listing: Listing = entries) -> Iterator[Rule]:
+def write_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
     """The roots may be written to. Where something hidden lies in one, the directories on the way to it stay
     as they are, and what else they hold may be written to."""
-    closed = _closed(places)
+    closed = _closed(policy)
     ways = _ways(closed)
-    for root in places.roots:
+    for root in policy.roots:
         if root not in ways:
             yield Rule(root, WRITE)
             continue
         for way in ways:
-            if is_below(way, root) and not places.hides(way):
+            if is_below(way, root) and not policy.hides(way):
                 for entry in listing(way):
                     if entry.path not in closed and entry.path not in ways:
                         yield Rule(entry.path, WRITE if entry.is_folder else WRITE_TO_FILE)
@@ -99,18 +100,18 @@ def _device_rules() -> Iterator[Rule]:
         yield Rule(f"/dev/{name}", _USE_DEVICE)
 
 
-def _closed(places: Places) -> set[str]:
+def _closed(policy: ResolvedPolicy) -> set[str]:
     """What is granted to nobody as part of something else."""
-    return {*places.hidden, "/dev"}
+    return {*policy.hidden, "/dev"}
 
 
 def _ways(closed: Iterable[str]) -> dict[str, None]:
     """All directories in which something closed lies, at any depth, outer ones first."""
-    return dict.fromkeys(sorted({folder for path in closed for folder in above(path)}, key=depth))
+    return dict.fromkeys(sorted({folder for path in closed for folder in parents(path)}, key=depth))
 
 
 def restriction(
-    places: Places, bounds: Bounds, *, abi: int, machine: str, listing: Listing = entries
+    policy: ResolvedPolicy, bounds: Bounds, *, abi: int, machine: str, listing: Listing = entries
 ) -> Restriction:
     """What the command gives up.
 
@@ -123,7 +124,7 @@ def restriction(
         handled &= ~int(Files.RESOLVE_UNIX)
         scoped &= ~int(Scope.ABSTRACT_UNIX_SOCKET)
     granted: dict[str, int] = {}
-    for rules in (read_rules(places, listing), write_rules(places, listing), _device_rules()):
+    for rules in (read_rules(policy, listing), write_rules(policy, listing), _device_rules()):
         for rule in rules:
             granted[rule.path] = granted.get(rule.path, 0) | rule.rights
             if len(granted) > _MOST_RULES:
@@ -137,7 +138,7 @@ def restriction(
         rules=tuple(Rule(path, rights & handled) for path, rights in granted.items()),
         seccomp=program(
             machine,
-            writable=bool(places.roots),
+            writable=bool(policy.roots),
             network=bounds.network,
             unix_sockets=bounds.unix_sockets,
             namespaces=False,
@@ -169,12 +170,14 @@ class Landlock:
         return denials.explained(ended)
 
     def _prepared(self, command: Command, bounds: Bounds, denials: Denials) -> Start:
-        places = find(bounds, protects_installed=False)
-        refuse_hidden(places, command.cwd)
-        refuse_installed(places, command.cwd)
-        denials.begin(places)
-        restricted = restriction(places, bounds, abi=self._abi, machine=os.uname().machine)
-        self._protected.protect(places, places.git_folders + places.protected + places.vacant + places.links)
+        policy = resolve(bounds, protects_installed=False)
+        refuse_hidden_cwd(policy, command.cwd)
+        refuse_installed(policy, command.cwd)
+        denials.begin(policy)
+        restricted = restriction(policy, bounds, abi=self._abi, machine=os.uname().machine)
+        self._protected.protect(
+            policy, policy.git_directories + policy.protected + policy.missing_git + policy.links
+        )
         return Start(
             argv=command.argv,
             cwd=command.cwd,
@@ -199,5 +202,5 @@ def confine_thread(bounds: Bounds) -> bool:
         return False
     if abi < OLDEST:
         return False
-    confine(write_rules(find(bounds)), bounds.writable)
+    confine(write_rules(resolve(bounds)), bounds.writable)
     return True

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from parley.common.os_errors import os_detail
 from parley.ports.commands import Start, Starter
 from parley.sandbox.protected_files import ProtectedFiles
-from parley.sandbox.trial import Confining, why_not
+from parley.sandbox.self_test import ConfinementMechanism, run_self_test
 
-__all__ = ["Found", "Name", "find", "not_tried"]
+__all__ = ["Name", "ProbeResult", "not_probed", "probe"]
 
 Name = Literal["bubblewrap", "landlock", "seatbelt"]
 
@@ -28,13 +28,13 @@ _NO_PROC: Final = "mount proc"
 """In the launcher's complaint, where the system does not let it be mounted, as in many containers."""
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class ProbeResult(Struct, frozen=True, kw_only=True):
     """What became of trying one out."""
 
     name: Name
     title: str
     """As it is called in a sentence."""
-    mechanism: Confining | None = None
+    mechanism: ConfinementMechanism | None = None
     """None: it does not work."""
     fault: str | None = None
     """Why not, as a part of a sentence."""
@@ -43,7 +43,7 @@ class Found(Struct, frozen=True, kw_only=True):
     """Whether it will be the same the next time."""
 
 
-async def find(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> Found:
+async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
     """Try a mechanism out, in Parley's `home` if it has one.
 
     Raises:
@@ -60,15 +60,15 @@ async def find(name: Name, starter: Starter, protected: ProtectedFiles, *, home:
             assert_never(unknown)
 
 
-def not_tried(name: Name, why: str) -> Found:
+def not_probed(name: Name, why: str) -> ProbeResult:
     """One of which nothing could be found out."""
-    return Found(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
+    return ProbeResult(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
 
 
-async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | None) -> Found:
+async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | None) -> ProbeResult:
     from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, knows_sizes, launcher, limiter
 
-    found = Found(name="bubblewrap", title=_TITLES["bubblewrap"])
+    found = ProbeResult(name="bubblewrap", title=_TITLES["bubblewrap"])
     path, limits = launcher(), limiter()
     if path is None:
         return replace(found, fault="it is not installed")
@@ -88,7 +88,7 @@ async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | N
         mechanism = Bubblewrap(
             starter, protected, launcher=path, limiter=limits, has_proc=has_proc, has_sizes=has_sizes
         )
-        fault = await why_not(mechanism, home=home)
+        fault = await run_self_test(mechanism, home=home)
         if fault is None:
             return replace(found, mechanism=mechanism, facts=(*facts, ("proc", proc)))
         faults.append(fault)
@@ -97,12 +97,12 @@ async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | N
     return replace(found, fault=faults[0], facts=facts)
 
 
-async def _landlock(starter: Starter, protected: ProtectedFiles, home: str | None) -> Found:
+async def _landlock(starter: Starter, protected: ProtectedFiles, home: str | None) -> ProbeResult:
     from parley.common.landlock import abi_version
     from parley.sandbox.landlock import Landlock
     from parley.sandbox.rights import OLDEST, SCOPES_SINCE
 
-    found = Found(name="landlock", title=_TITLES["landlock"])
+    found = ProbeResult(name="landlock", title=_TITLES["landlock"])
     try:
         abi = abi_version()
     except OSError as error:
@@ -116,16 +116,16 @@ async def _landlock(starter: Starter, protected: ProtectedFiles, home: str | Non
     if abi < OLDEST:
         return replace(found, fault=f"the kernel has version {abi} of it, and {OLDEST} is needed", facts=facts)
     mechanism = Landlock(starter, protected, abi=abi)
-    fault = await why_not(mechanism, home=home)
+    fault = await run_self_test(mechanism, home=home)
     return replace(found, mechanism=None if fault else mechanism, fault=fault, facts=facts)
 
 
-async def _seatbelt(starter: Starter, home: str | None) -> Found:
+async def _seatbelt(starter: Starter, home: str | None) -> ProbeResult:
     from parley.sandbox.seatbelt import LAUNCHER, Seatbelt
 
     mechanism = Seatbelt(starter)
-    fault = await why_not(mechanism, home=home)
-    return Found(
+    fault = await run_self_test(mechanism, home=home)
+    return ProbeResult(
         name="seatbelt",
         title=_TITLES["seatbelt"],
         mechanism=None if fault else mechanism,

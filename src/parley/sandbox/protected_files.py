@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Ended, Output, Start, Starter, unrestored_reason
-from parley.sandbox.places import Places
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.snapshot import MissingGit, Restored, Snapshot
 from parley.sandbox.threads import in_thread
 from parley.wire.text import listed, quoted
@@ -129,7 +129,7 @@ class ProtectedFiles:
             for path in accepted:
                 self._unrestored.pop(path, None)
 
-    def protect(self, places: Places, paths: Iterable[str]) -> None:
+    def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
         """Take snapshots of these paths, unless there are some that an earlier command needs.
 
         Raises:
@@ -140,8 +140,8 @@ class ProtectedFiles:
                 with self._mutex:
                     if path in self._snapshots:
                         continue
-                is_missing = path in places.vacant
-                taken = MissingGit(path) if is_missing else Snapshot(path, is_git=path in places.git_folders)
+                is_missing = path in policy.missing_git
+                taken = MissingGit(path) if is_missing else Snapshot(path, is_git=path in policy.git_directories)
                 with self._mutex:
                     taken.roots.update(root for each in self._running for root in each.roots)
                     self._snapshots[path] = taken

@@ -18,9 +18,9 @@ from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
 
 if TYPE_CHECKING:
-    from parley.sandbox.mechanisms import Found, Name
+    from parley.sandbox.mechanisms import Name, ProbeResult
     from parley.sandbox.protected_files import ProtectedFiles
-    from parley.sandbox.trial import Confining
+    from parley.sandbox.self_test import ConfinementMechanism
 
 __all__ = ["Report", "Sandboxed", "Tried"]
 
@@ -83,7 +83,7 @@ class Sandboxed:
         self._is_loaded = False
         self._made_starter: Starter | None = None
         self._platform = platform
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, ProbeResult] = {}
         self._said: set[Name] = set()
         self._protected: ProtectedFiles | None = None
         self._trying = asyncio.Lock()
@@ -125,7 +125,7 @@ class Sandboxed:
 
     async def report(self, bounds: Bounds) -> Report:
         """What there is for these bounds; tries out everything."""
-        from parley.sandbox.places import find
+        from parley.sandbox.resolved_policy import resolve
 
         choice = self._choice(bounds)
         tried = [await self._find(name) for name in _MECHANISMS.get(self._platform, ())]
@@ -136,7 +136,7 @@ class Sandboxed:
             used=used,
             why_none=None if used else self._complaint(bounds, wanted),
             tried=tuple(Tried(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
-            hidden=find(Bounds(hidden=bounds.hidden)).hidden,
+            hidden=resolve(Bounds(hidden=bounds.hidden)).hidden,
         )
 
     async def close(self) -> None:
@@ -154,9 +154,9 @@ class Sandboxed:
         known = _MECHANISMS.get(self._platform, ())
         return [name for name in known if bounds.mechanism in ("auto", name)]
 
-    async def _chosen(self, bounds: Bounds) -> Confining | str:
+    async def _chosen(self, bounds: Bounds) -> ConfinementMechanism | str:
         """The first that works, or why there is none: not a lesser one because nothing is known of a better."""
-        tried: list[Found] = []
+        tried: list[ProbeResult] = []
         for name in self._choice(bounds):
             found = await self._find(name)
             if found.mechanism is not None:
@@ -172,7 +172,7 @@ class Sandboxed:
             self._said.add(name)
             self._warn(_DETECTS_ONLY[name])
 
-    async def _find(self, name: Name) -> Found:
+    async def _find(self, name: Name) -> ProbeResult:
         """The mechanism, tried out until it is known whether it works."""
         async with self._trying:
             if name not in self._found:
@@ -182,13 +182,13 @@ class Sandboxed:
                 if self._protected is None:
                     self._protected = ProtectedFiles()
                 try:
-                    found = await mechanisms.find(name, self._starter, self._protected, home=self._home())
+                    found = await mechanisms.probe(name, self._starter, self._protected, home=self._home())
                     self._found[name] = found
                 except CommandNotStarted as error:
-                    return mechanisms.not_tried(name, error.detail)
+                    return mechanisms.not_probed(name, error.detail)
             return self._found[name]
 
-    def _complaint(self, bounds: Bounds, tried: Sequence[Found]) -> str:
+    def _complaint(self, bounds: Bounds, tried: Sequence[ProbeResult]) -> str:
         if tried:
             return "; ".join(f"{found.title}: {found.fault}" for found in tried)
         if self._platform in _MECHANISMS:

@@ -20,7 +20,8 @@ from msgspec import Struct
 from parley.common.paths import is_below
 from parley.config.protected import AGENTS, GIT
 from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
-from parley.sandbox.places import Places, above, find, refuse_hidden
+from parley.sandbox.paths import parents
+from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
 from parley.sandbox.threads import in_thread
 
 __all__ = ["LAUNCHER", "Profile", "Seatbelt", "profile", "words"]
@@ -113,10 +114,10 @@ class Seatbelt:
 
 
 def _prepared(command: Command, bounds: Bounds) -> Start:
-    places = find(bounds)
-    refuse_hidden(places, command.cwd)
+    policy = resolve(bounds)
+    refuse_hidden_cwd(policy, command.cwd)
     return Start(
-        argv=words(profile(places, network=bounds.network, unix_sockets=bounds.unix_sockets), command.argv),
+        argv=words(profile(policy, network=bounds.network, unix_sockets=bounds.unix_sockets), command.argv),
         cwd=command.cwd,
         env=command.env,
         files=command.files,
@@ -130,15 +131,15 @@ def words(profile: Profile, argv: Sequence[str]) -> tuple[str, ...]:
     return (LAUNCHER, "-p", profile.text, *parameters, "--", *argv)
 
 
-def profile(places: Places, *, network: bool, unix_sockets: bool) -> Profile:
-    """What these places come to. They must be as the system has them, behind all links."""
+def profile(policy: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Profile:
+    """What these policy come to. They must be as the system has them, behind all links."""
     named = _Named()
     parts = [_BASE]
     if network:
         parts.append(_NETWORK)
     if unix_sockets:
         parts.append(_UNIX_SOCKETS)
-    parts += [*_reading(places, named), *_writing(places, named)]
+    parts += [*_reading(policy, named), *_writing(policy, named)]
     return Profile(text="\n".join(parts), parameters=named.parameters)
 
 
@@ -174,30 +175,30 @@ class _Named:
         return f"(regex {self.name('SPELLING', _any_spelling(path))})"
 
 
-def _reading(places: Places, named: _Named) -> Iterator[str]:
+def _reading(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
     """Everything but what is hidden; and within that, the roots."""
-    yield _allow("file-read*", _but((), [*_kept(places.hidden, named), _OTHER_TERMINALS]))
-    for root in places.roots:
-        if any(is_below(root, hidden) for hidden in places.hidden):
-            hidden = [path for path in places.hidden if path != root and is_below(path, root)]
+    yield _allow("file-read*", _but((), [*_kept(policy.hidden, named), _OTHER_TERMINALS]))
+    for root in policy.roots:
+        if any(is_below(root, hidden) for hidden in policy.hidden):
+            hidden = [path for path in policy.hidden if path != root and is_below(path, root)]
             yield _allow("file-read*", _but([named.below(root)], _kept(hidden, named)))
 
 
-def _writing(places: Places, named: _Named) -> Iterator[str]:
+def _writing(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
     """The roots but what is protected in them; and none of the directories that lead to that can be moved away."""
-    by_name = {f"{root.rstrip('/')}/{name}" for root in places.roots for name in (GIT, *AGENTS)}
-    fenced = places.git_folders + places.protected + places.vacant + places.installed + places.hidden
-    fences = {*fenced, *by_name} - {*places.roots}
-    for root in places.roots:
+    by_name = {f"{root.rstrip('/')}/{name}" for root in policy.roots for name in (GIT, *AGENTS)}
+    fenced = policy.git_directories + policy.protected + policy.missing_git + policy.installed + policy.hidden
+    fences = {*fenced, *by_name} - {*policy.roots}
+    for root in policy.roots:
         inside = sorted(path for path in fences if is_below(path, root))
         yield _allow("file-write*", _but([named.below(root)], _kept(inside, named)))
     pinned = {
         folder
-        for path in (*places.roots, *fences)
-        for folder in above(path)
-        if any(is_below(folder, root) for root in places.roots)
+        for path in (*policy.roots, *fences)
+        for folder in parents(path)
+        if any(is_below(folder, root) for root in policy.roots)
     }
-    for folder in sorted(pinned | {*places.roots}):
+    for folder in sorted(pinned | {*policy.roots}):
         yield f"(deny file-write-unlink {named.at(folder)})\n"
 
 

@@ -19,8 +19,8 @@ from parley.common.guarded_files import DirFds, Identity, UnexpectedSymlink, ide
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
-from parley.sandbox.git_placeholders import Vacancy
-from parley.sandbox.places import is_anothers
+from parley.sandbox.git_placeholders import GitPlaceholder
+from parley.sandbox.paths import belongs_to_another
 from parley.wire.text import quoted
 
 __all__ = ["MOVED_ASIDE", "MissingGit", "Restored", "Snapshot", "outermost"]
@@ -140,7 +140,7 @@ class MissingGit:
                 found = os.lstat(name, dir_fd=parent)
             except FileNotFoundError:
                 return False
-            if is_anothers(found, os.fstat(parent)):
+            if belongs_to_another(found, os.fstat(parent)):
                 return False
             try:
                 if not stat.S_ISDIR(found.st_mode) or _names(folders, self.path, at_most=0) is None:
@@ -149,8 +149,8 @@ class MissingGit:
                 return True
         # An empty directory may be the placeholder of another server, which is locked then.
         try:
-            if (placeholder := Vacancy.taken(self.path)) is not None:
-                placeholder.leave()
+            if (placeholder := GitPlaceholder.acquire(self.path)) is not None:
+                placeholder.release()
         except SandboxUnavailable:
             pass
         return False

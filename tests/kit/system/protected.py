@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from kit.builders.trees import Tree
 from parley.ports.commands import Bounds
-from parley.sandbox.places import find
 from parley.sandbox.protected_files import ProtectedFiles, Running
+from parley.sandbox.resolved_policy import resolve
 from parley.sandbox.snapshot import Restored
 
 __all__ = ["Result", "command", "furnish", "without_moved"]
@@ -58,8 +58,8 @@ def command(bounds: Bounds, protected: ProtectedFiles | None = None) -> Iterator
     result = Result(set(), set(), set(), {})
     running = Running([root.path for root in bounds.writable])
     protected.register(running)
-    places = find(bounds)
-    protected.protect(places, places.git_folders + places.protected + places.vacant + places.links)
+    policy = resolve(bounds)
+    protected.protect(policy, policy.git_directories + policy.protected + policy.missing_git + policy.links)
     yield result
     results: list[Restored] = []
     protected.restore(protected.unregister(running), results)

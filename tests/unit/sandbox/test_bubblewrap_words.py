@@ -9,13 +9,13 @@ from kit.builders.bounds import bounds
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Command, Ended, Mount, Output, Start
 from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts
-from parley.sandbox.places import Places
 from parley.sandbox.protected_files import ProtectedFiles
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.seccomp import program
 
 
 def test_nothing_can_be_written_to_without_a_root() -> None:
-    words = arguments(Places(), cwd="/here", env={"A": "1"}, network=False, has_proc=True, has_sizes=True)
+    words = arguments(ResolvedPolicy(), cwd="/here", env={"A": "1"}, network=False, has_proc=True, has_sizes=True)
 
     assert words == (
         "--die-with-parent",
@@ -35,7 +35,7 @@ def test_nothing_can_be_written_to_without_a_root() -> None:
 
 
 def test_with_the_network_and_without_a_proc_of_its_own() -> None:
-    words = arguments(Places(), cwd="/", env={}, network=True, has_proc=False, has_sizes=True)
+    words = arguments(ResolvedPolicy(), cwd="/", env={}, network=True, has_proc=False, has_sizes=True)
 
     assert "--unshare-net" not in words
     assert "--proc" not in words
@@ -43,7 +43,7 @@ def test_with_the_network_and_without_a_proc_of_its_own() -> None:
 
 
 def test_memory_that_is_shared_is_not_limited_where_the_launcher_does_not_know_how() -> None:
-    words = arguments(Places(), cwd="/", env={}, network=True, has_proc=True, has_sizes=False)
+    words = arguments(ResolvedPolicy(), cwd="/", env={}, network=True, has_proc=True, has_sizes=False)
 
     at = words.index("--dev")
     assert words[at : at + 6] == ("--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
@@ -71,16 +71,16 @@ def test_sizes_are_known_since_a_version_and_not_to_one_with_the_rights_of_root(
 
 
 def test_outer_mounts_come_first_and_what_is_fenced_lies_over_its_root() -> None:
-    places = Places(
+    policy = ResolvedPolicy(
         roots=("/w", "/w/a/b"),
-        git_folders=("/w/a/b/.git",),
+        git_directories=("/w/a/b/.git",),
         protected=("/w/a/b/.codex",),
-        vacant=("/w/.git",),
-        hidden_folders=("/home/u/.ssh", "/w/c/keys"),
+        missing_git=("/w/.git",),
+        hidden_directories=("/home/u/.ssh", "/w/c/keys"),
         hidden_files=("/home/u/.netrc",),
     )
 
-    assert list(mounts(places)) == [
+    assert list(mounts(policy)) == [
         ("--bind", "/w", "/w"),
         ("--ro-bind", "/w/.git", "/w/.git"),
         ("--bind", "/w/a", "/w/a"),
@@ -97,9 +97,9 @@ def test_outer_mounts_come_first_and_what_is_fenced_lies_over_its_root() -> None
 
 
 def test_no_directory_within_something_protected_becomes_writable_by_being_held_in_place() -> None:
-    places = Places(roots=("/w",), git_folders=("/w/.git",), hidden_files=("/w/.git/sub/secret",))
+    policy = ResolvedPolicy(roots=("/w",), git_directories=("/w/.git",), hidden_files=("/w/.git/sub/secret",))
 
-    assert list(mounts(places)) == [
+    assert list(mounts(policy)) == [
         ("--bind", "/w", "/w"),
         ("--ro-bind", "/w/.git", "/w/.git"),
         ("--ro-bind", "/dev/null", "/w/.git/sub/secret"),
@@ -107,9 +107,9 @@ def test_no_directory_within_something_protected_becomes_writable_by_being_held_
 
 
 def test_a_root_within_something_hidden_is_laid_over_it() -> None:
-    places = Places(roots=("/h/w",), hidden_folders=("/h",), git_folders=("/h/w/.git",))
+    policy = ResolvedPolicy(roots=("/h/w",), hidden_directories=("/h",), git_directories=("/h/w/.git",))
 
-    assert list(mounts(places)) == [
+    assert list(mounts(policy)) == [
         ("--tmpfs", "/h"),
         ("--bind", "/h/w", "/h/w"),
         ("--ro-bind", "/h/w/.git", "/h/w/.git"),
@@ -120,14 +120,14 @@ def test_a_root_within_something_hidden_is_laid_over_it() -> None:
 def test_what_is_hidden_in_a_dev_is_not_in_that_of_a_command() -> None:
     folders, files = ("/dev", "/dev/pts", "/dev/shm", "/dev/shm/keys"), ("/dev/null", "/dev/tty0", "/device")
 
-    assert list(mounts(Places(hidden_folders=folders, hidden_files=files))) == [
+    assert list(mounts(ResolvedPolicy(hidden_directories=folders, hidden_files=files))) == [
         ("--tmpfs", "/dev"),
         ("--ro-bind", "/dev/null", "/device"),
         ("--tmpfs", "/dev/shm"),
         ("--tmpfs", "/dev/shm/keys"),
         *(("--remount-ro", "/dev"), ("--remount-ro", "/dev/shm"), ("--remount-ro", "/dev/shm/keys")),
     ]
-    assert list(mounts(Places(roots=("/dev",), hidden_folders=("/dev/pts",)))) == [
+    assert list(mounts(ResolvedPolicy(roots=("/dev",), hidden_directories=("/dev/pts",)))) == [
         ("--bind", "/dev", "/dev"),
         ("--tmpfs", "/dev/pts"),
         ("--remount-ro", "/dev/pts"),
@@ -135,9 +135,11 @@ def test_what_is_hidden_in_a_dev_is_not_in_that_of_a_command() -> None:
 
 
 def test_nothing_of_the_computer_s_own_is_laid_over_what_a_command_has_for_itself() -> None:
-    places = Places(roots=("/",), hidden_folders=("/dev/shm/keys", "/proc/sys/dev"), hidden_files=("/dev/tty0",))
+    policy = ResolvedPolicy(
+        roots=("/",), hidden_directories=("/dev/shm/keys", "/proc/sys/dev"), hidden_files=("/dev/tty0",)
+    )
 
-    assert list(mounts(places)) == [
+    assert list(mounts(policy)) == [
         ("--bind", "/", "/"),
         ("--tmpfs", "/dev/shm/keys"),
         ("--tmpfs", "/proc/sys/dev"),
@@ -147,18 +149,23 @@ def test_nothing_of_the_computer_s_own_is_laid_over_what_a_command_has_for_itsel
 
 @pytest.mark.parametrize("has_proc", [True, False])
 def test_what_is_hidden_in_proc_is_hidden_where_there_is_one_and_never_looked_for(has_proc: bool) -> None:
-    places = Places(hidden_folders=("/proc/bus",), hidden_files=("/proc/kcore",))
-    words = arguments(places, cwd="/", env={}, network=True, has_proc=has_proc, has_sizes=True)
+    policy = ResolvedPolicy(hidden_directories=("/proc/bus",), hidden_files=("/proc/kcore",))
+    words = arguments(policy, cwd="/", env={}, network=True, has_proc=has_proc, has_sizes=True)
 
     assert [word for word in words if word.startswith("/proc/")] == (
         ["/proc/bus", "/proc/kcore", "/proc/bus"] if has_proc else []
     )
-    assert laid_upon(places) == laid_upon(Places())
+    assert laid_upon(policy) == laid_upon(ResolvedPolicy())
 
 
 def test_all_can_be_the_root() -> None:
     words = arguments(
-        Places(roots=("/",), vacant=("/.git",)), cwd="/", env={}, network=True, has_proc=True, has_sizes=True
+        ResolvedPolicy(roots=("/",), missing_git=("/.git",)),
+        cwd="/",
+        env={},
+        network=True,
+        has_proc=True,
+        has_sizes=True,
     )
 
     at = words.index("--bind")
@@ -167,16 +174,16 @@ def test_all_can_be_the_root() -> None:
     assert words[words.index("--ro-bind") :][:3] == ("--ro-bind", "/.git", "/.git")
 
 
-def laid_upon(places: Places) -> list[tuple[str, str | None, bool]]:
-    return [(each.place, each.source, each.writable) for each in laid(places)]
+def laid_upon(policy: ResolvedPolicy) -> list[tuple[str, str | None, bool]]:
+    return [(each.place, each.source, each.writable) for each in laid(policy)]
 
 
 def test_what_is_mounted_is_told_in_the_order_of_the_words() -> None:
-    places = Places(
-        roots=("/w",), vacant=("/w/.git",), hidden_folders=("/w/keys",), hidden_files=("/home/u/.netrc",)
+    policy = ResolvedPolicy(
+        roots=("/w",), missing_git=("/w/.git",), hidden_directories=("/w/keys",), hidden_files=("/home/u/.netrc",)
     )
 
-    assert laid_upon(places) == [
+    assert laid_upon(policy) == [
         ("/", "/", False),
         ("/dev", None, False),
         ("/dev/shm", None, True),
@@ -189,29 +196,29 @@ def test_what_is_mounted_is_told_in_the_order_of_the_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "told"),
+    ("policy", "told"),
     [
         (
-            Places(roots=("/",)),
+            ResolvedPolicy(roots=("/",)),
             [("/", "/", True), ("/dev", None, False), ("/dev/shm", None, True), ("/proc", None, False)],
         ),
         (
-            Places(roots=("/dev/shm",)),
+            ResolvedPolicy(roots=("/dev/shm",)),
             [
                 *(("/", "/", False), ("/dev", None, False), ("/dev/shm", None, True), ("/proc", None, False)),
                 ("/dev/shm", "/dev/shm", True),
             ],
         ),
         (
-            Places(roots=("/dev",)),
+            ResolvedPolicy(roots=("/dev",)),
             [("/", "/", False), ("/dev", None, False), ("/proc", None, False), ("/dev", "/dev", True)],
         ),
     ],
 )
 def test_of_what_is_always_mounted_that_is_told_which_can_be_seen(
-    places: Places, told: list[tuple[str, str | None, bool]]
+    policy: ResolvedPolicy, told: list[tuple[str, str | None, bool]]
 ) -> None:
-    assert laid_upon(places) == told
+    assert laid_upon(policy) == told
 
 
 @pytest.mark.parametrize(
@@ -274,7 +281,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
         await mechanism.run(given, bounds(), output=lambda stream, data: None)
 
     [start] = starter.starts
-    words = arguments(Places(), cwd="/", env=given.env, network=False, has_proc=True, has_sizes=True)
+    words = arguments(ResolvedPolicy(), cwd="/", env=given.env, network=False, has_proc=True, has_sizes=True)
     assert start == Start(
         argv=(
             *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--block-fd", "8", "--"),

@@ -11,14 +11,14 @@ from kit.attacks.nobody import NOBODY
 from kit.builders.bounds import bounds
 from kit.system.commands import open_descriptors
 from parley.errors import SandboxUnavailable
-from parley.sandbox.git_placeholders import Vacancy, fill, leave_all
-from parley.sandbox.places import Places, find
+from parley.sandbox.git_placeholders import GitPlaceholder, add_placeholders, release_all
+from parley.sandbox.resolved_policy import ResolvedPolicy, resolve
 
 
-def taken(path: Path) -> Vacancy:
-    vacancy = Vacancy.taken(str(path))
-    assert vacancy is not None
-    return vacancy
+def taken(path: Path) -> GitPlaceholder:
+    placeholder = GitPlaceholder.acquire(str(path))
+    assert placeholder is not None
+    return placeholder
 
 
 def test_the_last_one_to_leave_removes_it(tmp_path: Path) -> None:
@@ -26,9 +26,9 @@ def test_the_last_one_to_leave_removes_it(tmp_path: Path) -> None:
     descriptors = open_descriptors()
     first, second = taken(place), taken(place)
 
-    first.leave()
+    first.release()
     assert place.is_dir()
-    second.leave()
+    second.release()
 
     assert not place.exists()
     assert open_descriptors() == descriptors
@@ -38,17 +38,17 @@ def test_what_a_killed_server_left_is_used_and_removed(tmp_path: Path) -> None:
     place = tmp_path / ".git"
     place.mkdir()
 
-    taken(place).leave()
+    taken(place).release()
 
     assert not place.exists()
 
 
 def test_a_repository_that_somebody_made_there_meanwhile_stays(tmp_path: Path) -> None:
     place = tmp_path / ".git"
-    vacancy = taken(place)
+    placeholder = taken(place)
     (place / "HEAD").write_text("")
 
-    vacancy.leave()
+    placeholder.release()
 
     assert (place / "HEAD").exists()
 
@@ -59,9 +59,9 @@ def test_many_that_come_and_go_at_the_same_time_leave_nothing(tmp_path: Path) ->
 
     def come_and_go() -> None:
         for _ in range(100):
-            vacancy = taken(place)
+            placeholder = taken(place)
             seen.append(place.is_dir())
-            leave_all([vacancy])
+            release_all([placeholder])
 
     threads = [threading.Thread(target=come_and_go) for _ in range(4)]
     for thread in threads:
@@ -80,11 +80,11 @@ def test_one_that_others_keep_locked_is_refused(tmp_path: Path) -> None:
 
     try:
         with pytest.raises(SandboxUnavailable) as refused:
-            Vacancy.taken(str(place))
+            GitPlaceholder.acquire(str(place))
     finally:
         os.close(descriptor)
 
-    assert refused.value.detail == f"{place} cannot be protected: others keep it locked"
+    assert refused.value.detail == f"{place} cannot be protected: another process keeps it locked"
 
 
 def test_where_another_user_keeps_one_locked_nothing_is_written(tmp_path: Path) -> None:
@@ -97,16 +97,16 @@ def test_where_another_user_keeps_one_locked_nothing_is_written(tmp_path: Path) 
     own.mkdir()
     descriptor = os.open(tmp_path / ".git", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    vacancies: list[Vacancy] = []
+    vacancies: list[GitPlaceholder] = []
 
     try:
-        left = fill(find(bounds(tmp_path, own)), vacancies)
-        inside = fill(find(bounds(tmp_path, tmp_path.parent)), vacancies)
+        left = add_placeholders(resolve(bounds(tmp_path, own)), vacancies)
+        inside = add_placeholders(resolve(bounds(tmp_path, tmp_path.parent)), vacancies)
     finally:
         os.close(descriptor)
-        leave_all(vacancies)
+        release_all(vacancies)
 
-    assert left == Places(roots=(str(own),), vacant=(f"{own}/.git",))
+    assert left == ResolvedPolicy(roots=(str(own),), missing_git=(f"{own}/.git",))
     assert (inside.roots, inside.protected) == ((str(tmp_path.parent),), (str(tmp_path),))
 
 
@@ -115,7 +115,7 @@ def test_a_link_above_it_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "project").symlink_to("elsewhere")
 
     with pytest.raises(SandboxUnavailable):
-        Vacancy.taken(f"{tmp_path}/project/.git")
+        GitPlaceholder.acquire(f"{tmp_path}/project/.git")
 
     assert os.listdir(tmp_path / "elsewhere") == []
 
@@ -125,14 +125,14 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     place.symlink_to(tmp_path)
 
     with pytest.raises(SandboxUnavailable) as refused:
-        Vacancy.taken(str(place))
+        GitPlaceholder.acquire(str(place))
 
     assert refused.value.detail == f"{place} cannot be protected: Not a directory (os error 20)"
 
 
 def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SandboxUnavailable) as refused:
-        Vacancy.taken(f"{tmp_path}/missing/.git")
+        GitPlaceholder.acquire(f"{tmp_path}/missing/.git")
 
     assert refused.value.detail == (
         f"{tmp_path}/missing/.git cannot be protected: No such file or directory (os error 2)"

@@ -1,4 +1,4 @@
-"""What a command is told of the places where Parley is installed, and what is refused because of them."""
+"""What a command is told of the policy where Parley is installed, and what is refused because of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import pytest
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Ended
 from parley.sandbox.installed import Denials, refuse_installed
-from parley.sandbox.places import Places
+from parley.sandbox.resolved_policy import ResolvedPolicy
 
 WHY = "/project/.venv: Parley itself is installed here, so it is read-only for commands"
-INSTALLED = Places(roots=("/project",), installed=("/project/.venv",))
+INSTALLED = ResolvedPolicy(roots=("/project",), installed=("/project/.venv",))
 FAILED = Ended(exit_code=1, seconds=0.1)
 
 
-def told(*said: bytes, places: Places = INSTALLED, ended: Ended = FAILED) -> tuple[bytes, tuple[str, ...]]:
+def told(*said: bytes, policy: ResolvedPolicy = INSTALLED, ended: Ended = FAILED) -> tuple[bytes, tuple[str, ...]]:
     """What is passed on of a command that says this, and what is remarked at its end."""
     passed = bytearray()
     denials = Denials(lambda _, data: passed.extend(data))
-    denials.begin(places)
+    denials.begin(policy)
     for data in said:
         denials("stderr", data)
     remarks = denials.explained(ended).remarks
@@ -33,25 +33,25 @@ def test_a_command_that_could_not_write_is_told_where_parley_is_installed(said: 
 
 
 @pytest.mark.parametrize(
-    ("said", "places", "ended"),
+    ("said", "policy", "ended"),
     [
         (b"no such file\n", INSTALLED, FAILED),
         (b"Read-only file system\n", INSTALLED, Ended(exit_code=0, seconds=0.1)),
         (b"Permission denied\n", INSTALLED, FAILED),
-        (b"Read-only file system\n", Places(roots=("/project",)), FAILED),
+        (b"Read-only file system\n", ResolvedPolicy(roots=("/project",)), FAILED),
     ],
     ids=["another failure", "success", "another refusal", "nothing installed there"],
 )
-def test_any_other_command_is_told_nothing(said: bytes, places: Places, ended: Ended) -> None:
-    assert told(said, places=places, ended=ended) == (said, ())
+def test_any_other_command_is_told_nothing(said: bytes, policy: ResolvedPolicy, ended: Ended) -> None:
+    assert told(said, policy=policy, ended=ended) == (said, ())
 
 
 def test_a_command_works_in_the_roots_that_are_left_and_in_no_other() -> None:
-    places = Places(roots=("/project/inner", "/other"), refused=("/project",))
+    policy = ResolvedPolicy(roots=("/project/inner", "/other"), refused=("/project",))
 
     for cwd in ("/project/inner/deep", "/other", "/elsewhere", "/a\0b"):
-        refuse_installed(places, cwd)
+        refuse_installed(policy, cwd)
     with pytest.raises(
         SandboxUnavailable, match="/project may not be written to: Parley itself is installed in it"
     ):
-        refuse_installed(places, "/project/src")
+        refuse_installed(policy, "/project/src")

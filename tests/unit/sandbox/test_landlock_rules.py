@@ -9,7 +9,7 @@ from kit.builders.bounds import bounds
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Restriction, Rule
 from parley.sandbox.landlock import Entry, entries, read_rules, restriction, write_rules
-from parley.sandbox.places import Places
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.rights import READ, WRITE, WRITE_TO_FILE, Files, files_of, network_of, scopes_of
 from parley.sandbox.seccomp import program
 
@@ -30,16 +30,16 @@ def listing(folder: str) -> Iterable[Entry]:
 
 
 def test_all_may_be_read_but_devices() -> None:
-    assert list(read_rules(Places(), listing)) == [
+    assert list(read_rules(ResolvedPolicy(), listing)) == [
         LIST,
         *(Rule(path, READ) for path in ("/bin", "/home", "/initrd", "/tmp")),
     ]
 
 
 def test_beside_what_is_hidden_everything_is_granted_by_itself() -> None:
-    places = Places(hidden_folders=("/home/u/.ssh",), hidden_files=("/home/u/.netrc",))
+    policy = ResolvedPolicy(hidden_directories=("/home/u/.ssh",), hidden_files=("/home/u/.netrc",))
 
-    assert list(read_rules(places, listing)) == [
+    assert list(read_rules(policy, listing)) == [
         LIST,
         *(
             Rule(path, READ)
@@ -49,15 +49,15 @@ def test_beside_what_is_hidden_everything_is_granted_by_itself() -> None:
 
 
 def test_a_root_may_be_written_to() -> None:
-    places = Places(roots=("/tmp", "/home/u/work"), hidden_folders=("/home/u/.ssh",))
+    policy = ResolvedPolicy(roots=("/tmp", "/home/u/work"), hidden_directories=("/home/u/.ssh",))
 
-    assert list(write_rules(places, listing)) == [Rule("/tmp", WRITE), Rule("/home/u/work", WRITE)]
+    assert list(write_rules(policy, listing)) == [Rule("/tmp", WRITE), Rule("/home/u/work", WRITE)]
 
 
 def test_directories_on_the_way_to_what_is_hidden_stay_as_they_are() -> None:
-    places = Places(roots=("/home/u",), hidden_folders=("/home/u/work/keys",))
+    policy = ResolvedPolicy(roots=("/home/u",), hidden_directories=("/home/u/work/keys",))
 
-    assert list(write_rules(places, listing)) == [
+    assert list(write_rules(policy, listing)) == [
         Rule("/home/u/.netrc", WRITE_TO_FILE),
         Rule("/home/u/.profile", WRITE_TO_FILE),
         Rule("/home/u/.ssh", WRITE),
@@ -67,14 +67,14 @@ def test_directories_on_the_way_to_what_is_hidden_stay_as_they_are() -> None:
 
 
 def test_a_root_within_something_hidden_is_granted_and_nothing_else_of_it() -> None:
-    places = Places(roots=("/home/u/work",), hidden_folders=("/home/u", "/home/u/work/keys"))
+    policy = ResolvedPolicy(roots=("/home/u/work",), hidden_directories=("/home/u", "/home/u/work/keys"))
 
-    assert list(read_rules(places, listing)) == [
+    assert list(read_rules(policy, listing)) == [
         LIST,
         *(Rule(path, READ) for path in ("/bin", "/initrd", "/tmp", "/home/other")),
         *(Rule(path, READ) for path in ("/home/u/work/notes", "/home/u/work/src")),
     ]
-    assert list(write_rules(places, listing)) == [
+    assert list(write_rules(policy, listing)) == [
         Rule("/home/u/work/notes", WRITE_TO_FILE),
         Rule("/home/u/work/src", WRITE),
     ]
@@ -92,10 +92,10 @@ def test_links_are_granted_nothing_nor_what_cannot_be_listed(tmp_path: Path) -> 
 
 
 def test_a_restriction_takes_all_that_the_kernel_can_take() -> None:
-    places = Places(roots=("/tmp",))
+    policy = ResolvedPolicy(roots=("/tmp",))
     device = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE)
 
-    given = restriction(places, bounds(), abi=4, machine="x86_64", listing=listing)
+    given = restriction(policy, bounds(), abi=4, machine="x86_64", listing=listing)
 
     assert given == Restriction(
         handled_files=0x7FFF,
@@ -127,7 +127,9 @@ def test_the_kernel_is_asked_for_no_more_than_it_knows(abi: int, files: int, net
 
 
 def test_with_the_network_and_named_sockets_both_are_left() -> None:
-    free = restriction(Places(), bounds(network=True, unix_sockets=True), abi=9, machine="x86_64", listing=listing)
+    free = restriction(
+        ResolvedPolicy(), bounds(network=True, unix_sockets=True), abi=9, machine="x86_64", listing=listing
+    )
 
     assert (free.handled_files, free.handled_network, free.scoped) == (0xFFFF, 0, 2)
 
@@ -141,6 +143,6 @@ def test_too_many_rules_are_refused() -> None:
         return (Entry(f"{folder}{number}", False) for number in range(20_001))
 
     with pytest.raises(SandboxUnavailable) as refused:
-        restriction(Places(), bounds(), abi=7, machine="x86_64", listing=crowded)
+        restriction(ResolvedPolicy(), bounds(), abi=7, machine="x86_64", listing=crowded)
 
     assert refused.value.detail == ("the directories in which something is hidden hold too many files for Landlock")

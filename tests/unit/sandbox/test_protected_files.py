@@ -17,8 +17,8 @@ from kit.system.commands import PATIENCE_SECONDS
 from kit.system.protected import command
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Ended, Output, Start
-from parley.sandbox.places import find
 from parley.sandbox.protected_files import ProtectedFiles, Running
+from parley.sandbox.resolved_policy import resolve
 from parley.sandbox.snapshot import Snapshot
 from parley.wire.text import quoted
 
@@ -41,8 +41,8 @@ class Starter:
 
 async def run(protected: ProtectedFiles, within: Bounds, starter: Starter, output: list[bytes]) -> Ended:
     def prepare() -> Start:
-        places = find(within)
-        protected.protect(places, places.git_folders + places.vacant)
+        policy = resolve(within)
+        protected.protect(policy, policy.git_directories + policy.missing_git)
         return START
 
     roots = [root.path for root in within.writable]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.ports.commands import Bounds, Command, Ended, Output, Start
-from parley.sandbox.places import Places
+from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.seatbelt import Profile, Seatbelt, profile, words
 
 Form = str | list["Form"]
@@ -96,19 +96,19 @@ class Played:
         return form.removeprefix("#").strip('"')
 
 
-def made(places: Places, *, network: bool = False, unix_sockets: bool = False) -> Profile:
-    return profile(places, network=network, unix_sockets=unix_sockets)
+def made(policy: ResolvedPolicy, *, network: bool = False, unix_sockets: bool = False) -> Profile:
+    return profile(policy, network=network, unix_sockets=unix_sockets)
 
 
 HOME = "/Users/me"
 PROJECT = "/Users/me/code/project"
 
-PLACES = Places(
+PLACES = ResolvedPolicy(
     roots=("/private/tmp", PROJECT, "/private/tmp/deep/down/repo"),
-    git_folders=(f"{PROJECT}/.git", "/private/tmp/deep/down/repo/.git"),
+    git_directories=(f"{PROJECT}/.git", "/private/tmp/deep/down/repo/.git"),
     protected=(f"{PROJECT}/.codex",),
-    vacant=("/private/tmp/.git",),
-    hidden_folders=(f"{HOME}/.ssh", f"{PROJECT}/secrets"),
+    missing_git=("/private/tmp/.git",),
+    hidden_directories=(f"{HOME}/.ssh", f"{PROJECT}/secrets"),
     hidden_files=(f"{HOME}/.netrc",),
 )
 
@@ -195,8 +195,8 @@ def test_everything_may_be_read_but_what_is_hidden_and_the_terminals_of_others()
 
 
 def test_a_root_within_what_is_hidden_can_be_read_and_written() -> None:
-    places = Places(roots=("/h/.x/root",), hidden_folders=("/h/.x", "/h/.x/root/inner"))
-    played = Played(made(places))
+    policy = ResolvedPolicy(roots=("/h/.x/root",), hidden_directories=("/h/.x", "/h/.x/root/inner"))
+    played = Played(made(policy))
 
     decided = {
         path: (played.allows("file-read-data", path), played.allows("file-write-data", path))
@@ -212,18 +212,18 @@ def test_a_root_within_what_is_hidden_can_be_read_and_written() -> None:
 
 
 def test_a_git_folder_that_is_a_root_itself_may_be_written() -> None:
-    played = Played(made(Places(roots=("/w", "/w/.git"))))
+    played = Played(made(ResolvedPolicy(roots=("/w", "/w/.git"))))
 
     assert played.allows("file-write-data", "/w/.git/config")
     assert not played.allows("file-write-unlink", "/w/.git")
 
 
 def test_without_roots_nothing_of_the_disk_may_be_written() -> None:
-    played = Played(made(Places()))
+    played = Played(made(ResolvedPolicy()))
     writable = [path for path in ("/", "/private/tmp/x", HOME, PROJECT) if played.allows("file-write-data", path)]
 
     assert writable == []
-    assert made(Places()).parameters == {}
+    assert made(ResolvedPolicy()).parameters == {}
 
 
 def test_no_decision_but_about_moving_hangs_on_the_order_of_the_rules() -> None:
@@ -305,9 +305,9 @@ ODD_NAMES = (
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_no_name_becomes_part_of_the_text_and_its_git_folder_is_protected_all_the_same(name: str) -> None:
     root = f"/w/{name}"
-    plain = made(Places(roots=("/w/plain",), vacant=("/w/plain/.git",), hidden_files=("/h/plain",)))
+    plain = made(ResolvedPolicy(roots=("/w/plain",), missing_git=("/w/plain/.git",), hidden_files=("/h/plain",)))
 
-    odd = made(Places(roots=(root,), vacant=(f"{root}/.git",), hidden_files=(f"/h/{name}",)))
+    odd = made(ResolvedPolicy(roots=(root,), missing_git=(f"{root}/.git",), hidden_files=(f"/h/{name}",)))
 
     played = Played(odd)
     assert odd.text == plain.text
@@ -330,11 +330,13 @@ paths = (
 def test_any_places_make_a_text_that_closes_and_names_each_of_its_parameters(
     roots: list[str], hidden: list[str]
 ) -> None:
-    places = Places(roots=tuple(roots), hidden_folders=tuple(path for path in hidden if path not in roots))
+    policy = ResolvedPolicy(
+        roots=tuple(roots), hidden_directories=tuple(path for path in hidden if path not in roots)
+    )
 
-    chosen = made(places, network=True, unix_sockets=True)
+    chosen = made(policy, network=True, unix_sockets=True)
 
-    plain = made(Places(roots=("/x",)), network=True, unix_sockets=True)
+    plain = made(ResolvedPolicy(roots=("/x",)), network=True, unix_sockets=True)
     named = {word.strip('"') for word in all_words(forms(chosen.text)) if re.fullmatch(r'"[A-Z]+_[0-9]+"', word)}
     assert named == set(chosen.parameters)
     assert set(chosen.text) <= set(plain.text) | set("0123456789")
@@ -387,6 +389,6 @@ async def test_a_command_is_started_by_the_launcher_with_its_own_directory_and_v
 
     ended = await Seatbelt(starter).run(command, Bounds(network=True), output=lambda *_: None)
 
-    argv = words(made(Places(), network=True), ("make", "all"))
+    argv = words(made(ResolvedPolicy(), network=True), ("make", "all"))
     assert ended == Ended(exit_code=7, seconds=0.0)
     assert starter.starts == [Start(argv=argv, cwd="/", env={"A": "b"}, files=(b"x",), timeout_seconds=5.0)]

@@ -16,7 +16,7 @@ from kit.system.needs import LANDLOCK, SANDBOX
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Start
 from parley.sandbox import Sandboxed
-from parley.sandbox.trial import why_not
+from parley.sandbox.self_test import run_self_test
 from parley.tools.commands.executor import Executor
 
 
@@ -37,12 +37,12 @@ def wider(within: Bounds) -> Bounds:
 async def test_a_mechanism_that_confines_nothing_is_found_out(sandboxed: Sandboxed) -> None:
     unconfining = Leaky(sandboxed, lambda within: None)
 
-    assert await why_not(unconfining) == "a command could still write outside of what it may write to"
+    assert await run_self_test(unconfining) == "a command could still write outside of what it may write to"
 
 
 @SANDBOX
 async def test_a_mechanism_that_does_as_it_is_told_is_relied_on(sandboxed: Sandboxed) -> None:
-    assert await why_not(Leaky(sandboxed, lambda within: within)) is None
+    assert await run_self_test(Leaky(sandboxed, lambda within: within)) is None
 
 
 @SANDBOX
@@ -58,12 +58,12 @@ async def test_a_mechanism_that_does_as_it_is_told_is_relied_on(sandboxed: Sandb
 async def test_a_mechanism_that_leaves_one_thing_open_is_found_out(
     sandboxed: Sandboxed, changed: Callable[[Bounds], Bounds], why: str
 ) -> None:
-    assert await why_not(Leaky(sandboxed, changed)) == why
+    assert await run_self_test(Leaky(sandboxed, changed)) == why
 
 
 @SANDBOX
 async def test_a_mechanism_that_lets_nothing_be_written_where_it_may_is_of_no_use(sandboxed: Sandboxed) -> None:
-    why = await why_not(Leaky(sandboxed, lambda within: replace(within, writable=())))
+    why = await run_self_test(Leaky(sandboxed, lambda within: replace(within, writable=())))
 
     assert why is not None
     assert re.fullmatch(r"(PermissionError|OSError): .*/inside/made'", why)

@@ -11,7 +11,7 @@ from kit.builders.bounds import bounds, root
 from kit.builders.trees import not_a_link
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Bounds
-from parley.sandbox.places import Places, find, refuse_hidden
+from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def project(tmp_path: Path) -> Path:
 
 def refusal(bounds: Bounds) -> str:
     with pytest.raises(SandboxUnavailable) as refused:
-        find(bounds)
+        resolve(bounds)
     return refused.value.detail
 
 
@@ -35,9 +35,11 @@ def test_the_outermost_places_in_a_root_where_parley_is_installed_are_known(proj
     outside = project.parent / "lib"
     outside.mkdir()
 
-    found = find(bounds(project, installed=(project / ".venv/lib", project / ".venv", outside)))
+    found = resolve(bounds(project, installed=(project / ".venv/lib", project / ".venv", outside)))
 
-    assert found == Places(roots=(str(project),), vacant=(f"{project}/.git",), installed=(f"{project}/.venv",))
+    assert found == ResolvedPolicy(
+        roots=(str(project),), missing_git=(f"{project}/.git",), installed=(f"{project}/.venv",)
+    )
     assert not found.is_writable(f"{project}/.venv/lib/x")
 
 
@@ -47,10 +49,10 @@ def test_a_root_that_cannot_be_protected_where_parley_is_installed_is_none(proje
     inner.mkdir()
     other.mkdir()
 
-    found = find(bounds(project, inner, other, installed=(project / ".venv",)), protects_installed=False)
+    found = resolve(bounds(project, inner, other, installed=(project / ".venv",)), protects_installed=False)
 
-    assert found == Places(
-        roots=(str(other), str(inner)), vacant=(f"{other}/.git", f"{inner}/.git"), refused=(str(project),)
+    assert found == ResolvedPolicy(
+        roots=(str(other), str(inner)), missing_git=(f"{other}/.git", f"{inner}/.git"), refused=(str(project),)
     )
 
 
@@ -67,7 +69,7 @@ def test_a_root_that_parley_s_modules_are_loaded_from_is_refused(project: Path, 
 def test_a_place_of_modules_that_a_command_could_make_is_refused(project: Path) -> None:
     place = project / "lib/missing"
 
-    why = f"the Python that runs Parley loads modules from {place}, which is not there"
+    why = f"the Python that runs Parley loads modules from {place}, which does not exist"
     assert refusal(bounds(project, installed=(place,))) == f"{project} may not be written to: {why}"
 
 
@@ -75,7 +77,7 @@ def test_a_link_to_where_parley_is_installed_is_looked_at_afterwards(project: Pa
     (project / "environments/own").mkdir(parents=True)
     (project / ".venv").symlink_to("environments/own")
 
-    found = find(bounds(project, installed=(project / ".venv", project / "environments/own")))
+    found = resolve(bounds(project, installed=(project / ".venv", project / "environments/own")))
 
     assert (found.installed, found.links) == ((f"{project}/environments/own",), (f"{project}/.venv",))
 
@@ -88,9 +90,9 @@ def test_git_and_the_settings_of_agents_are_protected_in_a_root(project: Path) -
         (project / name).mkdir(parents=True)
     (project / ".cursor").write_text("a file")
 
-    assert find(bounds(project)) == Places(
+    assert resolve(bounds(project)) == ResolvedPolicy(
         roots=(str(project),),
-        git_folders=(f"{project}/.git",),
+        git_directories=(f"{project}/.git",),
         protected=(f"{project}/.codex", f"{project}/.cursor"),
     )
 
@@ -99,17 +101,17 @@ def test_where_there_is_no_git_its_place_is_known(project: Path) -> None:
     other = project / "other"
     (other / ".git").mkdir(parents=True)
 
-    assert find(bounds(project, other)) == Places(
-        roots=(str(project), str(other)), vacant=(f"{project}/.git", f"{other}/.git")
+    assert resolve(bounds(project, other)) == ResolvedPolicy(
+        roots=(str(project), str(other)), missing_git=(f"{project}/.git", f"{other}/.git")
     )
 
 
 def test_who_names_git_as_a_root_wants_it_written_to(project: Path) -> None:
     (project / ".git/objects").mkdir(parents=True)
 
-    found = find(bounds(project, project / ".git"))
+    found = resolve(bounds(project, project / ".git"))
 
-    assert found == Places(roots=(str(project), f"{project}/.git"), vacant=(f"{project}/.git/.git",))
+    assert found == ResolvedPolicy(roots=(str(project), f"{project}/.git"), missing_git=(f"{project}/.git/.git",))
 
 
 def test_a_file_in_place_of_git_is_protected_with_all_that_it_leads_to(project: Path) -> None:
@@ -121,12 +123,12 @@ def test_a_file_in_place_of_git_is_protected_with_all_that_it_leads_to(project: 
     (own / "commondir").write_text("../..\n")
     (tree / ".git").write_text(f"gitdir: {own}\n")
 
-    assert find(bounds(tree)) == Places(roots=(str(tree),), protected=(f"{tree}/.git",))
-    assert find(bounds(tree, project)) == Places(
+    assert resolve(bounds(tree)) == ResolvedPolicy(roots=(str(tree),), protected=(f"{tree}/.git",))
+    assert resolve(bounds(tree, project)) == ResolvedPolicy(
         roots=(str(project), str(tree)),
-        git_folders=(str(main),),
+        git_directories=(str(main),),
         protected=(f"{tree}/.git",),
-        vacant=(f"{project}/.git",),
+        missing_git=(f"{project}/.git",),
     )
 
 
@@ -145,7 +147,7 @@ def test_a_file_that_leads_to_where_a_command_could_put_something_is_refused(pro
 
     place = f"{project}/elsewhere/git"
     assert refusal(bounds(project)) == (
-        f"{project}/.git leads to {place}, which is not there, and cannot be protected"
+        f"{project}/.git leads to {place}, which does not exist, and cannot be protected"
     )
 
 
@@ -165,7 +167,7 @@ def test_a_file_that_leads_through_a_link_that_a_command_could_replace_is_refuse
 def test_a_file_that_leads_nowhere_is_protected_alone(project: Path, content: bytes) -> None:
     (project / ".git").write_bytes(content)
 
-    assert find(bounds(project)) == Places(roots=(str(project),), protected=(f"{project}/.git",))
+    assert resolve(bounds(project)) == ResolvedPolicy(roots=(str(project),), protected=(f"{project}/.git",))
 
 
 def test_settings_of_agents_behind_a_link_are_protected_where_they_could_be_written_to(
@@ -176,7 +178,7 @@ def test_settings_of_agents_behind_a_link_are_protected_where_they_could_be_writ
     (project / ".claude").symlink_to("dotfiles/claude")
     (project / ".codex").symlink_to(tmp_path / "outside")
 
-    found = find(bounds(project))
+    found = resolve(bounds(project))
     assert found.protected == (f"{project}/dotfiles/claude",)
     assert found.links == (f"{project}/.claude", f"{project}/.codex")
 
@@ -188,10 +190,10 @@ def test_all_links_on_the_way_to_something_protected_are_known(project: Path, tm
     (project / "second").symlink_to("../project/real")
     (project / ".codex").symlink_to(".codex")
 
-    assert find(bounds(project)) == Places(
+    assert resolve(bounds(project)) == ResolvedPolicy(
         roots=(str(project),),
         protected=(f"{project}/real/claude",),
-        vacant=(f"{project}/.git",),
+        missing_git=(f"{project}/.git",),
         links=tuple(f"{project}/{name}" for name in (".claude", ".codex", "first", "second")),
     )
 
@@ -205,21 +207,21 @@ def test_what_git_obeys_behind_a_link_is_protected_where_it_could_be_written_to(
     (project / ".git/info").symlink_to("own")
     (project / ".git/config").symlink_to(tmp_path / "outside")
 
-    assert find(bounds(project)) == Places(
+    assert resolve(bounds(project)) == ResolvedPolicy(
         roots=(str(project),),
-        git_folders=(f"{project}/.git",),
+        git_directories=(f"{project}/.git",),
         protected=(f"{project}/.git/own", f"{project}/tools/hooks"),
     )
 
 
 def test_a_working_directory_that_is_moved_about_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "link").symlink_to(project)
-    found = find(bounds(project))
+    found = resolve(bounds(project))
     monkeypatch.setattr(os, "readlink", not_a_link)
 
     with pytest.raises(SandboxUnavailable) as refused:
-        refuse_hidden(found, f"{project}/link")
-    assert refused.value.detail == f"the working directory {project}/link cannot be looked at: Invalid argument"
+        refuse_hidden_cwd(found, f"{project}/link")
+    assert refused.value.detail == f"the working directory {project}/link cannot be examined: Invalid argument"
 
 
 def test_a_root_that_is_moved_away_meanwhile_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +235,7 @@ def test_a_root_that_is_moved_away_meanwhile_is_refused(project: Path, monkeypat
     within = bounds(project)
     monkeypatch.setattr(os, "stat", moved_away)
 
-    assert refusal(within) == f"{project} cannot be looked at: No such file or directory"
+    assert refusal(within) == f"{project} cannot be examined: No such file or directory"
 
 
 @pytest.mark.parametrize("target", ["missing", "."])
@@ -266,7 +268,7 @@ def test_a_git_of_another_user_where_all_may_write_stops_nobody(
         os.chown(path, user, user, follow_symlinks=False)
     project.chmod(mode)
 
-    assert find(bounds(project)) == Places(roots=() if is_left_out else (str(project),))
+    assert resolve(bounds(project)) == ResolvedPolicy(roots=() if is_left_out else (str(project),))
 
 
 def test_a_git_of_another_user_that_could_be_replaced_within_another_root_is_refused(
@@ -310,7 +312,7 @@ def test_a_root_that_is_gone_is_none(project: Path) -> None:
     chosen = Bounds(writable=(root(project),))
     project.rmdir()
 
-    assert find(chosen) == Places()
+    assert resolve(chosen) == ResolvedPolicy()
 
 
 # --- what is hidden ----------------------------------------------------------------------
@@ -322,9 +324,9 @@ def test_what_is_hidden_is_found_behind_links_and_only_if_it_is_there(project: P
     (tmp_path / "link").symlink_to("keys")
     hidden = tuple(tmp_path / name for name in ("link", "token", "missing", "token/below", "keys/none"))
 
-    found = Places(hidden_folders=(f"{tmp_path}/keys",), hidden_files=(f"{tmp_path}/token",))
-    assert find(bounds(hidden=hidden)) == found
-    assert find(bounds(tmp_path, hidden=hidden)).links == (f"{tmp_path}/link",)
+    found = ResolvedPolicy(hidden_directories=(f"{tmp_path}/keys",), hidden_files=(f"{tmp_path}/token",))
+    assert resolve(bounds(hidden=hidden)) == found
+    assert resolve(bounds(tmp_path, hidden=hidden)).links == (f"{tmp_path}/link",)
 
 
 def test_what_lies_in_something_hidden_is_hidden_with_it(project: Path) -> None:
@@ -332,10 +334,10 @@ def test_what_lies_in_something_hidden_is_hidden_with_it(project: Path) -> None:
         (project / name).mkdir(parents=True)
     hidden = (project / "keys", project / "keys/more", project / ".codex")
 
-    assert find(bounds(project, hidden=hidden)) == Places(
+    assert resolve(bounds(project, hidden=hidden)) == ResolvedPolicy(
         roots=(str(project),),
-        git_folders=(f"{project}/.git",),
-        hidden_folders=(f"{project}/.codex", f"{project}/keys"),
+        git_directories=(f"{project}/.git",),
+        hidden_directories=(f"{project}/.codex", f"{project}/keys"),
     )
 
 
@@ -344,12 +346,12 @@ def test_a_root_within_something_hidden_is_seen_and_nothing_else_of_it(tmp_path:
     (inner / ".git/x").mkdir(parents=True)
     (inner / "secret").write_text("")
 
-    found = find(bounds(inner, hidden=(tmp_path / "home", inner / "secret")))
+    found = resolve(bounds(inner, hidden=(tmp_path / "home", inner / "secret")))
 
-    assert found == Places(
+    assert found == ResolvedPolicy(
         roots=(str(inner),),
-        git_folders=(f"{inner}/.git",),
-        hidden_folders=(f"{tmp_path}/home",),
+        git_directories=(f"{inner}/.git",),
+        hidden_directories=(f"{tmp_path}/home",),
         hidden_files=(f"{inner}/secret",),
     )
     shown = {path: found.hides(f"{tmp_path}/{path}") for path in ("home", "home/x", "home/work/x", "x")}
@@ -357,7 +359,7 @@ def test_a_root_within_something_hidden_is_seen_and_nothing_else_of_it(tmp_path:
 
 
 def test_what_is_hidden_cannot_be_written_to_even_as_a_root(project: Path) -> None:
-    assert find(bounds(project, hidden=(project,))) == Places(hidden_folders=(str(project),))
+    assert resolve(bounds(project, hidden=(project,))) == ResolvedPolicy(hidden_directories=(str(project),))
 
 
 def test_everything_cannot_be_hidden() -> None:
@@ -366,10 +368,10 @@ def test_everything_cannot_be_hidden() -> None:
 
 def test_a_working_directory_that_is_hidden_is_refused(project: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(project)
-    places = Places(hidden_folders=(str(project),))
+    policy = ResolvedPolicy(hidden_directories=(str(project),))
 
-    refuse_hidden(places, str(tmp_path))
+    refuse_hidden_cwd(policy, str(tmp_path))
     for cwd in (project, project / "below", tmp_path / "link"):
         with pytest.raises(SandboxUnavailable) as refused:
-            refuse_hidden(places, str(cwd))
+            refuse_hidden_cwd(policy, str(cwd))
         assert refused.value.detail == f"the working directory {cwd} is hidden from commands"

@@ -16,7 +16,7 @@ from parley.common.os_errors import os_detail
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Bounds, Command, Ended, Output, Root
 
-__all__ = ["Confining", "why_not"]
+__all__ = ["ConfinementMechanism", "run_self_test"]
 
 _PATIENCE_SECONDS: Final = 20.0
 """For what takes a tenth of a second, on a computer with other work to do."""
@@ -70,13 +70,13 @@ print("confined")
 """
 
 
-class Confining(Protocol):
+class ConfinementMechanism(Protocol):
     """A mechanism."""
 
     async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended: ...
 
 
-async def why_not(mechanism: Confining, *, home: str | None = None) -> str | None:
+async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = None) -> str | None:
     """Why it does not work here, as a part of a sentence; None: it does.
 
     It is tried out in Parley's `home`, where that is there and can be written to: no command can.
@@ -91,7 +91,7 @@ async def why_not(mechanism: Confining, *, home: str | None = None) -> str | Non
         raise CommandNotStarted(os_detail(error)) from error
 
 
-async def _tried(mechanism: Confining, inside: str, outside: str, hidden: str) -> str | None:
+async def _tried(mechanism: ConfinementMechanism, inside: str, outside: str, hidden: str) -> str | None:
     found = os.stat(inside)
     bounds = Bounds(
         writable=(Root(path=inside, device=found.st_dev, inode=found.st_ino),),

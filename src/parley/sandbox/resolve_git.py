@@ -1,0 +1,140 @@
+"""Finds the Git directories at the top of writable roots, and the files outside of them that Git obeys."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct, field
+
+from parley.common.git_files import common_dir, git_dir
+from parley.config.protected import GIT
+from parley.errors import SandboxUnavailable
+from parley.sandbox.paths import is_below_any, is_of_another_user, mode_of, parents, real_path, status_of
+from parley.wire.text import quoted
+
+__all__ = ["GitPaths", "find_git", "is_replaceable_git_of_another_user"]
+
+_MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
+"""Files and directories in a Git directory that Git obeys, also if they are links."""
+
+
+class GitPaths(Struct, kw_only=True):
+    """Paths without links."""
+
+    directories: set[str] = field(default_factory=set)
+    """Git directories in the roots."""
+    files: set[str] = field(default_factory=set)
+    """`.git` files, which name a Git directory."""
+    missing: set[str] = field(default_factory=set)
+    """Paths of `.git` directories that do not exist or are empty."""
+    links: list[str] = field(default_factory=list)
+    """Links in the Git directories that Git follows to files that it obeys."""
+    targets: set[str] = field(default_factory=set)
+    """Where these links lead, if that is in a root."""
+
+
+def find_git(roots: tuple[str, ...]) -> GitPaths:
+    """Find `.git` in each root. A `.git` that is a root itself may be written to.
+
+    Raises:
+        SandboxUnavailable: a `.git` is a link, or what it leads to cannot be protected.
+    """
+    found = GitPaths()
+    for root in roots:
+        git = os.path.join(root, GIT)
+        if git not in roots:
+            _add(git, root, roots, found)
+    found.links = [
+        path
+        for git in found.directories
+        for name in _MAY_BE_LINKS
+        if os.path.islink(path := os.path.join(git, name))
+    ]
+    found.targets = set(_targets(found.links, roots))
+    return found
+
+
+def _add(git: str, root: str, roots: tuple[str, ...], found: GitPaths) -> None:
+    mode = mode_of(git)
+    if mode is None or _is_missing(git, mode):
+        found.missing.add(git)
+    elif is_of_another_user(git, status_of(root)):
+        pass  # commands cannot replace it, and Git obeys no repository of another user
+    elif stat.S_ISLNK(mode):
+        raise SandboxUnavailable(f"{quoted(git)} is a symbolic link, and what it leads to cannot be protected")
+    elif stat.S_ISDIR(mode):
+        found.directories.add(git)
+    else:
+        found.files.add(git)
+        found.directories |= set(_named_by(git, roots))
+
+
+def is_replaceable_git_of_another_user(root: str, folder: os.stat_result) -> bool:
+    """Return whether a root has a `.git` of another user that a command could replace."""
+    git = os.path.join(root, GIT)
+    is_sticky = folder.st_mode & stat.S_ISVTX and folder.st_uid != os.geteuid()
+    return not is_sticky and is_of_another_user(git, folder) and not _is_missing(git, mode_of(git))
+
+
+def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
+    """Yield the directories in the roots that a `.git` file names.
+
+    Raises:
+        SandboxUnavailable: a command could replace one of them.
+    """
+    named = git_dir(git)
+    folder = None if named is None else _resolved(named, git, roots)
+    if folder is None:
+        return
+    shared = common_dir(folder)
+    common = None if shared is None else _resolved(shared, git, roots)
+    for path in (folder, common):
+        if path is not None and path not in roots and is_below_any(path, roots):
+            yield path
+
+
+def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
+    """Return the path without links; None if it does not exist and a command cannot create it."""
+    path = os.path.normpath(path)
+    real = real_path(path)
+    is_replaceable = any(is_below_any(each, roots) for each in (path, real or path))
+    has_links = any(os.path.islink(each) for each in (path, *parents(path)) if is_below_any(each, roots))
+    if is_replaceable and (real is None or has_links):
+        why = "which does not exist" if real is None else "through a symbolic link"
+        raise SandboxUnavailable(f"{quoted(git)} leads to {quoted(path)}, {why}, and cannot be protected")
+    return real
+
+
+def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths in the roots to which links of a Git directory lead.
+
+    Raises:
+        SandboxUnavailable: a command could create or replace one of them, or has just removed it.
+    """
+    for link in links:
+        try:
+            real = os.path.realpath(link)
+        except OSError as error:
+            raise SandboxUnavailable(f"{quoted(link)} cannot be examined: {error.strerror}") from None
+        if is_below_any(real, roots):
+            if real in roots or not os.path.lexists(real):
+                raise SandboxUnavailable(f"{quoted(link)} leads to {quoted(real)}, which cannot be protected")
+            yield real
+
+
+def _is_missing(git: str, mode: int | None) -> bool:
+    """Return whether a `.git` does not exist or is an empty directory, as a placeholder is."""
+    return mode is None or (stat.S_ISDIR(mode) and _is_empty(git))
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except FileNotFoundError:
+        return True  # it was a placeholder that another command has removed
+    except OSError:
+        return False

@@ -1,0 +1,78 @@
+"""Resolves the directories that commands may write to, and where Parley itself is installed in them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable
+
+from parley.common.paths import is_below
+from parley.errors import SandboxUnavailable
+from parley.ports.commands import Root
+from parley.sandbox.paths import innermost, is_below_any, real_path, sorted_by_depth, status_of
+from parley.sandbox.resolve_git import is_replaceable_git_of_another_user
+from parley.wire.text import quoted
+
+__all__ = ["find_installed", "find_roots"]
+
+
+def find_roots(roots: Iterable[Root], hidden: Collection[str]) -> tuple[str, ...]:
+    """Return the paths of the roots that exist and are not hidden.
+
+    A root in which a command could replace the `.git` of another user is left out.
+
+    Raises:
+        SandboxUnavailable: a root was replaced, or lies in another root and would have to be left out.
+    """
+    paths = sorted_by_depth(root.path for root in roots if _exists(root) and root.path not in hidden)
+    return tuple(root for root in paths if not _is_left_out(root, paths))
+
+
+def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the outermost paths in the roots where Parley is installed, without links to them.
+
+    Raises:
+        SandboxUnavailable: a root is such a path or lies in one, or a command could create one that is missing.
+    """
+    for root in roots:
+        if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:
+            why = f"Parley, or the Python that runs it, loads its modules from {quoted(place)}"
+            raise SandboxUnavailable(f"{quoted(root)} may not be written to: {why}")
+    inside = sorted_by_depth(path for path in paths if is_below_any(path, roots))
+    existing = [path for path in inside if real_path(path) == path]
+    outermost = [
+        path for path in existing if not any(path != other and is_below(path, other) for other in existing)
+    ]
+    for path in inside:
+        if real_path(path) is None and not is_below_any(path, outermost):
+            why = f"the Python that runs Parley loads modules from {quoted(path)}, which does not exist"
+            raise SandboxUnavailable(f"{quoted(innermost(path, roots) or path)} may not be written to: {why}")
+    return tuple(outermost)
+
+
+def _exists(root: Root) -> bool:
+    """Return whether a root exists.
+
+    Raises:
+        SandboxUnavailable: it was replaced by a link or by another directory.
+    """
+    try:
+        found = os.lstat(root.path)
+        real = os.path.realpath(root.path, strict=True)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SandboxUnavailable(f"{quoted(root.path)} cannot be examined: {error.strerror}") from None
+    is_same = stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (root.device, root.inode)
+    if real != root.path or not is_same:
+        raise SandboxUnavailable(f"{quoted(root.path)} may not be written to any more: another has taken its place")
+    return True
+
+
+def _is_left_out(root: str, roots: Iterable[str]) -> bool:
+    if not is_replaceable_git_of_another_user(root, status_of(root)):
+        return False
+    if any(root != other and is_below(root, other) for other in roots):
+        git = os.path.join(root, ".git")
+        raise SandboxUnavailable(f"{quoted(git)} belongs to another user, and cannot be protected")
+    return True

@@ -1,0 +1,152 @@
+"""What the bounds of a command mean for the files that exist now: writable, protected and hidden paths.
+
+Examines files and changes nothing. Each mechanism decides how to enforce the result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from parley.errors import SandboxUnavailable
+from parley.ports.commands import Bounds
+from parley.sandbox.paths import innermost, is_below_any, sorted_by_depth
+from parley.sandbox.resolve_agents import find_agents
+from parley.sandbox.resolve_git import find_git
+from parley.sandbox.resolve_hidden import find_hidden
+from parley.sandbox.resolve_roots import find_installed, find_roots
+from parley.wire.text import quoted
+
+__all__ = ["ResolvedPolicy", "refuse_hidden_cwd", "resolve"]
+
+_MAX_LINKS: Final = 40
+"""Links that the system follows in one path."""
+
+
+class ResolvedPolicy(Struct, frozen=True, kw_only=True):
+    """Absolute paths without links, each tuple sorted by depth. The deepest one that a path lies in decides."""
+
+    roots: tuple[str, ...] = ()
+    """Directories that may be written to."""
+    git_directories: tuple[str, ...] = ()
+    """Git directories in the roots."""
+    protected: tuple[str, ...] = ()
+    """Other files and directories in the roots that must not change."""
+    missing_git: tuple[str, ...] = ()
+    """Paths of `.git` directories that do not exist or are empty."""
+    installed: tuple[str, ...] = ()
+    """Files and directories in the roots where Parley itself is installed."""
+    refused: tuple[str, ...] = ()
+    """Directories that are not writable because Parley is installed in them and cannot be protected there."""
+    links: tuple[str, ...] = ()
+    """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change is only
+    found after the command."""
+    hidden_directories: tuple[str, ...] = ()
+    hidden_files: tuple[str, ...] = ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return self.hidden_directories + self.hidden_files
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        """Paths in the roots that may be read and not written."""
+        return self.git_directories + self.protected + self.missing_git + self.installed
+
+    def hides(self, path: str) -> bool:
+        """Return whether a path is hidden."""
+        return innermost(path, self.roots + self.hidden) in self.hidden
+
+    def is_writable(self, path: str) -> bool:
+        """Return whether a path may be written to."""
+        return innermost(path, self.roots + self.read_only + self.hidden) in self.roots
+
+
+def resolve(bounds: Bounds, *, protects_installed: bool = True) -> ResolvedPolicy:
+    """Resolve bounds. Without `protects_installed`, a root in which Parley is installed is refused.
+
+    Raises:
+        SandboxUnavailable: a root was replaced, or something in it cannot be protected.
+    """
+    hidden = find_hidden(bounds.hidden)
+    roots = find_roots(bounds.writable, hidden.modes)
+    installed = find_installed(bounds.installed, roots)
+    refused = () if protects_installed else tuple(r for r in roots if any(is_below_any(p, (r,)) for p in installed))
+    roots = tuple(root for root in roots if root not in refused)
+    hidden_directories, hidden_files = hidden.outermost(roots)
+    git, agents = find_git(roots), find_agents(roots)
+    policy = ResolvedPolicy(
+        roots=roots, refused=refused, hidden_directories=hidden_directories, hidden_files=hidden_files
+    )
+    protected = git.files | agents.paths
+    covering = git.directories | protected
+    marks = (*roots, *covering, *git.missing)
+
+    def outermost(paths: Iterable[str]) -> Iterator[str]:
+        """Yield the paths that are neither hidden nor covered by another protected path."""
+        for path in paths:
+            if not policy.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
+                yield path
+
+    # A target in a Git directory is added although it is covered: only files that Git obeys by name are restored.
+    targets = {path for path in git.targets if not policy.hides(path)}
+    policy = replace(
+        policy,
+        git_directories=sorted_by_depth(outermost(git.directories)),
+        protected=sorted_by_depth({*outermost(protected), *targets} - git.directories),
+        missing_git=sorted_by_depth(outermost(git.missing)),
+        installed=sorted_by_depth(p for p in installed if is_below_any(p, roots) and not policy.hides(p)),
+    )
+    named = (
+        *hidden.links,
+        *(path for path in bounds.installed if is_below_any(path, roots)),
+        *agents.links,
+        *git.links,
+    )
+    links = {link for path in named for link in _links_in(path)} if roots else set[str]()
+    return replace(
+        policy, links=sorted_by_depth(link for link in links if policy.is_writable(os.path.dirname(link)))
+    )
+
+
+def refuse_hidden_cwd(policy: ResolvedPolicy, cwd: str) -> None:
+    """Check that a working directory is not hidden.
+
+    Raises:
+        SandboxUnavailable: it is hidden, or cannot be examined now.
+    """
+    try:
+        real = os.path.realpath(cwd)
+    except ValueError:
+        return  # no directory has such a name; starting the command reports that
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
+        ) from None
+    if policy.hides(real):
+        raise SandboxUnavailable(f"the working directory {quoted(cwd)} is hidden from commands")
+
+
+def _links_in(path: str) -> Iterator[str]:
+    """Yield the links that the system follows in a path, each as a path without links."""
+    here, waiting, followed = "/", path.split("/")[::-1], 0
+    while waiting and followed < _MAX_LINKS:
+        part = waiting.pop()
+        if part == "..":
+            here = os.path.dirname(here)
+        if part in ("", ".", ".."):
+            continue
+        place = os.path.join(here, part)
+        try:
+            target = os.readlink(place)
+        except (OSError, ValueError):
+            here = place
+            continue
+        yield place
+        followed += 1
+        waiting += target.split("/")[::-1]
+        here = "/" if target.startswith("/") else here
