@@ -8,8 +8,8 @@ from typing import Final
 
 from parley.agent.attachments import within_bounds
 from parley.agent.instructions import instructions_for
+from parley.common.git_files import is_repository
 from parley.common.guarded_files import DirFds, read_named
-from parley.config.files import is_repository
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
 from parley.ports.model import ModelRequest, ToolSpec

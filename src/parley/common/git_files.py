@@ -1,13 +1,14 @@
-"""The files by which a directory names the Git directories that it belongs to, read as Git reads them."""
+"""The `.git` of a directory, and the files by which it names Git directories, read as Git reads them."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["common_dir", "git_dir", "git_dirs"]
+from parley.common.files import read_file
+
+__all__ = ["common_dir", "git_dir", "git_dirs", "is_repository"]
 
 _PREFIX: Final = "gitdir: "
 _MAX_BYTES: Final = 4096
@@ -40,12 +41,22 @@ def git_dirs(git_file: str) -> Iterator[str]:
             yield shared
 
 
+def is_repository(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a directory has a `.git`. An empty `.git` does not count: a sandbox puts one there."""
+    git = os.path.join(folder, ".git")
+    try:
+        with os.scandir(git) as entries:
+            return any(True for _ in entries)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return os.path.lexists(git)
+
+
 def _read(path: str) -> str:
     """Return the content of a small regular file without the line end; empty if there is none."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            text = file.read(_MAX_BYTES) if is_regular else b""
-    except (OSError, ValueError):
+        text = read_file(path, limit=_MAX_BYTES)
+    except OSError:
         return ""
     return "" if b"\0" in text else os.fsdecode(text.rstrip(b"\r\n"))

@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.common.files import read_file
 from parley.common.os_errors import os_detail
 from parley.config.checks import Wrong, shortened
-from parley.config.files import read_file
 from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.unknown_keys import UnknownKey

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from parley.config.files import read_file
+from parley.common.files import read_file
 from parley.config.types import Provider, Settings
 from parley.models.errors import MissingVariable
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from parley.config.files import read_file
+from parley.common.files import read_file
 from parley.models.errors import BadScript
 
 __all__ = ["Call", "Script", "Step", "Usage", "read_script"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from parley.config.files import read_file
+from parley.common.files import read_file
 
 __all__ = ["history_file"]
 

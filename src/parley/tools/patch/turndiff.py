@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from hashlib import sha1
 from typing import Final, NamedTuple
 
+from parley.common.git_files import is_repository
 from parley.common.guarded_files import DirFds
-from parley.config.files import is_repository
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 from parley.tools.patch.limits import MAX_DIFF_BYTES, MAX_FILE_BYTES, MAX_PATCH_BYTES
 

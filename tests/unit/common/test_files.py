@@ -1,4 +1,4 @@
-"""Files are read without waiting for anybody."""
+"""Files are read without waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import pytest
 
-from parley.config.files import read_file, read_now
+from parley.common.files import read_file, read_now
 
 
 def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
