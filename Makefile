@@ -64,6 +64,7 @@ test: setup with-bubblewrap  ## All that CI runs, in about six minutes on two co
 
 test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit
 	$(BIN)/pytest -n 3 --dist worksteal -m long --timeout 3600 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal -m "not long" --child-processes tests/scenario tests/fault $(PYTEST_ARGS)
 
 test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)
 	@$(BIN)/python tests/hosts/checks_table.py begin

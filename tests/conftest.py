@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kit.servers.in_process import serve_in_process
 from kit.system.other_python import PRINTED
+from parley.client.child import Child
 
 pytest_plugins = ["kit.system.cpu_report"]
 
@@ -18,6 +20,20 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem
 # A busy computer fails no property. A test that needs more examples says so; sweeps are long.
 settings.register_profile("parley", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("parley")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--child-processes", action="store_true", help="start every server as a child process")
+
+
+@pytest.fixture
+def servers_in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run servers in the process of the test, except where a test is marked with `child_process`."""
+    if (
+        not request.config.getoption("--child-processes")
+        and request.node.get_closest_marker("child_process") is None
+    ):
+        monkeypatch.setattr(Child, "start", serve_in_process)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,11 +6,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from kit.clients.shared_home import Start
 from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import ParleyProcess, ScriptedModel
+
+
+@pytest.fixture(autouse=True)
+def _in_process(servers_in_process: None) -> None:
+    """Scenarios run in process, except where they are marked."""
 
 
 @pytest_asyncio.fixture

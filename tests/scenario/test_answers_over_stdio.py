@@ -54,6 +54,7 @@ async def test_each_answer_does_what_the_table_says(scripted_model: ScriptedMode
             assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("approvals.answers", "approvals.told")
 @pytest.mark.parametrize("answer", [{"decision": "abort"}, {"action": "cancel"}], ids=str)
 async def test_an_abort_interrupts_the_turn_and_tells_the_model_nothing(

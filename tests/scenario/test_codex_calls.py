@@ -141,6 +141,7 @@ async def test_a_request_id_of_either_kind_names_the_turn(scripted_model: Script
     assert len(set(wire.sessions)) == 6
 
 
+@pytest.mark.child_process
 async def test_two_calls_at_once_are_never_mixed(scripted_model: ScriptedModel) -> None:
     def by_prompt(request: RecordedRequest) -> Reply:
         prompt = request.body["messages"][-1]["content"]

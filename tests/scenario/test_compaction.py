@@ -107,6 +107,7 @@ def counted(api: Api) -> list[Any]:
 # --- the usual course ------------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("context.compacted")
 @both_apis
 async def test_a_long_conversation_goes_on_with_a_summary_and_the_recent_turns(

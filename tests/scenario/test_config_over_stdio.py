@@ -318,6 +318,7 @@ async def test_a_changed_file_counts_for_the_next_conversation(plain: Make) -> N
 # --- a start that makes no sense -----------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

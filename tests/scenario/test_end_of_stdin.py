@@ -9,6 +9,8 @@ from kit.clients.messages import answered
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
+pytestmark = pytest.mark.child_process
+
 
 @pytest.mark.promises("approvals.dropped")
 @pytest.mark.parametrize(

@@ -229,6 +229,7 @@ def _secretive(model: ScriptedModel, api: Api, *, retries: int = 0) -> str:
     return _SECRETIVE.format(base_url=model.base_url, api=api, static=STATIC, retries=retries)
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("model.keys")
 @pytest.mark.parametrize("api", APIS)
 async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
@@ -299,6 +300,7 @@ async def test_the_openai_key_is_not_sent_to_others(scripted_model: ScriptedMode
     assert request.body == body(api, User("go"), cwd=wire.work, session=wire.sessions[0])
 
 
+@pytest.mark.child_process
 async def test_the_openai_provider_gets_the_key_of_the_environment(scripted_model: ScriptedModel) -> None:
     env = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": scripted_model.base_url}
     async with speaking(scripted_model, config="model_provider = 'openai'", env=env) as wire:

@@ -185,6 +185,7 @@ async def test_lines_cut_and_glued_anyhow_are_the_same_lines(scripted_model: Scr
         assert [await raw.read_message() for _ in expected] == expected
 
 
+@pytest.mark.child_process
 async def test_the_last_line_needs_no_line_end(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
@@ -194,6 +195,7 @@ async def test_the_last_line_needs_no_line_end(scripted_model: ScriptedModel) ->
         assert await raw.exit_code() == 0
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("framing.one-answer")
 async def test_many_requests_in_flight_are_each_answered_once(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
@@ -309,6 +311,7 @@ async def test_a_message_nested_beyond_reason_is_refused_by_its_id(scripted_mode
         assert scripted_model.requests == []
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("framing.too-long")
 async def test_a_message_of_64_mb_is_taken(scripted_model: ScriptedModel) -> None:
     async with server(scripted_model) as process:

@@ -40,6 +40,7 @@ def _good_turn(api: Api, text: str = "Done") -> tuple[EventMsg, ...]:
     return (task_started(), *shown(api, *said(text)), task_complete(text))
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("cancel.codex", "cancel.interrupt", "codex.failed-turn")
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keeps_what_the_user_said(

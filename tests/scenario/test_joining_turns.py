@@ -153,10 +153,13 @@ async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedMod
 @pytest.mark.promises("send.joins")
 async def test_messages_in_one_write_make_one_turn_and_are_each_used_once(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model) as client:
+        scripted_model.says(HOLD, "Done")
         conversation = await client.create()
         with client.at_once():
             requests = [client.message(conversation, f"message {number}") for number in range(5)]
         answers = await client.take(5)
+        await scripted_model.wait_until_held()
+        scripted_model.release()
         await client.over(conversation)
         _, snapshot = await client.open_stream(conversation)
 

@@ -195,6 +195,7 @@ async def test_the_denial_at_once_holds_for_every_client(scripted_model: Scripte
         assert result["content"] == [{"type": "text", "text": "Done"}]
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("approvals.when-nobody")
 @pytest.mark.parametrize("when_nobody", ["deny", "return"])
 async def test_a_server_alone_in_its_home_waits_for_no_followers(

@@ -295,6 +295,7 @@ async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(scr
 # --- the end -----------------------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("lifecycle.end-of-stdin")
 async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
@@ -308,6 +309,7 @@ async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedM
         assert await the_rest(raw) == []
 
 
+@pytest.mark.child_process
 async def test_a_server_that_was_never_spoken_to_ends_too(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:
         raw.close_stdin()
@@ -317,6 +319,7 @@ async def test_a_server_that_was_never_spoken_to_ends_too(scripted_model: Script
         assert raw.stderr_text() == ""
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("lifecycle.end-of-stdin", "lifecycle.sigterm", "lifecycle.stopped-turn", "turn.one-end")
 @pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
 async def test_running_turns_end_in_order_with_the_server(scripted_model: ScriptedModel, how: str) -> None:
@@ -379,6 +382,7 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
         assert answer == result(1, {"error": STOPPED, **plain_failure(STOPPED), "structuredContent": value})
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("framing.one-answer", "lifecycle.end-of-stdin")
 async def test_all_that_was_asked_before_the_end_is_answered(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model) as raw:

@@ -252,6 +252,7 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
 # --- over a crash ----------------------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("limits.survive")
 async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_conversation(
     scripted_model: ScriptedModel, tmp_path: Path

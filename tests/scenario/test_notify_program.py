@@ -148,6 +148,7 @@ async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_
     assert _told(arguments) == _done("1", "Done", "go")
 
 
+@pytest.mark.child_process
 async def test_the_program_is_not_given_what_looks_like_a_secret(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -226,6 +227,7 @@ async def test_a_program_that_does_not_read_its_stdin_holds_up_nothing(
     assert bell.stdin == ""
 
 
+@pytest.mark.child_process
 async def test_the_program_is_not_given_what_is_configured_as_a_token_or_a_header(
     scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:

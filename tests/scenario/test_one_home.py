@@ -40,6 +40,8 @@ from parley.wire.events import (
     UserMessage,
 )
 
+pytestmark = pytest.mark.child_process
+
 INTERRUPTED = ErrorEvent(message=" Turn interrupted")
 
 # --- seeing --------------------------------------------------------------------------------------

@@ -441,6 +441,7 @@ async def test_every_other_spelling_is_a_command_like_any_other(scripted_model: 
 # --- in the sandbox ------------------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("decide.patches")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_patch_inside_the_project_is_written_in_the_sandbox(
@@ -578,6 +579,7 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_turn_is_interr
     assert heard == told(success(*(f"M {name}" for name in MANY_AFTER)))
 
 
+@pytest.mark.child_process
 async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stopped(
     scripted_model: ScriptedModel,
 ) -> None:
@@ -616,6 +618,7 @@ async def _is_matching(wire: Wire) -> None:
             await wire.silence()
 
 
+@pytest.mark.child_process
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors of others can be seen on Linux alone")
 async def test_a_server_that_matches_a_very_large_patch_ends_at_once_when_its_input_ends(
     scripted_model: ScriptedModel,

@@ -22,6 +22,8 @@ from parley.wire.events import (
     UserMessage,
 )
 
+pytestmark = pytest.mark.child_process
+
 KILLED = ErrorEvent(message="Turn interrupted: the server that ran it was killed")
 STOPPED = ErrorEvent(message="Turn interrupted: the server was stopped")
 

@@ -316,6 +316,7 @@ async def test_the_status_of_a_new_conversation(scripted_model: ScriptedModel) -
         assert abs((datetime.now(UTC) - moment(found["updated_at"])).total_seconds()) < 60
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("status.result")
 async def test_the_status_follows_the_turn_and_counts_its_tokens(scripted_model: ScriptedModel) -> None:
     async with speaking(scripted_model, api="responses") as client:

@@ -68,6 +68,7 @@ async def test_scripts_that_are_not_plain_are_asked_about(scripted_model: Script
             assert "elicitation/create" in types_of(messages), script
 
 
+@pytest.mark.child_process
 @pytest.mark.skipif(not PROC.exists(), reason="the CPU time of the server is read in /proc")
 @pytest.mark.promises("decide.bounded")
 async def test_a_hostile_script_is_asked_about_at_once(scripted_model: ScriptedModel) -> None:

@@ -29,6 +29,7 @@ def expected(call: Call, told: str, *events: Any) -> dict[str, Turned]:
 # --- it ran --------------------------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("shell.told")
 async def test_of_a_command_that_succeeds_the_model_reads_stdout(scripted_model: ScriptedModel) -> None:
     call = shell("c1", "echo", "hello")
@@ -550,6 +551,7 @@ async def environment(model: ScriptedModel, policy: str) -> dict[str, str]:
     return dict(variable.split("=", 1) for variable in variables)
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("shell.environment")
 async def test_commands_are_given_the_variables_of_a_list_and_no_other(scripted_model: ScriptedModel) -> None:
     given = await environment(scripted_model, "")
@@ -560,6 +562,7 @@ async def test_commands_are_given_the_variables_of_a_list_and_no_other(scripted_
     assert set(given) & {*SECRETS, *SNEAKY, "MY_VARIABLE", "PARLEY_HOME"} == set()
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("shell.environment")
 @pytest.mark.parametrize("others_pass", [False, True])
 async def test_also_when_commands_are_given_everything_the_keys_of_the_server_are_its_own(

@@ -14,6 +14,8 @@ from kit.servers.hangups import hangups
 from kit.servers.on_terminal import ON_TERMINAL
 from parley.testing import HOLD, RawParley, ScriptedModel
 
+pytestmark = pytest.mark.child_process
+
 INTERRUPTED: Final = " Turn interrupted"
 
 

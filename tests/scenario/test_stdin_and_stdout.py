@@ -20,6 +20,8 @@ from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.wire.jsonrpc import encode
 
+pytestmark = pytest.mark.child_process
+
 PATIENCE_SECONDS: Final = 30.0
 
 

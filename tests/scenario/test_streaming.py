@@ -40,6 +40,7 @@ async def read_turn(speaker: WireClient) -> list[Any]:
 # --- the three ways to meet ------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises(
     "stream.answer", "stream.initial-state", "send.result", "turn.order", "catchup.live", "versions.plain"
 )

@@ -180,6 +180,7 @@ def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
     return rows
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("servers.told")
 @pytest.mark.parametrize("api", APIS)
 async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(

@@ -260,6 +260,7 @@ sys.meta_path.insert(0, Slow())
 """Run by Python when it starts: the library for tool servers then never comes to be loaded."""
 
 
+@pytest.mark.child_process
 @pytest.mark.parametrize("how", ["eof", "SIGTERM"])
 async def test_parley_ends_while_the_library_for_tool_servers_is_being_loaded(
     scripted_model: ScriptedModel, tmp_path: Path, mark: str, how: str
@@ -490,6 +491,7 @@ async def test_the_end_of_parley_in_mid_call_answers_and_leaves_no_server_runnin
     assert messages == [*pairs(1, "1", error(STOPPED)), failed(1, STOPPED)]
 
 
+@pytest.mark.child_process
 async def test_servers_of_a_parley_that_was_killed_find_their_input_closed_and_leave(
     scripted_model: ScriptedModel, mark: str
 ) -> None:

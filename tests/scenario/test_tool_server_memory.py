@@ -13,6 +13,8 @@ from kit.clients.codex_calls import speaking
 from kit.system.memory import memory_bytes
 from parley.testing import Call, ScriptedModel
 
+pytestmark = pytest.mark.child_process
+
 MEBIBYTE: Final = 1024 * 1024
 FAILED: Final = "tool call error: tool call failed for `x/answer`: "
 

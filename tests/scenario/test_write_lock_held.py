@@ -20,6 +20,8 @@ from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.wire.events import AgentMessageDelta, ErrorEvent, TaskComplete, UserMessage
 from parley.wire.ids import ConversationId
 
+pytestmark = pytest.mark.child_process
+
 MESSAGE = "11111111-0000-4000-8000-000000000000"
 LONGER_SECONDS = 60
 """As long as a turn waits for the lock: a call that fails earlier did not wait like a turn."""

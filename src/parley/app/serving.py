@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -38,7 +38,7 @@ from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
 
-__all__ = ["SystemClock", "serve_stdio"]
+__all__ = ["Server", "SystemClock", "serve_stdio"]
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,67 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+class Server:
+    """A server with all its parts, except the transport."""
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        server_dir: str,
+        overrides: Sequence[str] = (),
+        is_ephemeral: bool = False,
+        prepare_process: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Connect the parts; nothing is read, written or started yet.
+
+        `prepare_process` is called after the first answer to the client.
+
+        Raises:
+            ConfigError: the overrides or the home cannot be used.
+        """
+        clock = SystemClock()
+        loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
+        self._loader, self._http, self._prepare_process = loader, Http(), prepare_process
+        self._commands = sandboxed_commands(lambda: _home(loader), warns=True)
+        self._tools = AgentTools(environ=environ, commands=self._commands)
+
+        async def serve_other(transport: Transport) -> None:
+            await serve_peer(transport, self._context)
+
+        self.conversations = Conversations(
+            peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
+            store=MemoryStore() if is_ephemeral else SqliteStore(lambda: loader.home),
+            choose=loader.choose,
+            keeping=loader.store_settings,
+            clock=clock,
+            open_model=model_opener(http=self._http, environ=environ, clock=clock),
+            tools=self._tools,
+            commands=self._commands,
+            environ=environ,
+            give_back_memory=give_back_memory,
+        )
+        self._context = ServerContext(
+            conversations=self.conversations, loader=loader, on_initialized=self._on_initialized
+        )
+
+    def _on_initialized(self) -> None:
+        """Do what the first answer need not wait for."""
+        self._prepare_process()
+        self._http.warm_up()
+        _report_unknown_keys(self._loader)
+
+    async def serve(self, transport: Transport) -> None:
+        """Serve one client until it leaves or the transport stops reading, then release everything."""
+        try:
+            await serve(transport, self._context)
+        finally:
+            await all_written()
+            await self._tools.close()
+            await self._commands.close()
+            await self._http.close()
+
+
 async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = False) -> None:
     """Be an MCP server on stdin and stdout until the client leaves or a signal comes.
 
@@ -68,54 +129,28 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         ConfigError: the overrides or the home cannot be used; nothing was read or written.
     """
     raise_own_limit()
-    clock = SystemClock()
-    loader = Loader(environ=os.environ, server_dir=_server_dir(), overrides=overrides)
-    http = Http()
-    commands = sandboxed_commands(lambda: _home(loader), warns=True)
-    tools = AgentTools(environ=os.environ, commands=commands)
-
-    async def serve_other(transport: Transport) -> None:
-        await serve_peer(transport, host)
-
-    conversations = Conversations(
-        peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
-        store=MemoryStore() if is_ephemeral else SqliteStore(lambda: loader.home),
-        choose=loader.choose,
-        keeping=loader.store_settings,
-        clock=clock,
-        open_model=model_opener(http=http, environ=os.environ, clock=clock),
-        tools=tools,
-        commands=commands,
+    server = Server(
         environ=os.environ,
-        give_back_memory=give_back_memory,
+        server_dir=_server_dir(),
+        overrides=overrides,
+        is_ephemeral=is_ephemeral,
+        prepare_process=_prepare_process,
     )
-
-    def on_initialized() -> None:
-        """What the first answer need not wait for."""
-        _use_checked_pool()
-        http.warm_up()
-        with suppress(MemoryError, RuntimeError):  # no thread can be started; it works without
-            start_thread(return_large_blocks, name="return-large-blocks")
-        _report_unknown_keys(loader)
-
-    host = ServerContext(conversations=conversations, loader=loader, on_initialized=on_initialized)
     transport = DescriptorTransport(why_too_large=why_too_large)
-    _take_signals(transport, conversations)
+    _take_signals(transport, server.conversations)
     look_only_at_what_is_new()
     try:
-        await serve(transport, host)
+        await server.serve(transport)
     finally:
-        await all_written()
-        await tools.close()
-        await commands.close()
-        await http.close()
         ignore_signals()
         skip_final_collection()
 
 
-def _use_checked_pool() -> None:
-    """Let the event loop run blocking work in a pool that starts no thread without memory for it."""
+def _prepare_process() -> None:
+    """Run blocking work in a pool that starts no thread without memory for it, and return large blocks at once."""
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
+    with suppress(MemoryError, RuntimeError):  # no thread can be started; it works without
+        start_thread(return_large_blocks, name="return-large-blocks")
 
 
 def _server_dir() -> str:

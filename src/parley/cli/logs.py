@@ -14,7 +14,7 @@ from typing import Final
 from parley.errors import BadSetting
 from parley.wire.text import visible
 
-__all__ = ["set_up_logging"]
+__all__ = ["OneLine", "set_up_logging"]
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -24,7 +24,7 @@ LEVELS: Final = {
 }
 
 
-class _OneLine(logging.Formatter):
+class OneLine(logging.Formatter):
     """Escapes characters of a message that cannot be seen, line ends included; a traceback follows unchanged."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
@@ -59,7 +59,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
         expected = ", ".join(f"`{level}`" for level in LEVELS)
         raise BadSetting(f"unknown level `{name}`, expected one of {expected}", source="PARLEY_LOG")
     handler = _NeverWaiting(stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=LEVELS[name.lower()], handlers=[handler])
 
 

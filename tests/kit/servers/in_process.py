@@ -1,0 +1,209 @@
+"""Servers in the process of the test, in place of child processes.
+
+`serve_in_process` replaces `Child.start` for the command `parley mcp`. The server has all its parts, a home on
+disk and two pipes, which carry the same bytes as those of a child process. Only the process is missing: a test that
+needs its pid, a signal that kills it, its memory or its start-up has the marker `child_process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from os import PathLike
+from typing import IO, Any, Final
+
+from kit.system.commands import PATIENCE_SECONDS
+from parley.app.serving import Server
+from parley.cli.logs import OneLine
+from parley.client.child import Child
+from parley.errors import ConfigError
+from parley.transports.descriptors import DescriptorTransport
+
+__all__ = ["NeedsProcess", "serve_in_process"]
+
+PROGRAM: Final = (sys.executable, "-P", "-m", "parley", "mcp")
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+StartChild = Callable[..., Awaitable[Child]]
+
+_start_child: Final[StartChild] = Child.start
+
+
+class NeedsProcess(AssertionError):
+    """The test uses something that only a process has."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} needs a process: mark the test with `child_process`")
+
+
+async def serve_in_process(
+    command: Sequence[str],
+    *,
+    on_line: Callable[[bytes], None],
+    on_end: Callable[[], None],
+    env: Mapping[str, str] | None = None,
+    cwd: str | PathLike[str] | None = None,
+    stderr: int | IO[bytes] | None = None,
+) -> Child:
+    """Like `Child.start`; `parley mcp` with options that it knows runs in this process."""
+    options = _options(command[len(PROGRAM) :]) if tuple(command[: len(PROGRAM)]) == PROGRAM else None
+    if (
+        options is None
+        or env is None
+        or "PARLEY_LOG" in env
+        or cwd is None
+        or stderr is None
+        or isinstance(stderr, int)
+    ):
+        return await _start_child(command, on_line=on_line, on_end=on_end, env=env, cwd=cwd, stderr=stderr)
+    child = _PatientChild(on_line=on_line, on_end=on_end)
+    process = _Process(child, env=env, cwd=str(cwd), stderr=stderr.fileno(), **options)
+    await process.start()
+    return child
+
+
+def _options(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """The settings and the mode on a command line; None: it has something else."""
+    overrides, is_ephemeral, rest = [], False, list(arguments)
+    while rest:
+        match rest:
+            case ["-c", setting, *rest]:
+                overrides.append(setting)
+            case ["--ephemeral", *rest]:
+                is_ephemeral = True
+            case _:
+                return None
+    return {"overrides": overrides, "is_ephemeral": is_ephemeral}
+
+
+class _PatientChild(Child):
+    """Is never killed: there is no process."""
+
+    async def close(
+        self, *, exit_seconds: float = PATIENCE_SECONDS, terminate_seconds: float = PATIENCE_SECONDS
+    ) -> int:
+        return await super().close(exit_seconds=exit_seconds, terminate_seconds=terminate_seconds)
+
+
+class _Process(asyncio.SubprocessTransport):
+    """What a `Child` has in place of its process: a task that serves, and two pipes to it."""
+
+    def __init__(
+        self,
+        child: Child,
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        stderr: int,
+        overrides: list[str],
+        is_ephemeral: bool,
+    ) -> None:
+        super().__init__()
+        self._child, self._stderr = child, stderr
+        self._env, self._cwd, self._overrides, self._is_ephemeral = env, cwd, overrides, is_ephemeral
+        self._exit_code: int | None = None
+        self._transport: DescriptorTransport | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        stdin, to_server = os.pipe()
+        from_server, stdout = os.pipe()
+        self._task = loop.create_task(self._run(stdin, stdout))
+        self._to_server, _ = await loop.connect_write_pipe(lambda: _Pipe(self, 0), os.fdopen(to_server, "wb", 0))
+        self._from_server, _ = await loop.connect_read_pipe(lambda: _Pipe(self, 1), os.fdopen(from_server, "rb", 0))
+        self._open_pipes = 2
+        self._child.connection_made(self)
+        self._task.add_done_callback(self._exited)
+
+    async def _run(self, stdin: int, stdout: int) -> int:
+        logging.getLogger().addHandler(_log)
+        _server_stderr.set(self._stderr)
+        transport = None
+        try:
+            server = Server(
+                environ=self._env, server_dir=self._cwd, overrides=self._overrides, is_ephemeral=self._is_ephemeral
+            )
+            transport = self._transport = DescriptorTransport(stdin=stdin, stdout=stdout)
+            await server.serve(transport)
+        except ConfigError as error:
+            os.write(self._stderr, f"parley mcp: {error}\n".encode())
+            return 2
+        finally:
+            if transport is not None:
+                transport.close()
+            os.close(stdin)
+            os.close(stdout)
+        return 0
+
+    def _exited(self, task: asyncio.Task[int]) -> None:
+        self._exit_code = task.result() if not task.cancelled() and task.exception() is None else 1
+        self._child.process_exited()
+        self._release()
+
+    # --- what a `Child` calls --------------------------------------------------------------
+
+    def get_pid(self) -> int:
+        raise NeedsProcess("the pid of a server")
+
+    def get_returncode(self) -> int | None:
+        return self._exit_code
+
+    def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
+        return self._to_server if fd == 0 else self._from_server
+
+    def send_signal(self, number: int) -> None:
+        if number not in ENDING_SIGNALS:
+            raise NeedsProcess(f"signal {number}")
+        if self._transport is not None:
+            self._transport.stop_reading()
+
+    def close(self) -> None:
+        self._to_server.close()
+        self._from_server.close()
+
+    # --- what the pipes call ---------------------------------------------------------------
+
+    def data_received(self, fd: int, data: bytes) -> None:
+        self._child.pipe_data_received(fd, data)
+
+    def pipe_lost(self, fd: int, error: Exception | None) -> None:
+        self._child.pipe_connection_lost(fd, error)
+        self._open_pipes -= 1
+        self._release()
+
+    def _release(self) -> None:
+        if self._exit_code is not None and not self._open_pipes:
+            self._child.connection_lost(None)
+
+
+class _Pipe(asyncio.Protocol):
+    def __init__(self, process: _Process, fd: int) -> None:
+        self._process, self._fd = process, fd
+
+    def data_received(self, data: bytes) -> None:
+        self._process.data_received(self._fd, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._process.pipe_lost(self._fd, exc)
+
+
+# --- the log of each server --------------------------------------------------------------
+
+_server_stderr: ContextVar[int] = ContextVar("server_stderr")
+
+
+class _ServerLog(logging.Handler):
+    """Writes each line to the stderr of the server whose task logs it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (stderr := _server_stderr.get(None)) is not None:
+            os.write(stderr, self.format(record).encode("utf-8", "backslashreplace") + b"\n")
+
+
+_log: Final = _ServerLog(logging.WARNING)
+_log.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
