@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from bench.servers import MODEL
-from parley.conversation.folds import Folds
-from parley.conversation.log import Happened, Log
+from parley.conversation.log import Log, LogPayload
+from parley.conversation.projections import Projections
 from parley.conversation.records import (
     MessageItem,
     ModelAsked,
@@ -49,7 +49,7 @@ async def _keep(home: Path, *, conversations: int, messages: int) -> list[Conver
 
 
 async def _write(store: Store, conversation_id: ConversationId, messages: int) -> None:
-    happened, log, folds, at = _conversation(messages), Log(), Folds(), time.time()
+    happened, log, folds, at = _conversation(messages), Log(), Projections(), time.time()
     entries = log.append(happened, at=at)
     lease = None
     for first in range(0, len(entries), PAGE):
@@ -63,7 +63,7 @@ async def _write(store: Store, conversation_id: ConversationId, messages: int) -
         await store.append(lease, page, summary)
 
 
-def _conversation(messages: int) -> list[Happened]:
+def _conversation(messages: int) -> list[LogPayload]:
     texts = [f"message {number}" for number in range(messages)]
     return [
         SettingsChosen(model=MODEL, cwd="/"),

@@ -18,7 +18,7 @@ from bench.report import BARE, RESULTS, Row
 from bench.servers import CodexMcp, Parley, Server
 from parley.config.types import Mechanism
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Bounds, Command, Commands, Ended, Root
+from parley.ports.commands import Command, CommandResult, CommandRunner, SandboxPolicy, WritableRoot
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -75,7 +75,7 @@ async def _best(
     hidden = [home / name for name in (".parley", ".ssh", ".aws")]
     for folder in (work, *hidden):
         folder.mkdir(parents=True)
-    bounds = Bounds(writable=(_root(work), _root(Path("/tmp"))), hidden=tuple(map(str, hidden)))
+    bounds = SandboxPolicy(writable=(_root(work), _root(Path("/tmp"))), hidden=tuple(map(str, hidden)))
     confined = [replace(bounds, mechanism=mechanism) for mechanism in MAY_TAKE]
     commands = Sandboxed(Executor)
     best: dict[str, float] = {}
@@ -98,13 +98,13 @@ async def _best(
     return best, missing
 
 
-def _root(path: Path) -> Root:
+def _root(path: Path) -> WritableRoot:
     real = path.resolve()
     found = real.stat()
-    return Root(path=str(real), device=found.st_dev, inode=found.st_ino)
+    return WritableRoot(path=str(real), device=found.st_dev, inode=found.st_ino)
 
 
-async def _run(commands: Commands, bounds: Bounds | None, work: Path) -> float:
+async def _run(commands: CommandRunner, bounds: SandboxPolicy | None, work: Path) -> float:
     command = Command(
         argv=("true",),
         cwd=str(work),
@@ -119,9 +119,9 @@ async def _run(commands: Commands, bounds: Bounds | None, work: Path) -> float:
     return (time.perf_counter() - began) / CALLS
 
 
-async def _run_once(commands: Commands, command: Command) -> None:
+async def _run_once(commands: CommandRunner, command: Command) -> None:
     try:
-        ended: Ended = await commands.run(command, output=lambda stream, data: None)
+        ended: CommandResult = await commands.run(command, output=lambda stream, data: None)
     except CommandNotStarted as error:
         raise Gone(f"`true` did not run: {error}") from None
     if ended.exit_code != 0:

@@ -20,7 +20,7 @@ import pytest
 
 from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema
 from parley.config.load import Loader
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.models.demonstration import DEMONSTRATION
 from parley.server.context import ServerContext
 from parley.server.methods import methods
@@ -249,7 +249,7 @@ def test_the_example_of_the_testing_page_passes_with_the_settings_that_the_page_
 def test_the_local_model_of_the_readme_needs_no_key(tmp_path: Path) -> None:
     (shown,) = (block.code for block in blocks() if block.page == "README.md" and block.language == "toml")
     (tmp_path / "config.toml").write_text(shown)
-    settings = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir="/").choose(Wanted()).settings
+    settings = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir="/").choose(SettingsOverrides()).settings
 
     assert (settings.provider.base_url, settings.provider.env_key) == ("http://localhost:8000/v1", None)
 

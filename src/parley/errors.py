@@ -280,7 +280,7 @@ class CannotConnect(ModelError):
         super().__init__(f"error sending request for url ({url}): {detail}")
         self.url, self.detail = url, detail
         self.max_retries = max_retries
-        """How often the turn may try to connect again, within `agent/patience.py`'s time limit."""
+        """How often the turn may try to connect again, within `agent/retry.py`'s time limit."""
 
 
 class ModelStreamBroken(ModelError):

@@ -20,8 +20,8 @@ from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
 from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, call_item, closing, desk, program
 from parley.config.types import ToolServer
-from parley.conversation.log import Happened
-from parley.ports.tools import Action, Desk, Granted, Verdict
+from parley.conversation.log import LogPayload
+from parley.ports.tools import Action, Granted, ToolContext, Verdict
 from parley.tools.apply_patch import Patches
 from parley.tools.servers import ServerPool, ServerTools
 from parley.wire.events import (
@@ -73,7 +73,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
     plant(tmp_path, old__txt="alpha\n")
     before = tree(tmp_path)
     notebook = RecordingTranscript(appended=descriptors.forbid)
-    desk = Desk(settings=settings(cwd=str(tmp_path)), transcript=notebook, permit=grant)
+    desk = ToolContext(settings=settings(cwd=str(tmp_path)), transcript=notebook, permit=grant)
     patches = Patches(desk, NoCommands())
 
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -101,13 +101,13 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 class Forgetful(RecordingTranscript):
     """A transcript that cannot be told how a call gets on."""
 
-    async def append(self, *happened: Happened) -> None:
+    async def append(self, *happened: LogPayload) -> None:
         if any(isinstance(one, BackgroundEvent) for one in happened):
             raise ZeroDivisionError
         await super().append(*happened)
 
 
-def seen(tool: str, arguments: dict[str, Any], why: str) -> list[Happened]:
+def seen(tool: str, arguments: dict[str, Any], why: str) -> list[LogPayload]:
     """All events of a call that failed."""
     invocation = Invocation(server="x", tool=tool, arguments=arguments)
     return [
@@ -116,7 +116,7 @@ def seen(tool: str, arguments: dict[str, Any], why: str) -> list[Happened]:
     ]
 
 
-def without_duration(event: Happened) -> Happened:
+def without_duration(event: LogPayload) -> LogPayload:
     return structs.replace(event, duration=AT_ONCE) if isinstance(event, McpToolCallEnd) else event
 
 

@@ -21,7 +21,7 @@ from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen
 from kit.clients.wire_client import speaking
 from kit.system.commands import PATIENCE_SECONDS
-from parley.conversation.exported import ExportHead, entry_line, head_line
+from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.conversation.log import Entry
 from parley.runtime.whole import write_whole
 from parley.stores.sqlite.store import SqliteStore

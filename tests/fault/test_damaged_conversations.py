@@ -14,7 +14,7 @@ from kit.builders.events import agent_message, task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import command_output, settings_chosen, turn_ended, turn_started
 from kit.system.commands import PATIENCE_SECONDS
-from parley.app.files.keeping import DAY_SECONDS, find_unneeded, remove_unneeded
+from parley.app.files.gc import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.client import ToolFailed
 from parley.ports.store import Query, StateName, Summary
 from parley.stores.sqlite.store import SqliteStore

@@ -19,7 +19,7 @@ from kit.clients.shell_turns import sh, turn
 from kit.servers.tool_servers import program
 from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, ran, start_of
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Ended
+from parley.ports.commands import CommandResult
 from parley.testing import ScriptedModel
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
@@ -133,7 +133,7 @@ async def test_the_start_of_the_fork_server_is_no_time_of_the_command(
     monkeypatch.setattr(sys, "executable", str(late))
     ended = await executor.start(start_of("sleep", "0.1"), output=ignored)
 
-    assert ended == Ended(exit_code=0, seconds=ended.seconds)
+    assert ended == CommandResult(exit_code=0, seconds=ended.seconds)
     assert 0.1 <= ended.seconds < 2
 
 

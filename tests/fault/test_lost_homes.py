@@ -18,7 +18,7 @@ from kit.clients.shared_home import log_of, said
 from kit.servers.store_process import Answer, StoreProcess
 from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ToolFailed
-from parley.conversation.exported import read_head
+from parley.conversation.export_format import read_head
 from parley.errors import BadHome, HomeLost, UnknownConversation
 from parley.stores.sqlite.store import SqliteStore
 from parley.testing import HOLD, ParleyProcess, RawParley, ScriptedModel

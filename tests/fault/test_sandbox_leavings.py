@@ -27,7 +27,7 @@ from kit.system.commands import (
 )
 from kit.system.needs import MECHANISMS
 from parley.config.types import Mechanism
-from parley.ports.commands import Bounds, Command
+from parley.ports.commands import Command, SandboxPolicy
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -60,7 +60,7 @@ def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = PATIENCE_
         cwd="/",
         env={"PATH": PATH},
         timeout_seconds=timeout_seconds,
-        bounds=Bounds(mechanism=mechanism),
+        bounds=SandboxPolicy(mechanism=mechanism),
     )
 
 

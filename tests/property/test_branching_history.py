@@ -21,7 +21,7 @@ from kit.builders.records import (
     turn_started,
 )
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import CallItem, Why
 from parley.wire.ids import CallId
 
@@ -66,7 +66,7 @@ class Conversation:
     """Lives through turns and keeps, beside the log, a whole copy of the history behind every message."""
 
     def __init__(self) -> None:
-        self.log: list[Happened] = []
+        self.log: list[LogPayload] = []
         self.now = Branch([], [])
         self.behind: dict[str, Branch] = {CONVERSATION: Branch([], [])}
         self._waiting: list[HistoryItem] = []

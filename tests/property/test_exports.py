@@ -32,10 +32,10 @@ from kit.builders.rollouts import (
     rollout,
     user,
 )
-from parley.conversation.exported import ExportHead, entry_line, head_line, read_entries, read_head
-from parley.conversation.folds import Folds
-from parley.conversation.log import Entry, Happened, Log
-from parley.conversation.rollout import Retelling, read_session
+from parley.conversation.export_format import ExportHead, entry_line, head_line, read_entries, read_head
+from parley.conversation.log import Entry, Log, LogPayload
+from parley.conversation.projections import Projections
+from parley.conversation.rollout import RolloutReader, read_session
 from parley.conversation.state import Phase
 from parley.errors import BadFile
 from parley.wire.ids import ConversationId
@@ -46,7 +46,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=8)
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
     """Some turns, of which the last may be running."""
-    happened: list[Happened] = [settings_chosen()]
+    happened: list[LogPayload] = [settings_chosen()]
     turns = draw(st.integers(1, 3))
     for number in range(turns):
         happened += [
@@ -81,9 +81,9 @@ def written(log: Log) -> list[bytes]:
     return [head_line(head), *map(entry_line, log.entries)]
 
 
-def read(data: bytes) -> tuple[list[Entry], Folds]:
+def read(data: bytes) -> tuple[list[Entry], Projections]:
     lines = BytesIO(data).readlines() or [b""]
-    folds = Folds()
+    folds = Projections()
     return list(read_entries(read_head(lines[0]), enumerate(lines[1:], start=2), folds)), folds
 
 
@@ -107,10 +107,10 @@ def test_a_file_that_was_tampered_with_is_refused_or_is_a_log(log: Log, data: st
         entries, folds = read(tampered)
     except BadFile as error:
         refused_at = error.line
-        entries, folds = [], Folds()
+        entries, folds = [], Projections()
     else:
         refused_at = 1
-    again = Folds()
+    again = Projections()
     again.replay(entries)
 
     assert 1 <= refused_at <= tampered.count(b"\n") + 1
@@ -148,7 +148,7 @@ def mangled(draw: st.DrawFn, item: st.SearchStrategy[Any] = items) -> Any:
 @given(st.lists(mangled(), max_size=12))
 def test_whatever_was_recorded_becomes_a_log_in_which_every_call_has_its_output(recorded: list[Any]) -> None:
     lines = rollout(*recorded)
-    retelling = Retelling(read_session(lines[0]))
+    retelling = RolloutReader(read_session(lines[0]))
     log = Log()
     log.append((settings_chosen(), *retelling.read(enumerate(lines[1:], start=2))), at=AT)
 
@@ -161,9 +161,9 @@ def test_whatever_was_recorded_becomes_a_log_in_which_every_call_has_its_output(
 @given(st.lists(items, max_size=4), st.binary(max_size=12), st.booleans())
 def test_bytes_in_a_recording_are_refused_or_left_out(recorded: list[Any], noise: bytes, ends: bool) -> None:
     lines = [*rollout(*recorded), noise.replace(b"\n", b"") + (b"\n" if ends else b"")]
-    retelling = Retelling(read_session(lines[0]))
+    retelling = RolloutReader(read_session(lines[0]))
 
-    folds, refused_at = Folds(), 0
+    folds, refused_at = Projections(), 0
     try:
         happened = list(retelling.read(enumerate(lines[1:], start=2)))
     except BadFile as error:

@@ -21,7 +21,7 @@ from kit.builders.records import (
     turn_started,
 )
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import CallItem, ModelItem, Why
 
 
@@ -52,7 +52,7 @@ class Conversation:
     """Lives through turns and writes down, side by side, the log and the history one would expect."""
 
     def __init__(self, turns: list[Turn]) -> None:
-        self.log: list[Happened] = []
+        self.log: list[LogPayload] = []
         self.expected: list[HistoryItem] = []
         self.inputs = 0
         self._waiting: list[HistoryItem] = []

@@ -26,7 +26,7 @@ from kit.builders.events import (
 )
 from kit.builders.records import model_asked, turn_ended
 from kit.clients.view import View
-from parley.conversation.log import Cursor, Delta, Happened, ItemKind, Log, encode_delta
+from parley.conversation.log import Cursor, Delta, ItemKind, Log, LogPayload, encode_delta
 from parley.runtime.readers import Reader
 from parley.server.encoders import StreamEncoder
 from parley.wire.ids import START, ConversationId, Seq
@@ -35,7 +35,7 @@ from parley.wire.notifications import ConversationEvent, InitialState
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 
-_HAPPENED: tuple[tuple[Happened, ...], ...] = (
+_HAPPENED: tuple[tuple[LogPayload, ...], ...] = (
     (task_started(), user_message("go")),
     (model_asked(),),
     (agent_message("A whole sentence."),),
@@ -148,7 +148,7 @@ class Conversation:
                 for reader in readers:
                     reader.pump()
             case "failed":
-                self.log.take_back(self.log.durable)
+                self.log.truncate(self.log.durable)
                 self._unwritten.clear()
                 for reader in readers:
                     reader.pump()

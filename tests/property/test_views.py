@@ -38,7 +38,7 @@ from kit.builders.events import (
 from kit.builders.logs import AT
 from kit.builders.records import model_asked, turn_ended, turn_started
 from kit.clients.view import View
-from parley.conversation.log import Cursor, Delta, Entry, Happened, ItemKind, Log, encode_piece, output_of
+from parley.conversation.log import Cursor, Delta, Entry, ItemKind, Log, LogPayload, encode_piece, output_of
 from parley.conversation.output import SHOWN_BYTES, OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY, OutputStream
 from parley.wire.ids import CallId, ItemId, Seq
@@ -164,7 +164,7 @@ class Truth:
         self._happened.append((item, piece))
         self._fold()
 
-    def take_back(self, after: Seq) -> None:
+    def truncate(self, after: Seq) -> None:
         self._happened = [one for one in self._happened if not isinstance(one, Entry) or one.seq <= after]
         self._fold()
 
@@ -239,7 +239,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.said = 0
 
     @rule(happened=st.lists(anything, min_size=1, max_size=3), at_once=soon)
-    def append(self, happened: list[Happened], at_once: bool) -> None:
+    def append(self, happened: list[LogPayload], at_once: bool) -> None:
         entries = self.log.append(happened, at=AT)
         self.truth.append(entries)
         self.unwritten.append(entries[-1].seq)
@@ -257,8 +257,8 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @rule()
     def fail(self) -> None:
-        self.log.take_back(self.log.durable)
-        self.truth.take_back(self.log.durable)
+        self.log.truncate(self.log.durable)
+        self.truth.truncate(self.log.durable)
         self.unwritten.clear()
         for reader in self.present:
             reader.catch_up()

@@ -36,7 +36,7 @@ from kit.builders.records import (
 )
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
 from parley.cli.main import main
-from parley.conversation.log import Happened, Log
+from parley.conversation.log import Log, LogPayload
 from parley.ports.store import Head, Query, StateName, Summary
 from parley.stores.sqlite.locks import WriteLock
 from parley.stores.sqlite.store import SqliteStore
@@ -51,7 +51,7 @@ OTHER = ConversationId(str(UUID(int=8)))
 NOISE = Random(5).randbytes(30_000)
 IMAGE = ImageItem(image_url="data:image/png;base64," + "iVBO" * 4000)
 
-TALK: Sequence[Happened] = (
+TALK: Sequence[LogPayload] = (
     settings_chosen(),
     turn_started(),
     task_started(),
@@ -110,7 +110,7 @@ class Home:
     async def keep(
         self,
         conversation_id: ConversationId,
-        *happened: Happened,
+        *happened: LogPayload,
         state: StateName = "idle",
         archived: bool = False,
         updated_at: float = AT,

@@ -18,8 +18,8 @@ from kit.builders.logs import AT, log_of
 from kit.builders.questions import command_question, limit_question, patch_question
 from kit.builders.records import call, model_asked, model_said, settings_chosen, turn_started
 from kit.clients.approving import approving_client, types_of
-from parley.conversation.exported import ExportHead, entry_line, head_line
-from parley.conversation.log import Happened
+from parley.conversation.export_format import ExportHead, entry_line, head_line
+from parley.conversation.log import LogPayload
 from parley.testing import ScriptedModel
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.mcp import FULL_VERSION
@@ -29,7 +29,7 @@ ID: Final = ConversationId(str(UUID(int=7)))
 ASKS: Final = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"'
 
 
-def forged(file: Path, work: Path, *question: Happened) -> str:
+def forged(file: Path, work: Path, *question: LogPayload) -> str:
     """An export of a turn that waits to run `touch mark`, and asks this."""
     happened = (
         settings_chosen(cwd=str(work)),
@@ -80,7 +80,7 @@ def home(tmp_path: Path) -> Path:
     ids=["another command", "a patch", "a limit"],
 )
 async def test_a_file_that_shows_one_thing_and_asks_another_is_refused(
-    home: Path, tmp_path: Path, shown: Happened
+    home: Path, tmp_path: Path, shown: LogPayload
 ) -> None:
     asked = command_question(1, "touch", "mark")[1]
     file = forged(tmp_path / "x.jsonl", tmp_path / "work", shown, asked)

@@ -14,14 +14,14 @@ from typing import Protocol
 from parley.agent.tokens import estimate
 from parley.config.types import Limits
 from parley.conversation.records import ModelItem, TokensEstimated
-from parley.conversation.spending import Spending
+from parley.conversation.usage import UsageTotals
 from parley.errors import ModelStreamBroken, ReplyTooLarge, StoreError
 from parley.ports.clock import Clock
 from parley.ports.model import ModelRequest
 from parley.ports.transcript import Transcript
 from parley.wire.events import LimitReached
 
-__all__ = ["AskToGoOn", "Gate", "counted_if_cut", "estimated_cost"]
+__all__ = ["AskToGoOn", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToGoOn(Protocol):
@@ -33,7 +33,7 @@ class AskToGoOn(Protocol):
     async def __call__(self, reached: LimitReached) -> bool: ...
 
 
-class Gate:
+class LimitGate:
     """One turn's way past its limits."""
 
     def __init__(self, limits: Limits, transcript: Transcript, clock: Clock, ask: AskToGoOn) -> None:
@@ -62,7 +62,7 @@ class Gate:
         return None
 
     @property
-    def _spent(self) -> Spending:
+    def _spent(self) -> UsageTotals:
         return self._transcript.spending
 
     @property

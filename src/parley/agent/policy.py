@@ -13,17 +13,17 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from parley.agent.bounds import read_only
+from parley.agent.sandbox_policy import read_only
 from parley.config.types import Settings
-from parley.ports.commands import Bounds, Root, unrestored_reason
-from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
+from parley.ports.commands import SandboxPolicy, WritableRoot, unrestored_reason
+from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByPolicy, RunCommand
 
 __all__ = ["AFTER_FAILURE", "RETRY", "Ask", "Decision", "decide"]
 
 RETRY: Final = "command failed; retry without sandbox?"
 """What clients know the second question about one action by, be it a command or a patch."""
 
-OUTSIDE: Final = Refused(why="writing outside of the project; rejected by user approval settings")
+OUTSIDE: Final = RejectedByPolicy(why="writing outside of the project; rejected by user approval settings")
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -40,14 +40,14 @@ class Ask(Struct, frozen=True, kw_only=True):
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
 """What was done within its bounds and failed there may be done once more, without any."""
 
-Decision = Granted | Refused | Ask
+Decision = Granted | RejectedByPolicy | Ask
 
 
 def decide(
     action: Action,
     settings: Settings,
     *,
-    bounds: Bounds | None,
+    bounds: SandboxPolicy | None,
     unconfined: str | None,
     safe: bool = False,
     unrestored: Sequence[str] = (),
@@ -68,7 +68,7 @@ def decide(
 
 
 def _decide_command(
-    action: RunCommand, settings: Settings, bounds: Bounds | None, unconfined: str | None, *, safe: bool
+    action: RunCommand, settings: Settings, bounds: SandboxPolicy | None, unconfined: str | None, *, safe: bool
 ) -> Decision:
     policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
     if policy != "untrusted" and not has_sandbox:
@@ -87,13 +87,13 @@ def _with_unrestored(decision: Decision, settings: Settings, unrestored: tuple[s
     if not isinstance(decision, Granted) or decision.bounds is None or not decision.bounds.writable:
         return decision
     if settings.approval_policy == "never":
-        return Refused(why=reason)
+        return RejectedByPolicy(why=reason)
     within = replace(decision, by_person=True, accepted=unrestored)
     return Ask(reason=reason, leaves_sandbox=False, within=within)
 
 
 def _decide_patch(
-    action: ApplyPatch, settings: Settings, bounds: Bounds | None, unconfined: str | None
+    action: ApplyPatch, settings: Settings, bounds: SandboxPolicy | None, unconfined: str | None
 ) -> Decision:
     policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
     ask = Ask(leaves_sandbox=has_sandbox)
@@ -105,12 +105,12 @@ def _decide_patch(
     return OUTSIDE if policy == "never" else ask
 
 
-def _within(bounds: Bounds | None, settings: Settings, unconfined: str | None) -> Granted | Refused:
+def _within(bounds: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
     """Nobody is asked: it is done within the bounds, or not at all."""
     if not _has_sandbox(settings):
         return Granted()
     if unconfined is not None or bounds is None:
-        return Refused(why=f"no sandbox is available on this system: {unconfined or 'it has no bounds'}")
+        return RejectedByPolicy(why=f"no sandbox is available on this system: {unconfined or 'it has no bounds'}")
     return Granted(bounds=bounds, ask_again=settings.approval_policy == "on-failure")
 
 
@@ -118,5 +118,5 @@ def _has_sandbox(settings: Settings) -> bool:
     return settings.sandbox_mode != "danger-full-access"
 
 
-def _lie_in(paths: Sequence[str], roots: Sequence[Root]) -> bool:
+def _lie_in(paths: Sequence[str], roots: Sequence[WritableRoot]) -> bool:
     return all(any(PurePath(path).is_relative_to(root.path) for root in roots) for path in paths)

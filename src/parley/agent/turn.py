@@ -15,13 +15,13 @@ from typing import Final, assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from parley.agent.compaction import Meter, make_room
+from parley.agent.compaction import TokenMeter, compact_if_needed
 from parley.agent.errors import ReplyCutOff
-from parley.agent.limits import AskToGoOn, Gate, counted_if_cut, estimated_cost
-from parley.agent.patience import REFUSED_AS_SUCH, ask_patiently, is_overflow
+from parley.agent.limits import AskToGoOn, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
+from parley.agent.retry import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.config.types import Settings
-from parley.conversation.log import ENDS, Happened, ItemKind
+from parley.conversation.log import ENDS, ItemKind, LogPayload
 from parley.conversation.records import (
     CallItem,
     CallOutput,
@@ -51,7 +51,7 @@ from parley.ports.model import (
     ResponseDone,
     TextDelta,
 )
-from parley.ports.tools import Hands
+from parley.ports.tools import TurnTools
 from parley.ports.transcript import Transcript
 from parley.wire.events import (
     AgentMessage,
@@ -72,10 +72,10 @@ __all__ = ["end_at_limit", "run_turn"]
 async def run_turn(
     transcript: Transcript,
     model: Model,
-    hands: Hands,
+    hands: TurnTools,
     settings: Settings,
     clock: Clock,
-    meter: Meter,
+    meter: TokenMeter,
     ask_to_go_on: AskToGoOn,
 ) -> TurnEnded:
     """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended.
@@ -83,7 +83,7 @@ async def run_turn(
     Where it was left in the middle, it goes on with the calls that have no output yet. Where it reaches a limit,
     it asks whether it may go on.
     """
-    gate = Gate(settings.limits, transcript, clock, ask_to_go_on)
+    gate = LimitGate(settings.limits, transcript, clock, ask_to_go_on)
     last_message: str | None = None
     overflows = cut_offs = 0
     reached = await _run_calls(transcript.history.open_calls, transcript, hands, gate)
@@ -97,7 +97,7 @@ async def run_turn(
         request: ModelRequest | None = None
         asked = ModelAsked(inputs=0)
         try:
-            await make_room(transcript, model, hands.specs(), settings, clock, meter)
+            await compact_if_needed(transcript, model, hands.specs(), settings, clock, meter)
             await transcript.durable()
             history = transcript.history
             asked = ModelAsked(inputs=len(history.waiting))
@@ -120,7 +120,7 @@ async def run_turn(
                 await transcript.append(asked)  # what the request held counts as history when it is compacted
                 asked = ModelAsked(inputs=0)
                 with suppress(ModelError):  # no summary either: then the first failure is what counts
-                    if await make_room(transcript, model, hands.specs(), settings, clock, meter):
+                    if await compact_if_needed(transcript, model, hands.specs(), settings, clock, meter):
                         continue
             # Whole texts that were shown stay; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
@@ -151,7 +151,7 @@ async def _end(
     why: Why,
     message: str | None = None,
     *,
-    said: Sequence[Happened] = (),
+    said: Sequence[LogPayload] = (),
     last_message: str | None = None,
 ) -> TurnEnded:
     """Append the entries of the last response and those that end the turn, in one append."""
@@ -162,7 +162,7 @@ async def _end(
     return TurnEnded(why=why, message=message)
 
 
-def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[Happened, ...]:
+def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:
     """Return the records of the tokens that a response used."""
     if response.usage is None:
         return estimated_cost(request, response.items, settings.limits)
@@ -170,7 +170,7 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 
 
 async def _run_calls(
-    calls: Sequence[CallItem], transcript: Transcript, hands: Hands, gate: Gate
+    calls: Sequence[CallItem], transcript: Transcript, hands: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
     """Run calls in order, then report what their response cost; stop before a call that a limit refuses."""
     for call in calls:
@@ -179,7 +179,7 @@ async def _run_calls(
         output = replace_surrogates(await hands.run(call))
         await transcript.append(CallOutput(call_id=call.call_id, output=output))
         await asyncio.sleep(0)  # there may be thousands
-    if (usage := transcript.spending.untold) is not None:
+    if (usage := transcript.spending.unreported) is not None:
         await transcript.append(usage)
     return None
 
@@ -210,7 +210,7 @@ class _Response:
     def __init__(self) -> None:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
-        self.ended: list[Happened] = []
+        self.ended: list[LogPayload] = []
         """What clients see when the whole response is written down: it ended with it."""
         self.cut_by: str | None = None
         """Why the provider cut the response off; None: it did not."""
@@ -250,7 +250,7 @@ class _Response:
         calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
         return [BackgroundEvent(message=replace_surrogates(f"The model's reply was cut off: {self.cut_by}{calls}"))]
 
-    def records(self) -> list[Happened]:
+    def records(self) -> list[LogPayload]:
         """Return the records of the response. A call that was cut off gets its output at once: it never runs."""
         told = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
         return [
@@ -307,7 +307,7 @@ def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[
     return batch[:size], batch[size:]
 
 
-def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[Happened]:
+def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[LogPayload]:
     """Keep what ended for the history, and return what clients see of it."""
     match chunk:
         case MessageDone(item=item):
@@ -317,7 +317,7 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
         case ReasoningDone(summaries=summaries, raw=raw, item=opaque):
             if opaque is not None:
                 response.items.append(opaque)
-            thoughts: list[Happened] = [AgentReasoning(text=text) for text in summaries]
+            thoughts: list[LogPayload] = [AgentReasoning(text=text) for text in summaries]
             if show_raw:
                 thoughts += [AgentReasoningRawContent(text=text) for text in raw]
             return thoughts
@@ -348,9 +348,9 @@ def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> 
     return "" if has_ended else transcript.unfinished(kind)
 
 
-def _left_unfinished(response: _Response, transcript: Transcript) -> list[Happened]:
+def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
     """What was shown and never declared whole. It was said: from here on it counts as whole."""
-    seen: list[Happened] = []
+    seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))
     if text := _unfinished(ItemKind.RAW_REASONING, response, transcript):

@@ -17,7 +17,7 @@ from parley.cli.runner import add_config_option
 from parley.cli.settings import settings_loader
 from parley.config.errors import ProviderNotFound
 from parley.config.load import Loader
-from parley.config.types import Settings, Wanted
+from parley.config.types import Settings, SettingsOverrides
 from parley.errors import CommandNotStarted, ConfigError
 from parley.version import __version__
 from parley.wire.text import visible
@@ -143,7 +143,7 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     _line("home", f"{home}: {fault or not_yet or 'fine'}")
     file = os.path.join(home, "config.toml")
     try:
-        settings = loader.choose(Wanted()).settings
+        settings = loader.choose(SettingsOverrides()).settings
         unknown = loader.unknown_keys()
     except ConfigError as error:
         _line("settings", f"cannot be used: {error}")
@@ -169,7 +169,7 @@ def _fault(home: str) -> str | None:
     if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
         return "may not be written to"
 
-    from parley.app.by_hand import why_no_conversations
+    from parley.app.standalone import why_no_conversations
 
     return why_no_conversations(home)
 
@@ -182,7 +182,7 @@ def _nearest(path: str) -> str:
 
 
 def _look_at_model(settings: Settings) -> None:
-    from parley.app.by_hand import why_no_key
+    from parley.app.standalone import why_no_key
 
     provider = settings.provider
     _line("model", f"{settings.model}, by {provider.id} ({provider.wire_api}{_shown_address(provider.base_url)})")
@@ -206,7 +206,7 @@ def _shown_address(url: str | None) -> str:
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:
     """Whether commands can be confined, by the settings or, where these cannot be used, at all."""
-    from parley.app.by_hand import sandbox_report
+    from parley.app.standalone import sandbox_report
 
     try:
         report, limits = await sandbox_report(settings)

@@ -12,7 +12,7 @@ from parley.cli.runner import add_config_option, run_until_signal
 from parley.cli.settings import settings_loader
 
 if TYPE_CHECKING:
-    from parley.app.files.keeping import Unneeded
+    from parley.app.files.gc import Unneeded
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
+    from parley.app.files.gc import find_unneeded
     from parley.app.files.homes import open_home
-    from parley.app.files.keeping import find_unneeded
 
     async with open_home(home) as store:
         unneeded = await find_unneeded(store, keep_days=keep_days, now=time.time())
@@ -73,8 +73,8 @@ def _is_confirmed() -> bool:
 
 
 async def _remove(home: str, unneeded: Unneeded) -> int:
+    from parley.app.files.gc import remove_unneeded
     from parley.app.files.homes import open_home
-    from parley.app.files.keeping import remove_unneeded
 
     async with open_home(home) as store:
         removed = await remove_unneeded(store, unneeded)

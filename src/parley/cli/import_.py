@@ -11,7 +11,7 @@ from typing import Final
 from parley.cli.printing import print_error
 from parley.cli.runner import add_config_option
 from parley.cli.settings import settings_loader
-from parley.config.types import Settings, Wanted
+from parley.config.types import Settings, SettingsOverrides
 from parley.wire.text import quoted, visible
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
-    settings = settings_loader(args.config).choose(Wanted(cwd=args.cwd)).settings
+    settings = settings_loader(args.config).choose(SettingsOverrides(cwd=args.cwd)).settings
     return await _import(args.files, settings, new_id=args.new_id)
 
 

@@ -16,7 +16,7 @@ from parley.app.signals import KILLED, SIGNALS
 from parley.cli.printing import print_error
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.settings import settings_loader
-from parley.config.types import SandboxMode, Settings, Wanted
+from parley.config.types import SandboxMode, Settings, SettingsOverrides
 from parley.errors import CommandNotStarted, ConfigError, SandboxUnavailable
 from parley.wire.text import quoted
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace) -> Settings:
     network = {"sandbox_workspace_write.network_access": True} if args.network else None
-    wanted = Wanted(sandbox=args.mode, cwd=args.cwd, config=network)
+    wanted = SettingsOverrides(sandbox=args.mode, cwd=args.cwd, config=network)
     settings = settings_loader(args.config).choose(wanted).settings
     if settings.sandbox_mode not in MODES:
         raise UsageError(f"the settings say {settings.sandbox_mode}, which confines nothing; choose a --mode")
@@ -92,7 +92,7 @@ def _not_started(cwd: str, program: str) -> str:
 
 
 async def _run(settings: Settings, command: Sequence[str]) -> int:
-    from parley.app.by_hand import run_confined
+    from parley.app.standalone import run_confined
 
     output = _Output()
     running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))

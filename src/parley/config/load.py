@@ -37,17 +37,17 @@ from parley.config.sources import (
 from parley.config.toml_lines import KeyPath, written_key
 from parley.config.types import (
     Approvals,
-    Chosen,
     CommonSettings,
     Limits,
     McpSettings,
     Provider,
+    ResolvedSettings,
     Sandbox,
     Settings,
+    SettingsOverrides,
     ShellEnvironment,
     StoreSettings,
     ToolServer,
-    Wanted,
     WorkspaceWrite,
 )
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
@@ -82,7 +82,7 @@ class Loader:
         self._server_dir = server_dir
         self._overrides = checked("-c", refuse_misspelt(map(parse_override, overrides)))
         self._file = Source("config.toml", {})
-        self._made: dict[tuple[Wanted, bytes], Chosen] = {}
+        self._made: dict[tuple[SettingsOverrides, bytes], ResolvedSettings] = {}
 
     @property
     def home(self) -> str:
@@ -100,7 +100,7 @@ class Loader:
             return utf8(os.path.join(self._server_dir, user, ".parley"), source="HOME")
         raise BadSetting("neither PARLEY_HOME nor HOME is set, so there is no home directory")
 
-    def choose(self, wanted: Wanted, before: Chosen | None = None) -> Chosen:
+    def choose(self, wanted: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
         """Return the settings after a call with the overrides `wanted`, applied to those before it.
 
         A conversation reads config.toml once, when it begins.
@@ -117,7 +117,7 @@ class Loader:
         settings = self._lay(wanted, argument, values, (self._overrides, argument))
         if values == before.values:
             return before
-        return Chosen(values, before.settings if settings == before.settings else settings)
+        return ResolvedSettings(values, before.settings if settings == before.settings else settings)
 
     def store_settings(self) -> StoreSettings:
         """Return the settings of the home itself, from the file and the command line.
@@ -160,7 +160,7 @@ class Loader:
             self._file = parse_config(path, text)
             self._made.clear()
 
-    def _begin(self, wanted: Wanted, argument: Source) -> Chosen:
+    def _begin(self, wanted: SettingsOverrides, argument: Source) -> ResolvedSettings:
         """Resolve settings with the current file; equal calls share one object."""
         self._look_at_file()
         key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
@@ -171,7 +171,7 @@ class Loader:
             for source in sources[:2]:
                 merge(source.values, into=values)
             settings = self._lay(wanted, argument, values, sources, profile=values.get("profile"))
-            chosen = Chosen(values, settings)
+            chosen = ResolvedSettings(values, settings)
             # Instructions from a file are not cached: the file may change.
             if settings.base_instructions is wanted.base_instructions:
                 if len(self._made) >= _REMEMBERED:
@@ -181,7 +181,7 @@ class Loader:
 
     def _lay(
         self,
-        wanted: Wanted,
+        wanted: SettingsOverrides,
         argument: Source,
         values: dict[str, Any],
         sources: Sequence[Source],
@@ -320,7 +320,7 @@ def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath
     return tuple(dict.fromkeys(map(written_key, lost)))
 
 
-def refuse_misfits(wanted: Wanted) -> None:
+def refuse_misfits(wanted: SettingsOverrides) -> None:
     """Check the overrides of a call without resolving them: profiles and providers need not exist.
 
     Raises:
@@ -330,7 +330,7 @@ def refuse_misfits(wanted: Wanted) -> None:
     _check_named_arguments(wanted)
 
 
-def _check_named_arguments(wanted: Wanted) -> dict[str, Any]:
+def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
     """Check the named arguments that were given; return them by the key of the setting that each overrides."""
     given = {name: getattr(wanted, name) for name in NAMED_ARGUMENTS.fields}
     try:

@@ -14,14 +14,14 @@ import msgspec
 from parley.config.checks import Check, Named, Table, address, is_secret
 from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, read_key
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 
 __all__ = ["kept", "wanted_again"]
 
 _OF_TOOL_SERVERS: Final = "mcp_servers"
 
 
-def kept(wanted: Wanted) -> dict[str, Any]:
+def kept(wanted: SettingsOverrides) -> dict[str, Any]:
     """Return the overrides as they are stored: those that were given, without secrets."""
     asked = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not None}
     if "config" in asked:
@@ -38,9 +38,9 @@ def kept(wanted: Wanted) -> dict[str, Any]:
     return asked
 
 
-def wanted_again(asked: dict[str, Any]) -> Wanted:
+def wanted_again(asked: dict[str, Any]) -> SettingsOverrides:
     """Return the overrides that `kept` returned as a mapping."""
-    return msgspec.convert(asked, Wanted)
+    return msgspec.convert(asked, SettingsOverrides)
 
 
 def _check_at(path: KeyPath) -> Check | None:

@@ -24,7 +24,6 @@ from parley.config.checks import (
 __all__ = [
     "ApprovalPolicy",
     "Approvals",
-    "Chosen",
     "CommonSettings",
     "ConfigFile",
     "Effort",
@@ -37,14 +36,15 @@ __all__ = [
     "Profile",
     "Provider",
     "ReplyLimits",
+    "ResolvedSettings",
     "Sandbox",
     "SandboxMode",
     "Settings",
+    "SettingsOverrides",
     "ShellEnvironment",
     "StoreSettings",
     "Summary",
     "ToolServer",
-    "Wanted",
     "WhenNobody",
     "WireApi",
     "WorkspaceWrite",
@@ -276,7 +276,7 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
     model_providers: dict[str, ProviderTable] = {}
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class SettingsOverrides(Struct, frozen=True, kw_only=True):
     """The settings of one call, which override the files: the named arguments and `config`."""
 
     model: str | None = None
@@ -328,7 +328,7 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 """Files of the home that may hold secrets, and that people keep elsewhere and link to."""
 
 
-class Chosen(Struct, frozen=True):
+class ResolvedSettings(Struct, frozen=True):
     """The settings of all calls so far, and what they resolve to."""
 
     values: dict[str, Any]

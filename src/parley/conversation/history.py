@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     CallItem,
     CallOutput,
@@ -107,7 +107,7 @@ class History:
             begin += len(turn.places)
         return found
 
-    def apply(self, happened: Happened) -> None:
+    def apply(self, happened: LogPayload) -> None:
         """Take in one entry; most do not concern the model."""
         match happened:
             case TurnStarted():

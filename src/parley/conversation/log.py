@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from parley.conversation.output import CHUNK_BYTES, OutputDelta, StreamItem, encode_output_delta
+from parley.conversation.output import CHUNK_BYTES, OpenOutput, OutputDelta, encode_output_delta
 from parley.conversation.records import CommandOutput, Record, record_type
 from parley.wire.events import (
     AgentMessage,
@@ -50,16 +50,16 @@ __all__ = [
     "Cursor",
     "Delta",
     "Entry",
-    "Happened",
     "ItemKind",
     "Log",
+    "LogPayload",
     "OpenItem",
     "encode_delta",
     "encode_piece",
     "output_of",
 ]
 
-Happened = EventMsg | Record
+LogPayload = EventMsg | Record
 """What can be appended."""
 
 
@@ -168,11 +168,11 @@ def encode_delta(delta: Delta) -> bytes:
     return b"%b%b}" % (_DELTA_PREFIX[delta.item.type], encode(delta.text))
 
 
-def output_of(entry: Entry) -> list[StreamItem]:
+def output_of(entry: Entry) -> list[OpenOutput]:
     """What a record of output holds; nothing where it is none."""
     if entry.output is None:
         return []
-    return [StreamItem.ended(entry.output.call_id, kept) for kept in entry.output.streams]
+    return [OpenOutput.ended(entry.output.call_id, kept) for kept in entry.output.streams]
 
 
 class Log:
@@ -186,9 +186,9 @@ class Log:
         """The last position that readers may pass."""
         self.open: dict[ItemKind, OpenItem] = {}
         """Texts."""
-        self.outputs: dict[tuple[CallId, OutputStream], StreamItem] = {}
+        self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """What the commands that run have said."""
-        self._ended: list[tuple[Seq, OpenItem | StreamItem]] = []
+        self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
         """What was ended since everything was durable, and by which entry: that may be taken back."""
         self._items_opened = 0
         self._series = ""
@@ -207,7 +207,7 @@ class Log:
         """Name items from here on by a number that was never used in this log, in whatever process."""
         self._series, self._items_opened = f"{number}.", 0
 
-    def append(self, happened: Sequence[Happened], *, at: float) -> list[Entry]:
+    def append(self, happened: Sequence[LogPayload], *, at: float) -> list[Entry]:
         """Add entries behind the last one; items that they end or void are open no more."""
         added: list[Entry] = []
         for seq, one in enumerate(happened, start=len(self.entries) + 1):
@@ -228,7 +228,7 @@ class Log:
         for entry in entries if self.open or self.outputs else ():
             self._ended += [(entry.seq, item) for item in self._end_by(entry)]
 
-    def _end_by(self, entry: Entry) -> list[OpenItem] | list[StreamItem]:
+    def _end_by(self, entry: Entry) -> list[OpenItem] | list[OpenOutput]:
         """Close what an entry ends or voids."""
         if entry.output is not None:
             streams = [(entry.output.call_id, kept.stream) for kept in entry.output.streams]
@@ -242,7 +242,7 @@ class Log:
         kind = ENDS.get(entry.type)
         return [self.open.pop(kind)] if kind in self.open else []
 
-    def take_back(self, after: Seq) -> None:
+    def truncate(self, after: Seq) -> None:
         """What stands behind a position has not happened: what it ended goes on, in place of what began since."""
         del self.entries[after:]
         while self._ended and self._ended[-1][0] > after:
@@ -252,7 +252,7 @@ class Log:
             else:
                 self.outputs[item.call_id, item.stream] = item
 
-    def void(self) -> None:
+    def discard_open(self) -> None:
         """What is open was never said."""
         self.open.clear()
         self.outputs.clear()
@@ -271,7 +271,7 @@ class Log:
         """Grow what a command has said, piece by piece; each delta is passed on before the next is made."""
         item = self.outputs.get((call_id, stream))
         if item is None:
-            item = self.outputs[call_id, stream] = StreamItem(self._next_item(), call_id, stream)
+            item = self.outputs[call_id, stream] = OpenOutput(self._next_item(), call_id, stream)
         for at in range(0, len(data), CHUNK_BYTES):
             yield item.extend(data[at : at + CHUNK_BYTES])
 
@@ -293,7 +293,7 @@ class Log:
         """As `extend_output`, for an item of another process's log; None where that is known already."""
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
-            item = self.outputs[call_id, stream] = StreamItem(item_id, call_id, stream)
+            item = self.outputs[call_id, stream] = OpenOutput(item_id, call_id, stream)
         if offset > item.length:
             item.skip_to(offset)
         lacking = data[item.length - offset :]

@@ -16,7 +16,7 @@ from parley.wire.events import ExecCommandOutputDelta, OutputStream, event_type
 from parley.wire.ids import CallId, ItemId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["CHUNK_BYTES", "KEPT_BYTES", "SHOWN_BYTES", "OutputDelta", "StreamItem", "encode_output_delta"]
+__all__ = ["CHUNK_BYTES", "KEPT_BYTES", "SHOWN_BYTES", "OpenOutput", "OutputDelta", "encode_output_delta"]
 
 KEPT_BYTES: Final = 64 * 1024
 """So much of the beginning and so much of the end."""
@@ -26,7 +26,7 @@ SHOWN_BYTES: Final = 8192
 """So much of the beginning and of the end stands in a snapshot."""
 
 
-class StreamItem:
+class OpenOutput:
     """One stream of one command: an open item that is made of bytes."""
 
     __slots__ = ("_head", "_tail", "call_id", "id", "length", "lines", "stream", "type")
@@ -40,7 +40,7 @@ class StreamItem:
         self._tail = bytearray()
 
     @classmethod
-    def ended(cls, call_id: CallId, kept: StreamOutput) -> StreamItem:
+    def ended(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
         """The item that a record was made of."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
@@ -111,7 +111,7 @@ class StreamItem:
 class OutputDelta(Struct, frozen=True, gc=False):
     """What a command said next, or the part of it that one reader lacks."""
 
-    item: StreamItem
+    item: OpenOutput
     offset: int
     """Where in the stream it begins, in bytes."""
     data: bytes

@@ -14,9 +14,9 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Raw, Struct
 
-from parley.conversation.exported import Line
+from parley.conversation.export_format import Line
 from parley.conversation.history import ABORTED
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     CallItem,
     CallOutput,
@@ -34,7 +34,7 @@ from parley.wire.ids import CallId, ConversationId, EventId, MessageId
 from parley.wire.items import ImageItem, InputItem, TextItem
 from parley.wire.jsonrpc import decode_lenient, encode
 
-__all__ = ["Retelling", "Session", "read_session"]
+__all__ = ["RolloutReader", "Session", "read_session"]
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def read_session(line: bytes) -> Session:
     return session
 
 
-class Retelling:
+class RolloutReader:
     """One session, line by line."""
 
     def __init__(self, session: Session) -> None:
@@ -132,7 +132,7 @@ class Retelling:
         self._last_text: str | None = None
         self._ends_in_text = False
 
-    def read(self, lines: Iterable[Line]) -> Iterator[Happened]:
+    def read(self, lines: Iterable[Line]) -> Iterator[LogPayload]:
         """What happened, by the lines behind the first.
 
         Raises:
@@ -149,8 +149,8 @@ class Retelling:
             yield from self._retell(whole)
         yield from self._end_turn()
 
-    def _retell(self, line: bytes) -> Iterator[Happened]:
-        happened: Iterable[Happened] | None = None
+    def _retell(self, line: bytes) -> Iterator[LogPayload]:
+        happened: Iterable[LogPayload] | None = None
         match _read(_kinds, line):
             case _Kind(record_type="state"):
                 return
@@ -175,7 +175,7 @@ class Retelling:
 
     # --- items: what each means, or None where it is left out -----------------------------
 
-    def _user_said(self, line: bytes) -> list[Happened] | None:
+    def _user_said(self, line: bytes) -> list[LogPayload] | None:
         message = _read(_messages, line)
         content = _content(message.content) if message is not None else ()
         if message is None or not content:
@@ -187,7 +187,7 @@ class Retelling:
         message_id = MessageId(str(uuid5(self._session, str(self._messages))))
         return [*self._end_turn(), *self._begin_turn(), UserMessage(message_id=message_id, content=content)]
 
-    def _assistant_said(self, line: bytes) -> list[Happened] | None:
+    def _assistant_said(self, line: bytes) -> list[LogPayload] | None:
         message = _read(_messages, line)
         text = "".join(part.text for part in message.content) if message is not None else ""
         if message is None or not text:
@@ -196,33 +196,33 @@ class Retelling:
         self._last_text, self._ends_in_text = text, True
         return happened
 
-    def _reasoned(self, line: bytes) -> list[Happened] | None:
+    def _reasoned(self, line: bytes) -> list[LogPayload] | None:
         reasoning = _read(_reasonings, line)
         if reasoning is None:
             return None
         shown = (AgentReasoning(text=part.text) for part in reasoning.summary or () if part.text)
         return self._model_said(OpaqueItem(verbatim=Raw(line)), *shown)
 
-    def _called(self, line: bytes) -> list[Happened] | None:
+    def _called(self, line: bytes) -> list[LogPayload] | None:
         call = _read(_function_calls, line)
         if call is None or not call.call_id:
             return None
         return self._model_called(call.call_id, call.name, call.arguments, line)
 
-    def _called_shell(self, line: bytes) -> list[Happened] | None:
+    def _called_shell(self, line: bytes) -> list[LogPayload] | None:
         call = _read(_local_shell_calls, line)
         call_id = (call.call_id or call.id) if call is not None else None
         if call is None or not call_id:
             return None
         return self._model_called(call_id, "local_shell", bytes(call.action).decode(), line)
 
-    def _model_called(self, call_id: str, name: str, arguments: str, line: bytes) -> list[Happened]:
+    def _model_called(self, call_id: str, name: str, arguments: str, line: bytes) -> list[LogPayload]:
         call = CallItem(call_id=CallId(call_id), name=name, arguments=arguments, verbatim=Raw(line))
         happened = self._model_said(call)
         self._unanswered.append(call.call_id)
         return happened
 
-    def _was_told(self, line: bytes) -> list[Happened] | None:
+    def _was_told(self, line: bytes) -> list[LogPayload] | None:
         told = _read(_outputs, line)
         if told is None or told.call_id not in self._unanswered:
             return None
@@ -233,20 +233,20 @@ class Retelling:
 
     # --- turns ----------------------------------------------------------------------------
 
-    def _model_said(self, item: ModelItem, *shown: Happened) -> list[Happened]:
-        happened: list[Happened] = [] if self._in_turn else self._begin_turn()
+    def _model_said(self, item: ModelItem, *shown: LogPayload) -> list[LogPayload]:
+        happened: list[LogPayload] = [] if self._in_turn else self._begin_turn()
         if not self._is_asked and not self._unanswered:
             happened.append(ModelAsked())
             self._is_asked = True
         self._ends_in_text = False
         return [*happened, *shown, ModelSaid(item=item)]
 
-    def _begin_turn(self) -> list[Happened]:
+    def _begin_turn(self) -> list[LogPayload]:
         self._turns += 1
         self._in_turn, self._is_asked, self._ends_in_text, self._last_text = True, False, False, None
         return [TurnStarted(event_id=EventId(str(self._turns))), TaskStarted()]
 
-    def _end_turn(self) -> list[Happened]:
+    def _end_turn(self) -> list[LogPayload]:
         if not self._in_turn:
             return []
         self._in_turn = False

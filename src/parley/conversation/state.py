@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     QuestionAsked,
     QuestionSettled,
@@ -85,7 +85,7 @@ class State:
         self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
         self._counter = 0
 
-    def apply(self, happened: Happened, *, at: float) -> None:
+    def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry.
 
         Raises:

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from parley.conversation.history import ABORTED, History
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import CallOutput, CommandOutput, TurnEnded, Why
-from parley.conversation.spending import Spending
+from parley.conversation.usage import UsageTotals
 from parley.wire.events import ErrorEvent, TaskComplete
 
 __all__ = ["INTERRUPTED", "KILLED", "LOST", "Interruption", "limit_message", "turn_end"]
@@ -41,10 +41,10 @@ def turn_end(
     message: str | None = None,
     *,
     history: History,
-    spending: Spending,
+    spending: UsageTotals,
     outputs: Iterable[CommandOutput] = (),
     last_message: str | None = None,
-) -> tuple[Happened, ...]:
+) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
     `message` says why it is not done; by default the sentence for an interruption. `outputs` are the outputs of
@@ -56,7 +56,7 @@ def turn_end(
     return (
         *outputs,
         *(CallOutput(call_id=call, output=output) for call in history.unanswered),
-        *(() if spending.untold is None else (spending.untold,)),
+        *(() if spending.unreported is None else (spending.unreported,)),
         *(() if message is None else (ErrorEvent(message=message),)),
         *((TaskComplete(last_agent_message=last_message),) if why in ("done", "failed") else ()),
         TurnEnded(why=why, message=message),

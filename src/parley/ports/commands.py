@@ -1,6 +1,6 @@
 """Running one command, from its start to the end of everything it started, within bounds or without.
 
-`Commands` is what the tools use. `Starter` is beneath it: whoever starts processes and knows no
+`CommandRunner` is what the tools use. `Starter` is beneath it: whoever starts processes and knows no
 bounds, only how a command is started.
 """
 
@@ -17,17 +17,17 @@ from parley.wire.text import listed, quoted
 
 __all__ = [
     "Approved",
-    "Bounds",
     "Command",
-    "Commands",
-    "Ended",
+    "CommandResult",
+    "CommandRunner",
+    "LaunchSpec",
     "Mount",
     "Output",
     "Restriction",
-    "Root",
     "Rule",
-    "Start",
+    "SandboxPolicy",
     "Starter",
+    "WritableRoot",
     "unrestored_reason",
 ]
 
@@ -38,7 +38,7 @@ Output = Callable[[OutputStream, bytes], None]
 # --- what may be done ------------------------------------------------------------------
 
 
-class Root(Struct, frozen=True, kw_only=True):
+class WritableRoot(Struct, frozen=True, kw_only=True):
     """A directory in which may be written, as it was when it was chosen."""
 
     path: str
@@ -47,10 +47,10 @@ class Root(Struct, frozen=True, kw_only=True):
     inode: int
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class SandboxPolicy(Struct, frozen=True, kw_only=True):
     """What a confined command may do. It may read, run programs and compute; what else, is said here."""
 
-    writable: tuple[Root, ...] = ()
+    writable: tuple[WritableRoot, ...] = ()
     """All that is in them, but not what is protected there, such as `.git`."""
     network: bool = False
     unix_sockets: bool = False
@@ -81,17 +81,17 @@ class Command(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     """All of it: nothing is added."""
     timeout_seconds: float
-    bounds: Bounds | None = None
+    bounds: SandboxPolicy | None = None
     """None: it may do what the user may."""
     files: tuple[bytes, ...] = ()
     """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
     approved: Approved | None = None
     """For a command without bounds: the only directory and program that it may start with."""
     accepted: tuple[str, ...] = ()
-    """Paths that `Commands.unrestored` returned and that a person has accepted as they are."""
+    """Paths that `CommandRunner.unrestored` returned and that a person has accepted as they are."""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class CommandResult(Struct, frozen=True, kw_only=True):
     """How a command ended; exactly one of the first three says so."""
 
     exit_code: int | None = None
@@ -103,10 +103,10 @@ class Ended(Struct, frozen=True, kw_only=True):
     """Sentences on what it did to something protected, and what became of that; its stderr ends with them."""
 
 
-class Commands(Protocol):
+class CommandRunner(Protocol):
     """Whatever can run commands, and keep them within bounds."""
 
-    async def run(self, command: Command, *, output: Output) -> Ended:
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
         """Run it to its end; `output` is called with what it says, as it is read, and not after the return.
 
         When this returns or raises, nothing that the command started is left running, however it
@@ -121,7 +121,7 @@ class Commands(Protocol):
         """
         ...
 
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
+    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         """Why this system cannot keep a command within these bounds; None: it can.
 
         A part of a sentence, for whoever has to do without. The first call tries it out, which takes
@@ -129,14 +129,14 @@ class Commands(Protocol):
         """
         ...
 
-    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
         """Return the protected files in the roots that an earlier command changed and that could not be restored.
 
         A command in these roots does not start until a person has accepted them (`Command.accepted`).
         """
         ...
 
-    def confine_thread(self, bounds: Bounds) -> bool:
+    def confine_thread(self, bounds: SandboxPolicy) -> bool:
         """From here on the calling thread, and what it starts, writes only where the bounds allow.
 
         False: this system has no means for that. To be called in a thread that ends soon after.
@@ -184,7 +184,7 @@ class Mount(Struct, frozen=True, kw_only=True):
     writable: bool
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class LaunchSpec(Struct, frozen=True, kw_only=True):
     """How a command is started: by its own words, or by those of a launcher around it."""
 
     argv: tuple[str, ...]
@@ -207,8 +207,8 @@ class Start(Struct, frozen=True, kw_only=True):
 class Starter(Protocol):
     """Whatever can start a process and see to the end of all that comes of it."""
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
-        """As `Commands.run`, without a thought to what the process may do.
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
+        """As `CommandRunner.run`, without a thought to what the process may do.
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.

@@ -1,6 +1,6 @@
 """What the agent can do besides talking.
 
-`Tools` belongs to the process, `Hands` to one turn. A tool says what happens by itself, in the
+`Tools` belongs to the process, `TurnTools` to one turn. A tool says what happens by itself, in the
 turn's transcript; what it returns is what the model is told.
 """
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, Changed
-from parley.ports.commands import Bounds
+from parley.ports.commands import SandboxPolicy
 from parley.ports.model import ToolSpec
 from parley.ports.transcript import Transcript
 from parley.wire.events import FileChange
@@ -22,14 +22,14 @@ from parley.wire.ids import CallId
 __all__ = [
     "Action",
     "ApplyPatch",
-    "Denied",
-    "Desk",
+    "Authorize",
     "Granted",
-    "Hands",
-    "Permit",
-    "Refused",
+    "RejectedByPolicy",
+    "RejectedByUser",
     "RunCommand",
+    "ToolContext",
     "Tools",
+    "TurnTools",
     "Verdict",
 ]
 
@@ -83,7 +83,7 @@ Action = RunCommand | ApplyPatch
 class Granted(Struct, frozen=True, kw_only=True):
     """It may be done."""
 
-    bounds: Bounds | None = None
+    bounds: SandboxPolicy | None = None
     """Within which; None: without a sandbox."""
     by_person: bool = False
     """Somebody was asked; otherwise the settings allow it."""
@@ -95,24 +95,24 @@ class Granted(Struct, frozen=True, kw_only=True):
     """Paths of protected files that could not be restored, and that a person has accepted as they are."""
 
 
-class Refused(Struct, frozen=True, kw_only=True):
+class RejectedByPolicy(Struct, frozen=True, kw_only=True):
     """It must not be done, by the settings."""
 
     why: str
     """Behind `exec command rejected: ` or `patch rejected: `."""
 
 
-class Denied(Struct, frozen=True, kw_only=True):
+class RejectedByUser(Struct, frozen=True, kw_only=True):
     """It must not be done: somebody was asked and said no."""
 
     reason: str | None = None
     """In the words of whoever said so, for the model."""
 
 
-Verdict = Granted | Refused | Denied
+Verdict = Granted | RejectedByPolicy | RejectedByUser
 
 
-class Permit(Protocol):
+class Authorize(Protocol):
     """Decides by the settings, or asks. The only way to a `Granted`.
 
     Whoever is asked may stop the whole turn instead: it is then cancelled.
@@ -124,15 +124,15 @@ class Permit(Protocol):
 # --- a turn's tools --------------------------------------------------------------------
 
 
-class Desk(Struct, frozen=True, kw_only=True):
+class ToolContext(Struct, frozen=True, kw_only=True):
     """One turn, as the tools that work in it see it."""
 
     settings: Settings
     transcript: Transcript
-    permit: Permit
+    permit: Authorize
 
 
-class Hands(Protocol):
+class TurnTools(Protocol):
     """The tools of one turn."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -151,7 +151,7 @@ class Hands(Protocol):
 class Tools(Protocol):
     """All tools of this process."""
 
-    def open(self, desk: Desk) -> AbstractAsyncContextManager[Hands]:
+    def open(self, desk: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
         """The tools for one turn; tool servers that it may use are kept running until it closes."""
         ...
 

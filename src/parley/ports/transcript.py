@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from parley.conversation.history import History
-from parley.conversation.log import Happened, ItemKind
+from parley.conversation.log import ItemKind, LogPayload
 from parley.conversation.records import CommandOutput
-from parley.conversation.spending import Spending
+from parley.conversation.usage import UsageTotals
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId
 
@@ -21,9 +21,9 @@ class Transcript(Protocol):
     def history(self) -> History: ...
 
     @property
-    def spending(self) -> Spending: ...
+    def spending(self) -> UsageTotals: ...
 
-    async def append(self, *happened: Happened) -> None:
+    async def append(self, *happened: LogPayload) -> None:
         """Write these down, all or none, right behind each other; then readers may see them."""
         ...
 

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Final
 
 from parley.common.shield import run_to_completion
-from parley.conversation.folds import Folds
 from parley.conversation.history import History
-from parley.conversation.log import Delta, Entry, Happened, ItemKind, Log, encode_delta
+from parley.conversation.log import Delta, Entry, ItemKind, Log, LogPayload, encode_delta
 from parley.conversation.output import OutputDelta, encode_output_delta
+from parley.conversation.projections import Projections
 from parley.conversation.records import CommandOutput, QuestionAsked, TurnEnded, record_type
-from parley.conversation.spending import Spending
 from parley.conversation.state import Phase
+from parley.conversation.usage import UsageTotals
 from parley.errors import LeaseLost, Unreadable
 from parley.ports.clock import Clock
 from parley.ports.store import Lease, Store, Summary
@@ -60,7 +60,7 @@ class Book:
     def __init__(self, conversation_id: ConversationId, store: Store, clock: Clock) -> None:
         self.id = conversation_id
         self.log = Log()
-        self.folds = Folds()
+        self.folds = Projections()
         self.phase = Phase.IDLE
         """As it is on disk: what was written just now may have changed it, and may be taken back."""
         self._store, self._clock = store, clock
@@ -84,7 +84,7 @@ class Book:
         return self.folds.history
 
     @property
-    def spending(self) -> Spending:
+    def spending(self) -> UsageTotals:
         return self.folds.spending
 
     @property
@@ -99,7 +99,7 @@ class Book:
 
     # --- who may write -----------------------------------------------------------------
 
-    async def create(self, *happened: Happened) -> None:
+    async def create(self, *happened: LogPayload) -> None:
         """Begin the log.
 
         Raises:
@@ -205,7 +205,7 @@ class Book:
             for reader in self._readers:
                 reader.appended(some[0].seq)
             if any(entry.type == _ENDED for entry in some):
-                self.log.void()  # whoever was killed has ended nothing of what it was saying
+                self.log.discard_open()  # whoever was killed has ended nothing of what it was saying
             self.log.durable, self.phase = self.log.last, self.folds.state.phase
             self._show()
             self.on_taken()
@@ -223,7 +223,7 @@ class Book:
         """
         await self._store.writable(until=until)
 
-    async def append(self, *happened: Happened, until: float | None = None) -> None:
+    async def append(self, *happened: LogPayload, until: float | None = None) -> None:
         """Write these down, all or none; return when they are on disk and shown.
 
         Waits for the write lock of the home until the moment `until`; by default as long as a turn does.
@@ -236,7 +236,7 @@ class Book:
             await run_to_completion(self.write(*happened, until=until))
 
     def write(
-        self, *happened: Happened, shown: Callable[[], None] | None = None, until: float | None = None
+        self, *happened: LogPayload, shown: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
         """Like `append`, but return a future that is done when the entries are on disk and shown.
 
@@ -293,13 +293,13 @@ class Book:
             self._go_back(write.before)
         if isinstance(error, LeaseLost):
             self._lease = None
-            self.log.void()
+            self.log.discard_open()
         self._show()
         if isinstance(error, LeaseLost):
             self.on_lost()
 
     def _go_back(self, position: Seq) -> None:
-        self.log.take_back(position)
+        self.log.truncate(position)
         self.folds.begin()
         self.folds.replay(self.log.entries)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parley.config.redaction import kept, wanted_again
-from parley.config.types import Chosen, Wanted
+from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.conversation.records import SettingsChosen
-from parley.conversation.wishes import Wish
+from parley.conversation.settings_history import SettingsChange
 from parley.wire.ids import MessageId
 
 __all__ = ["Choices", "Choose"]
 
-Choose = Callable[[Wanted, Chosen | None], Chosen]
+Choose = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
 """What holds after a call that asks for something, on top of what was chosen before."""
 
 
@@ -21,29 +21,29 @@ class Choices:
 
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
-        self._known: dict[MessageId | None, Chosen] = {}
+        self._known: dict[MessageId | None, ResolvedSettings] = {}
         """By the message that asked for it, so that it is known also where the log had to be read again."""
         self.has_secrets = False
         """Whether somebody asked for what is written down nowhere."""
 
-    def know(self, wish: Wish, chosen: Chosen) -> None:
+    def know(self, wish: SettingsChange, chosen: ResolvedSettings) -> None:
         """This is what a wish came to when it was made, with all its secrets."""
         self._known[wish.by] = chosen
 
-    def record(self, wanted: Wanted, chosen: Chosen) -> SettingsChosen:
+    def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
         """What is written down of a wish, which is all but its secrets."""
         settings, asked = chosen.settings, kept(wanted)
         self.has_secrets |= wanted_again(asked) != wanted
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked={**asked, "cwd": settings.cwd})
 
-    def of(self, wish: Wish) -> Chosen:
+    def of(self, wish: SettingsChange) -> ResolvedSettings:
         """What a wish comes to.
 
         Raises:
             ConfigError: the settings cannot be used as they are now.
         """
-        unknown: list[Wish] = []
-        step: Wish | None = wish
+        unknown: list[SettingsChange] = []
+        step: SettingsChange | None = wish
         while step is not None and step.by not in self._known:
             unknown.append(step)
             step = step.before

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw, to_builtins
 
 from parley.common.shield import run_to_completion
-from parley.config.types import Chosen, Settings, Wanted
+from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
+from parley.conversation.approvals import Question
 from parley.conversation.log import Log
-from parley.conversation.questions import Question
 from parley.conversation.state import Phase, State
 from parley.errors import (
     ConfigError,
@@ -171,7 +171,7 @@ class Conversation:
             or self.tool_servers.is_starting
         )
 
-    async def create(self, wanted: Wanted, chosen: Chosen) -> None:
+    async def create(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> None:
         """Begin it.
 
         Raises:
@@ -230,7 +230,7 @@ class Conversation:
         message_id: MessageId | None = None,
         parent_id: MessageId | None = None,
         event_id: EventId | None = None,
-        wanted: Wanted | None = None,
+        wanted: SettingsOverrides | None = None,
         deadline: Deadline | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:

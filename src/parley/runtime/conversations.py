@@ -11,11 +11,11 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from parley.agent.bounds import Roots
-from parley.config.types import StoreSettings, Wanted
-from parley.conversation.folds import Folds
+from parley.agent.sandbox_policy import Roots
+from parley.config.types import SettingsOverrides, StoreSettings
 from parley.conversation.log import Entry
-from parley.conversation.places import up_to
+from parley.conversation.log_queries import up_to
+from parley.conversation.projections import Projections
 from parley.conversation.state import Phase
 from parley.errors import (
     ConfigError,
@@ -27,7 +27,7 @@ from parley.errors import (
     Unreadable,
 )
 from parley.ports.clock import Clock
-from parley.ports.commands import Commands
+from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
 from parley.ports.peers import Peers
 from parley.ports.store import ConversationPage, Head, Query, Store, Summary
@@ -68,7 +68,7 @@ class Conversations:
         clock: Clock,
         open_model: OpenModel,
         tools: Tools,
-        commands: Commands,
+        commands: CommandRunner,
         environ: Mapping[str, str],
         peers: Peers | None = None,
         keeping: Callable[[], StoreSettings] = StoreSettings,
@@ -107,7 +107,7 @@ class Conversations:
         self._keeping, self._give_back_memory = keeping, give_back_memory
         self._tending: asyncio.Task[None] | None = None
 
-    async def create(self, wanted: Wanted) -> Conversation:
+    async def create(self, wanted: SettingsOverrides) -> Conversation:
         """Open a new conversation.
 
         Raises:
@@ -435,6 +435,6 @@ class _Polled:
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
     """Called in a thread: a log may be long, and nobody else shall wait for it."""
-    taken, folds = up_to(entries, at), Folds()
+    taken, folds = up_to(entries, at), Projections()
     folds.replay(taken)
     return taken, Summary.of(folds.state)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parley.common.shield import run_to_completion
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
 from parley.runtime.book import Book
@@ -80,7 +80,7 @@ class Here:
         await self.append(Renamed(title=wish.title), deadline=deadline)
         self._neighbours.tell(self._book.id)
 
-    async def append(self, *happened: Happened, deadline: Deadline) -> None:
+    async def append(self, *happened: LogPayload, deadline: Deadline) -> None:
         """Append entries that belong to no turn, also while none runs. Raises StoreFailed."""
         if self._turns.running is not None:
             await self._book.writable(until=deadline.at)

@@ -6,7 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from parley.ports.clock import Clock
-from parley.ports.commands import Commands
+from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
 from parley.ports.store import Store
 from parley.ports.tools import Tools
@@ -20,7 +20,7 @@ class Means(NamedTuple):
     store: Store
     open_model: OpenModel
     tools: Tools
-    commands: Commands
+    commands: CommandRunner
     """With which the tools run commands."""
     neighbours: Neighbours
     started_at: float

@@ -10,9 +10,9 @@ from msgspec import UNSET, convert
 
 from parley.agent.attachments import read_content
 from parley.common.shield import run_to_completion
-from parley.config.types import Chosen, Settings, Wanted
-from parley.conversation.log import Happened
-from parley.conversation.places import place_of
+from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
+from parley.conversation.log import LogPayload
+from parley.conversation.log_queries import place_of
 from parley.conversation.records import InputRead, TurnStarted
 from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
 from parley.runtime.book import Book
@@ -70,7 +70,7 @@ class Messages:
             return
         if self._turns.running is not None and message.parent_id is not None:
             raise TurnIsRunning
-        wanted = None if message.wanted is None else convert(message.wanted, Wanted)
+        wanted = None if message.wanted is None else convert(message.wanted, SettingsOverrides)
         chosen = self._chosen(message, wanted)
         read = await read_content(message.content, chosen.settings)
         async with self._entering:
@@ -82,8 +82,8 @@ class Messages:
     def _enter(
         self,
         message: Submit,
-        wanted: Wanted | None,
-        chosen: Chosen,
+        wanted: SettingsOverrides | None,
+        chosen: ResolvedSettings,
         read: tuple[InputItem, ...],
         deadline: Deadline,
         accepted: Callable[[Accepted], None],
@@ -104,7 +104,7 @@ class Messages:
 
         entries = self._said(message, read)
         if chosen.settings is not self._choices.of(self._book.folds.wishes.now).settings:
-            entries.append(self._choices.record(wanted or Wanted(), chosen))
+            entries.append(self._choices.record(wanted or SettingsOverrides(), chosen))
         if turn is None:
             entries[:0] = self._started(message)
         return self._book.write(*entries, shown=taken, until=deadline.at)
@@ -119,7 +119,7 @@ class Messages:
         turn = self._turns.running if message_id in state.inputs else None
         return Accepted(message_id, turn, first=place_of(self._book.log.entries, message_id))
 
-    def _chosen(self, message: Submit, wanted: Wanted | None) -> Chosen:
+    def _chosen(self, message: Submit, wanted: SettingsOverrides | None) -> ResolvedSettings:
         before = self._choices.of(self._book.folds.wishes.behind(message.parent_id, self._book.id))
         return before if wanted is None else self._choices.choose(wanted, before)
 
@@ -131,10 +131,10 @@ class Messages:
             if why := model.cannot_carry(item):
                 raise UnsupportedContent(place, why)
 
-    def _started(self, message: Submit) -> list[Happened]:
+    def _started(self, message: Submit) -> list[LogPayload]:
         return [TurnStarted(event_id=self._book.folds.state.next_event_id(message.event_id)), TaskStarted()]
 
-    def _said(self, message: Submit, read: tuple[InputItem, ...]) -> list[Happened]:
+    def _said(self, message: Submit, read: tuple[InputItem, ...]) -> list[LogPayload]:
         parent = UNSET if message.parent_id is None else message.parent_id
         said = UserMessage(message_id=message.message_id, parent_message_id=parent, content=message.content)
         if read is message.content:

@@ -13,13 +13,22 @@ from uuid import uuid4
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from parley.agent.bounds import Roots, bounds_for, read_only
 from parley.agent.limits import AskToGoOn
 from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
+from parley.agent.sandbox_policy import Roots, bounds_for, read_only
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import QuestionAsked
-from parley.ports.commands import Bounds, Commands
-from parley.ports.tools import Action, ApplyPatch, Denied, Granted, Permit, Refused, RunCommand, Verdict
+from parley.ports.commands import CommandRunner, SandboxPolicy
+from parley.ports.tools import (
+    Action,
+    ApplyPatch,
+    Authorize,
+    Granted,
+    RejectedByPolicy,
+    RejectedByUser,
+    RunCommand,
+    Verdict,
+)
 from parley.runtime.choices import Choices
 from parley.runtime.questions import Answered, Questions
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
@@ -64,10 +73,10 @@ class Resumed(NamedTuple):
 class Permits:
     """What one conversation may do."""
 
-    def __init__(self, questions: Questions, commands: Commands, trust: Trust) -> None:
+    def __init__(self, questions: Questions, commands: CommandRunner, trust: Trust) -> None:
         self._questions, self._commands, self._trust = questions, commands, trust
 
-    def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Permit:
+    def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
         """What decides for a turn that begins or goes on now."""
         bounds = bounds_for(settings, self._trust.roots)
 
@@ -89,7 +98,7 @@ class Permits:
         return ask
 
     async def _permit(
-        self, action: Action, settings: Settings, bounds: Bounds | None, before: Resumed | None
+        self, action: Action, settings: Settings, bounds: SandboxPolicy | None, before: Resumed | None
     ) -> Verdict:
         if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
             return self._verdict(action, settings, before.answered, None)
@@ -105,7 +114,7 @@ class Permits:
         answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
         return self._verdict(action, settings, answered, verdict)
 
-    async def _decide(self, action: Action, settings: Settings, bounds: Bounds | None) -> Decision:
+    async def _decide(self, action: Action, settings: Settings, bounds: SandboxPolicy | None) -> Decision:
         """What the settings say to it now."""
         safe = isinstance(action, RunCommand) and _needs_nobody(action, settings, bounds)
         within = read_only(settings) if safe else bounds
@@ -116,12 +125,12 @@ class Permits:
         decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
-            return Refused(why="it holds a NUL character")  # nobody could see what they allow
+            return RejectedByPolicy(why="it holds a NUL character")  # nobody could see what they allow
         return decision
 
     def _verdict(self, action: Action, settings: Settings, answered: Answered, asked: Decision | None) -> Verdict:
         if isinstance(asked, Ask) and asked.within is not None:
-            return asked.within if answered.is_yes else Denied(reason=answered.reason)
+            return asked.within if answered.is_yes else RejectedByUser(reason=answered.reason)
         if (
             answered.decision == "approved_for_session"
             and isinstance(action, RunCommand)
@@ -130,7 +139,7 @@ class Permits:
             self._trust.allowed.add(allowed)
         if answered.is_yes:
             return Granted(by_person=True)
-        return Denied(reason=answered.reason)
+        return RejectedByUser(reason=answered.reason)
 
 
 def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
@@ -147,11 +156,11 @@ def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
     return replace(anew, approval_id=asked.approval_id, changed=asked.changed) == asked
 
 
-def _paths(bounds: Bounds) -> tuple[str, ...]:
+def _paths(bounds: SandboxPolicy) -> tuple[str, ...]:
     return tuple(root.path for root in bounds.writable)
 
 
-def _needs_nobody(action: RunCommand, settings: Settings, bounds: Bounds | None) -> bool:
+def _needs_nobody(action: RunCommand, settings: Settings, bounds: SandboxPolicy | None) -> bool:
     """Whether a command is known to do no harm, where that makes a difference."""
     if bounds is None and settings.approval_policy != "untrusted":
         return False

@@ -16,8 +16,8 @@ from msgspec import UNSET, Struct
 
 from parley.common.shield import run_to_completion
 from parley.config.types import Approvals
-from parley.conversation.log import Happened
-from parley.conversation.questions import Question, Shown
+from parley.conversation.approvals import ApprovalEvent, Question
+from parley.conversation.log import LogPayload
 from parley.conversation.records import QuestionAsked, QuestionSettled
 from parley.errors import HomeLost, LeaseLost, OwnerUnresponsive, QuestionIsSettled, StoreFailed
 from parley.ports.clock import Clock
@@ -185,7 +185,7 @@ class Questions:
 
     # --- asking and settling -----------------------------------------------------------
 
-    async def ask(self, shown: Shown, asked: QuestionAsked, approvals: Approvals) -> Answered:
+    async def ask(self, shown: ApprovalEvent, asked: QuestionAsked, approvals: Approvals) -> Answered:
         """Ask, wait, and return what was decided. One at a time.
 
         Does not return where the turn is to be stopped: it is cancelled. A question whose asking is cancelled
@@ -437,7 +437,7 @@ class Questions:
 
 def _settlement(
     question: Question, decision: Settlement, by: SettledBy, reason: str | None
-) -> tuple[Happened, Happened]:
+) -> tuple[LogPayload, LogPayload]:
     """The record, and the event right behind it."""
     approval_id = question.approval_id
     return (

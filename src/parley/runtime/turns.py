@@ -10,19 +10,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from parley.agent.compaction import Meter
+from parley.agent.compaction import TokenMeter
 from parley.agent.notify import run_notify_program
 from parley.agent.turn import end_at_limit, run_turn
 from parley.common.os_errors import limit_reached
 from parley.config.types import Approvals, Settings
-from parley.conversation.log import Happened
-from parley.conversation.places import last_text
+from parley.conversation.log import LogPayload
+from parley.conversation.log_queries import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
 from parley.conversation.turn_ends import KILLED, Interruption, turn_end
 from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed
 from parley.ports.model import Model
-from parley.ports.tools import Desk
+from parley.ports.tools import ToolContext
 from parley.runtime.book import BETWEEN_TRIES_SECONDS, Book
 from parley.runtime.choices import Choices
 from parley.runtime.deadline import Deadline
@@ -92,7 +92,7 @@ class Turns:
         self._choices, self._questions, self._permits = choices, questions, permits
         self._tool_servers = tool_servers
         self._model: tuple[Settings, Model] | None = None
-        self._meters: dict[tuple[str, str], Meter] = {}
+        self._meters: dict[tuple[str, str], TokenMeter] = {}
         """One for each model, by its provider and its name."""
         self._turn: OurTurn | None = None
         self._over: asyncio.Task[None] | None = None
@@ -160,9 +160,11 @@ class Turns:
 
     async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
         await self._tool_servers.ready(settings)
-        desk = Desk(settings=settings, transcript=self._book, permit=self._permits.for_turn(settings, resumed))
+        desk = ToolContext(
+            settings=settings, transcript=self._book, permit=self._permits.for_turn(settings, resumed)
+        )
         async with self._means.tools.open(desk) as hands:
-            meter = self._meters.setdefault((settings.provider.id, settings.model), Meter())
+            meter = self._meters.setdefault((settings.provider.id, settings.model), TokenMeter())
             model, ask_to_go_on = self.model_for(settings), self._permits.to_go_on(settings)
             return await run_turn(self._book, model, hands, settings, self._means.clock, meter, ask_to_go_on)
 
@@ -286,7 +288,7 @@ class Turns:
             self._questions.drop()
             await self._book.append(*self._end_of(turn), until=until)
 
-    def _end_of(self, turn: OurTurn) -> tuple[Happened, ...]:
+    def _end_of(self, turn: OurTurn) -> tuple[LogPayload, ...]:
         if (bug := turn.bug) is None:
             return self._end_for(turn.cut_short or "stopped")
         if (limit := limit_reached(bug)) is not None:
@@ -295,6 +297,6 @@ class Turns:
         message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
         return self._end_for("failed", replace_surrogates(message))
 
-    def _end_for(self, why: Why, message: str | None = None) -> tuple[Happened, ...]:
+    def _end_for(self, why: Why, message: str | None = None) -> tuple[LogPayload, ...]:
         book = self._book
         return turn_end(why, message, history=book.history, spending=book.spending, outputs=book.log.kept_outputs())

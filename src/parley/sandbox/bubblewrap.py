@@ -16,7 +16,7 @@ from typing import Final
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Bounds, Command, Ended, Mount, Output, Start, Starter
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Mount, Output, SandboxPolicy, Starter
 from parley.sandbox.git_placeholders import GitPlaceholder, add_placeholders, release_all
 from parley.sandbox.installed import Denials
 from parley.sandbox.paths import depth, parents
@@ -279,7 +279,7 @@ class Bubblewrap:
         self._has_proc = has_proc
         self._has_sizes = has_sizes
 
-    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
+    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
         """As `Commands.run`."""
         taken: list[GitPlaceholder] = []
         denials = Denials(output)
@@ -296,7 +296,9 @@ class Bubblewrap:
             if taken:
                 await in_thread(lambda: release_all(taken), needs_one=False)
 
-    def _prepared(self, command: Command, bounds: Bounds, taken: list[GitPlaceholder], denials: Denials) -> Start:
+    def _prepared(
+        self, command: Command, bounds: SandboxPolicy, taken: list[GitPlaceholder], denials: Denials
+    ) -> LaunchSpec:
         _refuse_unsayable(command)
         policy = resolve(bounds)
         refuse_hidden_cwd(policy, command.cwd)
@@ -307,7 +309,7 @@ class Bubblewrap:
         self._protected.protect(policy, policy.links)
         return self.start(command, bounds, policy)
 
-    def start(self, command: Command, bounds: Bounds, policy: ResolvedPolicy) -> Start:
+    def start(self, command: Command, bounds: SandboxPolicy, policy: ResolvedPolicy) -> LaunchSpec:
         """How the command is started."""
         words = arguments(
             policy,
@@ -329,7 +331,7 @@ class Bubblewrap:
         descriptors = (word for place, option in enumerate(options, first) for word in (option, str(place)))
         argv = (self._launcher, *descriptors, "--", *self._limits, *command.argv)
         _refuse_too_long(command, words=len(argv) + len(words))
-        return Start(
+        return LaunchSpec(
             argv=argv,
             cwd=command.cwd,
             # What else the command has would reach into the launcher: there is no sandbox around that yet.

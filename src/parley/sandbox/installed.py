@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Ended, Output
+from parley.ports.commands import CommandResult, Output
 from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.wire.events import OutputStream
 from parley.wire.text import quoted
@@ -73,7 +73,7 @@ class Denials:
             self._tails[stream] = text[-_LONGEST:]
         self._output(stream, data)
 
-    def explained(self, ended: Ended) -> Ended:
+    def explained(self, ended: CommandResult) -> CommandResult:
         """If the command has failed and reported a denial, add the reason to its remarks and to its stderr."""
         if not self._is_denied or ended.exit_code == 0:
             return ended

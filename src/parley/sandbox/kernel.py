@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from parley.common import landlock
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Root, Rule
+from parley.ports.commands import Rule, WritableRoot
 from parley.sandbox.rights import WRITE
 from parley.wire.text import quoted
 
 __all__ = ["confine"]
 
 
-def confine(rules: Iterable[Rule], roots: Iterable[Root]) -> None:
+def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
     """Restrict this thread, and every process that it starts, to writing where the rules allow. This is final.
 
     Raises:

@@ -16,7 +16,16 @@ from msgspec import Struct
 
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Bounds, Command, Ended, Output, Restriction, Rule, Start, Starter
+from parley.ports.commands import (
+    Command,
+    CommandResult,
+    LaunchSpec,
+    Output,
+    Restriction,
+    Rule,
+    SandboxPolicy,
+    Starter,
+)
 from parley.sandbox.installed import Denials, refuse_installed
 from parley.sandbox.paths import depth, parents
 from parley.sandbox.protected_files import ProtectedFiles
@@ -111,7 +120,7 @@ def _ways(closed: Iterable[str]) -> dict[str, None]:
 
 
 def restriction(
-    policy: ResolvedPolicy, bounds: Bounds, *, abi: int, machine: str, listing: Listing = entries
+    policy: ResolvedPolicy, bounds: SandboxPolicy, *, abi: int, machine: str, listing: Listing = entries
 ) -> Restriction:
     """What the command gives up.
 
@@ -157,7 +166,7 @@ class Landlock:
         self._protected = protected
         self._abi = abi
 
-    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
+    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
         """As `Commands.run`; a command that changed protected files has failed."""
         denials = Denials(output)
         ended = await self._protected.run(
@@ -169,7 +178,7 @@ class Landlock:
         )
         return denials.explained(ended)
 
-    def _prepared(self, command: Command, bounds: Bounds, denials: Denials) -> Start:
+    def _prepared(self, command: Command, bounds: SandboxPolicy, denials: Denials) -> LaunchSpec:
         policy = resolve(bounds, protects_installed=False)
         refuse_hidden_cwd(policy, command.cwd)
         refuse_installed(policy, command.cwd)
@@ -178,7 +187,7 @@ class Landlock:
         self._protected.protect(
             policy, policy.git_directories + policy.protected + policy.missing_git + policy.links
         )
-        return Start(
+        return LaunchSpec(
             argv=command.argv,
             cwd=command.cwd,
             env=command.env,
@@ -191,7 +200,7 @@ class Landlock:
 # --- a thread of the server --------------------------------------------------------------
 
 
-def confine_thread(bounds: Bounds) -> bool:
+def confine_thread(bounds: SandboxPolicy) -> bool:
     """As `Commands.confine_thread`."""
     from parley.common.landlock import abi_version
     from parley.sandbox.kernel import confine

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from parley.common.os_errors import os_detail
-from parley.ports.commands import Start, Starter
+from parley.ports.commands import LaunchSpec, Starter
 from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.self_test import ConfinementMechanism, run_self_test
 
@@ -136,6 +136,6 @@ async def _seatbelt(starter: Starter, home: str | None) -> ProbeResult:
 
 async def _version(starter: Starter, path: str) -> str:
     said = bytearray()
-    start = Start(argv=(path, "--version"), cwd="/", env={}, timeout_seconds=_PATIENCE_SECONDS)
+    start = LaunchSpec(argv=(path, "--version"), cwd="/", env={}, timeout_seconds=_PATIENCE_SECONDS)
     await starter.start(start, output=lambda _, data: said.extend(data))
     return said.decode(errors="replace").strip().removeprefix("bubblewrap ")

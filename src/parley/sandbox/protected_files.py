@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Ended, Output, Start, Starter, unrestored_reason
+from parley.ports.commands import CommandResult, LaunchSpec, Output, Starter, unrestored_reason
 from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.snapshot import MissingGit, Restored, Snapshot
 from parley.sandbox.threads import in_thread
@@ -65,12 +65,12 @@ class ProtectedFiles:
     async def run(
         self,
         starter: Starter,
-        prepare: Callable[[], Start],
+        prepare: Callable[[], LaunchSpec],
         *,
         output: Output,
         roots: Sequence[str],
         accepted: Collection[str] = (),
-    ) -> Ended:
+    ) -> CommandResult:
         """Start a command, and restore protected files when it has ended. A command that changed some has failed.
 
         The command may write to `roots`. A person has `accepted` the files of these paths as they are. `prepare` is
@@ -84,7 +84,7 @@ class ProtectedFiles:
             return await starter.start(await in_thread(prepare), output=output)
         running = Running(roots)
         results: list[Restored] = []
-        ended: Ended | None = None
+        ended: CommandResult | None = None
         try:
             start = await in_thread(lambda: self._prepared(prepare, running, accepted))
             ended = await starter.start(start, output=output)
@@ -106,7 +106,9 @@ class ProtectedFiles:
         exit_code = _FAILED if ended.exit_code == 0 else ended.exit_code
         return replace(ended, exit_code=exit_code, remarks=sentences)
 
-    def _prepared(self, prepare: Callable[[], Start], running: Running, accepted: Collection[str]) -> Start:
+    def _prepared(
+        self, prepare: Callable[[], LaunchSpec], running: Running, accepted: Collection[str]
+    ) -> LaunchSpec:
         self.register(running, accepted)
         return prepare()
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Root
+from parley.ports.commands import WritableRoot
 from parley.sandbox.paths import innermost, is_below_any, real_path, sorted_by_depth, status_of
 from parley.sandbox.resolve_git import is_replaceable_git_of_another_user
 from parley.wire.text import quoted
@@ -16,7 +16,7 @@ from parley.wire.text import quoted
 __all__ = ["find_installed", "find_roots"]
 
 
-def find_roots(roots: Iterable[Root], hidden: Collection[str]) -> tuple[str, ...]:
+def find_roots(roots: Iterable[WritableRoot], hidden: Collection[str]) -> tuple[str, ...]:
     """Return the paths of the roots that exist and are not hidden.
 
     A root in which a command could replace the `.git` of another user is left out.
@@ -50,7 +50,7 @@ def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str,
     return tuple(outermost)
 
 
-def _exists(root: Root) -> bool:
+def _exists(root: WritableRoot) -> bool:
     """Return whether a root exists.
 
     Raises:

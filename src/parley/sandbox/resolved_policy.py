@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Bounds
+from parley.ports.commands import SandboxPolicy
 from parley.sandbox.paths import innermost, is_below_any, sorted_by_depth
 from parley.sandbox.resolve_agents import find_agents
 from parley.sandbox.resolve_git import find_git
@@ -66,7 +66,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
         return innermost(path, self.roots + self.read_only + self.hidden) in self.roots
 
 
-def resolve(bounds: Bounds, *, protects_installed: bool = True) -> ResolvedPolicy:
+def resolve(bounds: SandboxPolicy, *, protects_installed: bool = True) -> ResolvedPolicy:
     """Resolve bounds. Without `protects_installed`, a root in which Parley is installed is refused.
 
     Raises:

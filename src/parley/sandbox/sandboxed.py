@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy, Starter
 
 if TYPE_CHECKING:
     from parley.sandbox.mechanisms import Name, ProbeResult
@@ -88,7 +88,7 @@ class Sandboxed:
         self._protected: ProtectedFiles | None = None
         self._trying = asyncio.Lock()
 
-    async def run(self, command: Command, *, output: Output) -> Ended:
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
         if command.bounds is None:
             return await self._starter.start(_plain(command), output=output)
         mechanism = await self._chosen(command.bounds)
@@ -97,7 +97,7 @@ class Sandboxed:
         await self._load_all(command.bounds)
         return await mechanism.run(command, command.bounds, output=output)
 
-    async def _load_all(self, bounds: Bounds) -> None:
+    async def _load_all(self, bounds: SandboxPolicy) -> None:
         if self._is_loaded or not _surrounds_installation(bounds):
             return
         from parley.sandbox.threads import in_thread
@@ -107,23 +107,23 @@ class Sandboxed:
                 await in_thread(self._preload)
                 self._is_loaded = True
 
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
+    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         mechanism = await self._chosen(bounds)
         return mechanism if isinstance(mechanism, str) else None
 
-    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
         if self._protected is None:
             return ()
         return await self._protected.unrestored_files([root.path for root in bounds.writable])
 
-    def confine_thread(self, bounds: Bounds) -> bool:
+    def confine_thread(self, bounds: SandboxPolicy) -> bool:
         if self._platform != "linux":
             return False
         from parley.sandbox.landlock import confine_thread
 
         return confine_thread(bounds)
 
-    async def report(self, bounds: Bounds) -> Report:
+    async def report(self, bounds: SandboxPolicy) -> Report:
         """What there is for these bounds; tries out everything."""
         from parley.sandbox.resolved_policy import resolve
 
@@ -136,7 +136,7 @@ class Sandboxed:
             used=used,
             why_none=None if used else self._complaint(bounds, wanted),
             tried=tuple(Tried(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
-            hidden=resolve(Bounds(hidden=bounds.hidden)).hidden,
+            hidden=resolve(SandboxPolicy(hidden=bounds.hidden)).hidden,
         )
 
     async def close(self) -> None:
@@ -150,11 +150,11 @@ class Sandboxed:
             self._made_starter = self._make_starter()
         return self._made_starter
 
-    def _choice(self, bounds: Bounds) -> Sequence[Name]:
+    def _choice(self, bounds: SandboxPolicy) -> Sequence[Name]:
         known = _MECHANISMS.get(self._platform, ())
         return [name for name in known if bounds.mechanism in ("auto", name)]
 
-    async def _chosen(self, bounds: Bounds) -> ConfinementMechanism | str:
+    async def _chosen(self, bounds: SandboxPolicy) -> ConfinementMechanism | str:
         """The first that works, or why there is none: not a lesser one because nothing is known of a better."""
         tried: list[ProbeResult] = []
         for name in self._choice(bounds):
@@ -188,7 +188,7 @@ class Sandboxed:
                     return mechanisms.not_probed(name, error.detail)
             return self._found[name]
 
-    def _complaint(self, bounds: Bounds, tried: Sequence[ProbeResult]) -> str:
+    def _complaint(self, bounds: SandboxPolicy, tried: Sequence[ProbeResult]) -> str:
         if tried:
             return "; ".join(f"{found.title}: {found.fault}" for found in tried)
         if self._platform in _MECHANISMS:
@@ -196,13 +196,13 @@ class Sandboxed:
         return "there is none for this system; run inside WSL2"
 
 
-def _surrounds_installation(bounds: Bounds) -> bool:
+def _surrounds_installation(bounds: SandboxPolicy) -> bool:
     roots = [root.path.rstrip("/") + "/" for root in bounds.writable]
     return any(path.startswith(root) for path in bounds.installed for root in roots)
 
 
-def _plain(command: Command) -> Start:
-    return Start(
+def _plain(command: Command) -> LaunchSpec:
+    return LaunchSpec(
         argv=command.argv,
         cwd=command.cwd,
         env=command.env,

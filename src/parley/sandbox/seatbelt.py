@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from parley.common.paths import is_below
 from parley.config.protected import AGENTS, GIT
-from parley.ports.commands import Bounds, Command, Ended, Output, Start, Starter
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy, Starter
 from parley.sandbox.paths import parents
 from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
 from parley.sandbox.threads import in_thread
@@ -107,16 +107,16 @@ class Seatbelt:
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
 
-    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
+    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
         """As `Commands.run`."""
         start = await in_thread(lambda: _prepared(command, bounds))
         return await self._starter.start(start, output=output)
 
 
-def _prepared(command: Command, bounds: Bounds) -> Start:
+def _prepared(command: Command, bounds: SandboxPolicy) -> LaunchSpec:
     policy = resolve(bounds)
     refuse_hidden_cwd(policy, command.cwd)
-    return Start(
+    return LaunchSpec(
         argv=words(profile(policy, network=bounds.network, unix_sockets=bounds.unix_sockets), command.argv),
         cwd=command.cwd,
         env=command.env,

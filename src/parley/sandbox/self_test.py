@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from parley.common.os_errors import os_detail
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import Bounds, Command, Ended, Output, Root
+from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy, WritableRoot
 
 __all__ = ["ConfinementMechanism", "run_self_test"]
 
@@ -73,7 +73,7 @@ print("confined")
 class ConfinementMechanism(Protocol):
     """A mechanism."""
 
-    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended: ...
+    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult: ...
 
 
 async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = None) -> str | None:
@@ -93,8 +93,8 @@ async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = N
 
 async def _tried(mechanism: ConfinementMechanism, inside: str, outside: str, hidden: str) -> str | None:
     found = os.stat(inside)
-    bounds = Bounds(
-        writable=(Root(path=inside, device=found.st_dev, inode=found.st_ino),),
+    bounds = SandboxPolicy(
+        writable=(WritableRoot(path=inside, device=found.st_dev, inode=found.st_ino),),
         hidden=(hidden,),
     )
     command = Command(

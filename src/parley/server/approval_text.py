@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
 from parley.agent.policy import RETRY
-from parley.conversation.questions import Question
+from parley.conversation.approvals import Question
 from parley.conversation.records import Changed, QuestionAsked
 from parley.server.sanitize import one_line, quoted_command, quoted_words
 from parley.server.times import iso

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from parley.conversation.approvals import Question
 from parley.conversation.log import Entry
-from parley.conversation.questions import Question
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import ParleyError, QuestionIsSettled
 from parley.runtime.conversation import Conversation

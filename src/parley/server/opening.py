@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.runtime.conversation import Conversation
 from parley.server.context import ServerContext
 from parley.wire.tools import CodexArguments, ConversationCreateArguments
@@ -22,7 +22,7 @@ async def open_conversation(
         ShuttingDown: the server ends.
         StoreError: it cannot be written down.
     """
-    wanted = Wanted(
+    wanted = SettingsOverrides(
         model=args.model,
         profile=args.profile,
         cwd=args.cwd,

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.log import Cursor, Entry
-from parley.conversation.places import last_text
+from parley.conversation.log_queries import last_text
 from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import StoreFailed

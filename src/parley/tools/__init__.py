@@ -16,9 +16,9 @@ from parley.tools.results import internal_error
 if TYPE_CHECKING:
     from parley.config.types import Settings
     from parley.conversation.records import CallItem
-    from parley.ports.commands import Commands
+    from parley.ports.commands import CommandRunner
     from parley.ports.model import ToolSpec
-    from parley.ports.tools import Desk, Hands
+    from parley.ports.tools import ToolContext, TurnTools
     from parley.tools.servers.calls import ServerTools
     from parley.tools.servers.pool import ServerPool
     from parley.tools.tool import Tool
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 class AgentTools:
     """All tools of this process. Does not close `commands`."""
 
-    def __init__(self, *, environ: Mapping[str, str], commands: Commands) -> None:
+    def __init__(self, *, environ: Mapping[str, str], commands: CommandRunner) -> None:
         self._environ, self._commands = environ, commands
         self._servers: ServerPool | None = None
 
     @asynccontextmanager
-    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+    async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
         async with AsyncExitStack() as stack:
             servers: ServerTools | None = None
             if desk.settings.mcp_servers:
@@ -63,7 +63,7 @@ class AgentTools:
         return self._servers
 
 
-def own_tools(desk: Desk, commands: Commands, environ: Mapping[str, str]) -> tuple[Tool, ...]:
+def own_tools(desk: ToolContext, commands: CommandRunner, environ: Mapping[str, str]) -> tuple[Tool, ...]:
     """Return all tools except those of tool servers, in the order in which they are offered."""
     from parley.tools.apply_patch import Patches
     from parley.tools.shell import Shell

@@ -22,9 +22,9 @@ from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, CallOutput, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
-from parley.ports.commands import Commands
+from parley.ports.commands import CommandRunner
 from parley.ports.model import ToolSpec
-from parley.ports.tools import ApplyPatch, Denied, Desk, Granted, Refused
+from parley.ports.tools import ApplyPatch, Granted, RejectedByPolicy, RejectedByUser, ToolContext
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.deadline import CancelToken
 from parley.tools.patch.threads import written_in_thread
@@ -61,7 +61,7 @@ class Patches:
 
     names = ("apply_patch", "applypatch")
 
-    def __init__(self, desk: Desk, commands: Commands, touched: TouchedFiles | None = None) -> None:
+    def __init__(self, desk: ToolContext, commands: CommandRunner, touched: TouchedFiles | None = None) -> None:
         # The diff is imported by the first turn that has tools, matching and writing by the first patch.
         from parley.tools.patch.turndiff import TouchedFiles
 
@@ -96,7 +96,7 @@ class Patches:
 
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
-    ) -> _Attempt | Refused | Denied:
+    ) -> _Attempt | RejectedByPolicy | RejectedByUser:
         """Ask for permission to write the patch, and write it if that is granted.
 
         Raises:
@@ -125,7 +125,7 @@ class Patches:
 
     async def _write_approved(
         self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
-    ) -> _Attempt | Refused | Denied:
+    ) -> _Attempt | RejectedByPolicy | RejectedByUser:
         """Write an approved patch if its files and directories are those that the approval covers.
 
         If one of them was replaced, the person is asked again.

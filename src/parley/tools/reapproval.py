@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from parley.conversation.records import Changed
-from parley.ports.tools import Action, Desk, Granted, Refused, Verdict
+from parley.ports.tools import Action, Granted, RejectedByPolicy, ToolContext, Verdict
 from parley.wire.events import BackgroundEvent
 
 __all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
@@ -13,7 +13,7 @@ __all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_ch
 MOST_APPROVALS: Final = 3
 """How many approvals one call may use up if something is replaced after each of them."""
 
-REPLACED_EACH_TIME: Final = Refused(
+REPLACED_EACH_TIME: Final = RejectedByPolicy(
     why=f"what was approved was replaced before it could begin, {MOST_APPROVALS} times in a row"
 )
 
@@ -25,7 +25,7 @@ _CHANGED: Final[dict[Changed, str]] = {
 }
 
 
-async def ask_to_escalate(desk: Desk, action: Action, *, why: str) -> Verdict:
+async def ask_to_escalate(desk: ToolContext, action: Action, *, why: str) -> Verdict:
     """Report why an action failed in the sandbox, ask whether to repeat it without, and report if that is granted.
 
     The action must have `has_failed` set.
@@ -37,7 +37,7 @@ async def ask_to_escalate(desk: Desk, action: Action, *, why: str) -> Verdict:
     return verdict
 
 
-async def report_changed(desk: Desk, changed: Changed) -> None:
+async def report_changed(desk: ToolContext, changed: Changed) -> None:
     """Report why the same call needs another approval."""
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
     await desk.transcript.append(BackgroundEvent(message=message))

@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from parley.common.os_errors import limit_reached
 from parley.conversation.records import StreamOutput
-from parley.ports.commands import Bounds
-from parley.ports.tools import Denied, Refused
+from parley.ports.commands import SandboxPolicy
+from parley.ports.tools import RejectedByPolicy, RejectedByUser
 from parley.tools.truncation import both_for_model, for_model
 from parley.wire.events import Duration
 from parley.wire.jsonrpc import encode
@@ -36,18 +36,18 @@ def ran(output: str, *, exit_code: int, seconds: float) -> str:
     return encode({"output": output, "metadata": metadata}).decode()
 
 
-def rejected(what: Literal["exec command", "patch"], verdict: Refused | Denied) -> str:
+def rejected(what: Literal["exec command", "patch"], verdict: RejectedByPolicy | RejectedByUser) -> str:
     """Return the text for an action that was not allowed."""
     match verdict:
-        case Refused(why=why):
+        case RejectedByPolicy(why=why):
             return replace_surrogates(f"{what} rejected: {why}")
-        case Denied(reason=None):
+        case RejectedByUser(reason=None):
             return f"{what} rejected by user"
-        case Denied(reason=reason):
+        case RejectedByUser(reason=reason):
             return replace_surrogates(f"{what} rejected by user: {reason}")
 
 
-def failed_in_sandbox(why: str, bounds: Bounds | None) -> str:
+def failed_in_sandbox(why: str, bounds: SandboxPolicy | None) -> str:
     """Return the text for a command or patch that failed, with or without a sandbox."""
     return f"failed in sandbox {'None' if bounds is None else _SANDBOX} with execution error: {why}"
 

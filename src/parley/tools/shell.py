@@ -19,9 +19,9 @@ from parley.common.os_errors import os_detail
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, Changed, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
-from parley.ports.commands import Approved, Command, Commands, Ended
+from parley.ports.commands import Approved, Command, CommandResult, CommandRunner
 from parley.ports.model import ToolSpec
-from parley.ports.tools import Denied, Desk, Granted, Permit, Refused, RunCommand
+from parley.ports.tools import Authorize, Granted, RejectedByPolicy, RejectedByUser, RunCommand, ToolContext
 from parley.tools import parsed_commands
 from parley.tools.command_target import CommandTarget
 from parley.tools.commands.environment import command_environment, with_tame_git
@@ -70,7 +70,9 @@ class Shell:
 
     names: tuple[str, ...] = ("shell", "container.exec", LOCAL_SHELL)
 
-    def __init__(self, desk: Desk, commands: Commands, patches: AppliesPatches, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, desk: ToolContext, commands: CommandRunner, patches: AppliesPatches, environ: Mapping[str, str]
+    ) -> None:
         self._desk, self._commands, self._patches, self._environ = desk, commands, patches, environ
         self._envs: dict[bool, Mapping[str, str]] = {}
 
@@ -119,8 +121,8 @@ class Shell:
         return done.told if isinstance(done, _Outcome) else rejected("exec command", done)
 
     async def _decide_and_run(
-        self, action: RunCommand, wanted: _Wanted, permit: Permit
-    ) -> _Outcome | Refused | Denied:
+        self, action: RunCommand, wanted: _Wanted, permit: Authorize
+    ) -> _Outcome | RejectedByPolicy | RejectedByUser:
         """Ask for permission to run the command, and run it if that is granted.
 
         A command that a person approved runs only in the approved directory and with the approved program. If one
@@ -187,7 +189,7 @@ class Shell:
                 parsed_cmd=parsed_commands.parse(action.argv),
             )
         )
-        ended: Ended | CommandNotStarted
+        ended: CommandResult | CommandNotStarted
         try:
             ended = await self._commands.run(command, output=partial(transcript.show_output, call_id))
         except CommandNotStarted as error:
@@ -299,7 +301,7 @@ class _Outcome(NamedTuple):
 
 
 def _outcome(
-    ended: Ended | CommandNotStarted,
+    ended: CommandResult | CommandNotStarted,
     kept: CommandOutput | None,
     wanted: _Wanted,
     settings: Settings,

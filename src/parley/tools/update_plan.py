@@ -10,7 +10,7 @@ from msgspec import Struct
 from parley.conversation.records import CallItem
 from parley.errors import BadArguments
 from parley.ports.model import ToolSpec
-from parley.ports.tools import Desk
+from parley.ports.tools import ToolContext
 from parley.tools.results import BAD_ARGUMENTS
 from parley.wire.arguments import decode_arguments
 from parley.wire.events import PlanStep, PlanUpdate
@@ -25,7 +25,7 @@ class UpdatePlan:
 
     names: tuple[str, ...] = ("update_plan",)
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ToolContext) -> None:
         self._desk = desk
 
     def spec(self) -> ToolSpec | None:

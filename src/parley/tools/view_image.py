@@ -16,7 +16,7 @@ from parley.common.os_errors import os_detail
 from parley.conversation.records import CallItem, InputRead
 from parley.errors import BadArguments
 from parley.ports.model import ToolSpec
-from parley.ports.tools import Desk
+from parley.ports.tools import ToolContext
 from parley.tools.errors import BadImage
 from parley.tools.results import BAD_ARGUMENTS
 from parley.wire.arguments import decode_arguments
@@ -32,7 +32,7 @@ class ViewImage:
 
     names: tuple[str, ...] = ("view_image",)
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ToolContext) -> None:
         self._desk = desk
 
     def spec(self) -> ToolSpec:

@@ -22,7 +22,7 @@ from kit.system.commands import PATH, PATIENCE_SECONDS, Ran
 from kit.system.confined_commands import confined
 from kit.system.needs import no_bubblewrap, no_landlock
 from parley.config.types import Mechanism
-from parley.ports.commands import Bounds, Command, Root
+from parley.ports.commands import Command, SandboxPolicy, WritableRoot
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -38,9 +38,9 @@ class Mode(NamedTuple):
     writable: bool
     network: bool
 
-    def bounds(self, mechanism: Mechanism, *roots: str, hidden: Sequence[str] = ()) -> Bounds:
+    def bounds(self, mechanism: Mechanism, *roots: str, hidden: Sequence[str] = ()) -> SandboxPolicy:
         writable = tuple(map(root, roots)) if self.writable else ()
-        return Bounds(writable=writable, network=self.network, hidden=tuple(hidden), mechanism=mechanism)
+        return SandboxPolicy(writable=writable, network=self.network, hidden=tuple(hidden), mechanism=mechanism)
 
 
 MODES: Final = (
@@ -50,9 +50,9 @@ MODES: Final = (
 )
 
 
-def root(path: str) -> Root:
+def root(path: str) -> WritableRoot:
     found = os.lstat(path)
-    return Root(path=path, device=found.st_dev, inode=found.st_ino)
+    return WritableRoot(path=path, device=found.st_dev, inode=found.st_ino)
 
 
 class Confined:
@@ -75,7 +75,7 @@ class Confined:
 
     def run(
         self,
-        bounds: Bounds | None,
+        bounds: SandboxPolicy | None,
         *argv: str,
         cwd: str = "/",
         env: Mapping[str, str] | None = None,
@@ -86,7 +86,7 @@ class Confined:
             confined(self.commands, bounds, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds)
         )
 
-    def cancel_when_it_speaks(self, bounds: Bounds, *argv: str, cwd: str) -> None:
+    def cancel_when_it_speaks(self, bounds: SandboxPolicy, *argv: str, cwd: str) -> None:
         """Run a command until it says something, and cancel it then."""
         command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS, bounds=bounds)
         self._runner.run(self._cancel_when_it_speaks(command))

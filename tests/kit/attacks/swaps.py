@@ -23,7 +23,7 @@ from kit.builders.bounds import bounds
 from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON
 from parley.config.types import Mechanism
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Command, Ended, Output, Start
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Output
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -124,16 +124,16 @@ class Swapping:
     def __init__(self, ways: Ways) -> None:
         self._executor, self._ways = Executor(), ways
         self.swaps_next = False
-        self.starts: list[Start] = []
+        self.starts: list[LaunchSpec] = []
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         self.starts.append(start)
         if self.swaps_next:
             self.swaps_next = False
             self._ways.swap()
         return await self._executor.start(start, output=output)
 
-    async def start_last_without_a_look(self) -> Ended:
+    async def start_last_without_a_look(self) -> CommandResult:
         """What becomes of the last command when nobody looks at what was mounted for it."""
         return await self._executor.start(replace(self.starts[-1], mounts=()), output=lambda stream, data: None)
 

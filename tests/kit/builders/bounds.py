@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from parley.config.types import Mechanism
-from parley.ports.commands import Bounds, Root
+from parley.ports.commands import SandboxPolicy, WritableRoot
 
 __all__ = ["bounds", "root"]
 
 
-def root(path: Path | str) -> Root:
+def root(path: Path | str) -> WritableRoot:
     """A directory, as it is now."""
     found = os.lstat(path)
-    return Root(path=str(path), device=found.st_dev, inode=found.st_ino)
+    return WritableRoot(path=str(path), device=found.st_dev, inode=found.st_ino)
 
 
 def bounds(
@@ -24,8 +24,8 @@ def bounds(
     network: bool = False,
     unix_sockets: bool = False,
     mechanism: Mechanism = "auto",
-) -> Bounds:
-    return Bounds(
+) -> SandboxPolicy:
+    return SandboxPolicy(
         writable=tuple(root(path) for path in writable),
         network=network,
         unix_sockets=unix_sockets,

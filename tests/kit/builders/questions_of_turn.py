@@ -7,8 +7,8 @@ from typing import Any
 
 from kit.builders.records import turn_started
 from kit.servers.local_server import StandingClock
-from parley.agent.bounds import Roots
-from parley.config.types import Chosen, Wanted
+from parley.agent.sandbox_policy import Roots
+from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.ports.store import Store
 from parley.runtime.book import Book
 from parley.runtime.choices import Choices
@@ -23,7 +23,7 @@ __all__ = ["new_trust", "questions_in"]
 def new_trust() -> Trust:
     """That of a conversation in which nothing was allowed yet."""
 
-    def choose(wanted: Wanted, before: Chosen | None) -> Chosen:
+    def choose(wanted: SettingsOverrides, before: ResolvedSettings | None) -> ResolvedSettings:
         raise AssertionError("nobody needs to know")
 
     return Trust(Roots({}), Choices(choose))

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from kit.models.raw_provider import settings
 from parley.config.types import Settings
-from parley.ports.commands import Bounds, Command, Ended, Output
-from parley.ports.tools import Action, Desk, Refused, Verdict
+from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy
+from parley.ports.tools import Action, RejectedByPolicy, ToolContext, Verdict
 from parley.ports.transcript import Transcript
 from parley.testing.render import Api
 from parley.tools import TurnHands, own_tools
@@ -18,27 +18,27 @@ __all__ = ["NoCommands", "offered"]
 class NoCommands:
     """Nothing is to be run, and nobody confined."""
 
-    async def run(self, command: Command, *, output: Output) -> Ended:
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
         raise AssertionError(f"{command} must not run")
 
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
+    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         raise AssertionError("nobody is to be confined")
 
-    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
-    def confine_thread(self, bounds: Bounds) -> bool:
+    def confine_thread(self, bounds: SandboxPolicy) -> bool:
         raise AssertionError("nobody is to be confined")
 
 
 async def _permit(action: Action) -> Verdict:
-    return Refused(why="nothing may be done here")
+    return RejectedByPolicy(why="nothing may be done here")
 
 
 def offered(api: Api, chosen: Settings | None = None) -> list[Any]:
     """The `tools` of a request: Parley's own, under the settings of the tests unless others are given."""
     chosen = chosen or settings(approval_policy="never", sandbox_mode="danger-full-access")
-    desk = Desk(settings=chosen, transcript=cast(Transcript, None), permit=_permit)
+    desk = ToolContext(settings=chosen, transcript=cast(Transcript, None), permit=_permit)
     functions = [
         {"name": spec.name, "description": spec.description, "strict": False, "parameters": spec.parameters}
         for spec in TurnHands(own_tools(desk, NoCommands(), {}), None).specs()

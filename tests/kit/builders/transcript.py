@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.history import History
-from parley.conversation.log import Happened, ItemKind, Log
+from parley.conversation.log import ItemKind, Log, LogPayload
 from parley.conversation.records import CommandOutput
-from parley.conversation.spending import Spending
+from parley.conversation.usage import UsageTotals
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId
 
@@ -20,7 +20,7 @@ __all__ = ["Appended", "RecordingTranscript", "Said", "Shown"]
 class Appended(NamedTuple):
     """One append, all of it."""
 
-    happened: tuple[Happened, ...]
+    happened: tuple[LogPayload, ...]
 
 
 class Said(NamedTuple):
@@ -41,8 +41,8 @@ class Shown(NamedTuple):
 class RecordingTranscript:
     """A `Transcript` in memory. What it begins with stands in the log and the history alone."""
 
-    def __init__(self, *before: Happened, appended: Callable[[], None] = lambda: None) -> None:
-        self.history, self.log, self.spending = History(), Log(), Spending()
+    def __init__(self, *before: LogPayload, appended: Callable[[], None] = lambda: None) -> None:
+        self.history, self.log, self.spending = History(), Log(), UsageTotals()
         self.did: list[object] = []
         """What was done here, in order; whoever works beside it writes down here what it did as well."""
         self._appended = appended
@@ -51,7 +51,7 @@ class RecordingTranscript:
         self._keep(before)
 
     @property
-    def happened(self) -> list[Happened]:
+    def happened(self) -> list[LogPayload]:
         """All that was appended."""
         return [one for entry in self.did if isinstance(entry, Appended) for one in entry.happened]
 
@@ -60,7 +60,7 @@ class RecordingTranscript:
         """All that was only shown."""
         return [entry for entry in self.did if isinstance(entry, Said | Shown)]
 
-    def write(self, *happened: Happened) -> None:
+    def write(self, *happened: LogPayload) -> None:
         """What `append` does, for somebody who cannot wait."""
         self._keep(happened)
         self.did.append(Appended(happened))
@@ -74,7 +74,7 @@ class RecordingTranscript:
                 self._grown.clear()
                 await self._grown.wait()
 
-    def _keep(self, happened: tuple[Happened, ...]) -> None:
+    def _keep(self, happened: tuple[LogPayload, ...]) -> None:
         self.log.append(happened, at=0.0)
         for one in happened:
             self.history.apply(one)
@@ -82,7 +82,7 @@ class RecordingTranscript:
 
     # --- as a transcript -----------------------------------------------------------------
 
-    async def append(self, *happened: Happened) -> None:
+    async def append(self, *happened: LogPayload) -> None:
         self.write(*happened)
 
     async def durable(self) -> None:

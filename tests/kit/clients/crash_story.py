@@ -23,8 +23,8 @@ from msgspec import UNSET, Raw, Struct
 from kit.builders.entries import everything_in
 from kit.clients.approving import ASKS_FIRST, ApprovingClient
 from kit.clients.shell_turns import Gate, nothing_left_of, sh
-from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
+from parley.conversation.projections import Projections
 from parley.conversation.records import TurnEnded, record_type
 from parley.conversation.state import Phase
 from parley.ports.store import Query
@@ -223,7 +223,7 @@ class Story:
         told = [msgspec.json.decode(entry.encoded)["message"] for entry in after if entry.type == "error"]
         assert told == [words] * len(cut)
 
-    def _check_calls(self, before: list[Entry], folds: Folds) -> None:
+    def _check_calls(self, before: list[Entry], folds: Projections) -> None:
         """Each call that the model knows of has one output, and it is told if that is lost."""
         messages = self.model.requests[-1].body["messages"]
         calls = [call["id"] for message in messages for call in message.get("tool_calls", ())]
@@ -306,7 +306,7 @@ def ends_in(entries: Iterable[Entry]) -> list[str]:
     return [msgspec.json.decode(entry.encoded, type=TurnEnded).why for entry in entries if entry.type == ended]
 
 
-def folded(entries: Sequence[Entry]) -> Folds:
-    folds = Folds()
+def folded(entries: Sequence[Entry]) -> Projections:
+    folds = Projections()
     folds.replay(entries)
     return folds

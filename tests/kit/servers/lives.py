@@ -18,13 +18,13 @@ from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.config.load import Loader
-from parley.config.types import Settings, StoreSettings, Wanted
+from parley.config.types import Settings, SettingsOverrides, StoreSettings
 from parley.conversation.history import UserItem
 from parley.conversation.records import CallItem
 from parley.conversation.state import Phase
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
 from parley.ports.peers import Peers
-from parley.ports.tools import Denied, Desk, Granted, Hands, RunCommand
+from parley.ports.tools import Granted, RejectedByUser, RunCommand, ToolContext, TurnTools
 from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
 from parley.runtime.messages import Accepted
@@ -90,7 +90,7 @@ class Life:
     # --- using it ------------------------------------------------------------------------
 
     async def create(self, **config: Any) -> Conversation:
-        wanted = Wanted(
+        wanted = SettingsOverrides(
             cwd=self._home, approval_policy="untrusted", sandbox="danger-full-access", config=config or None
         )
         return await self.conversations.create(wanted)
@@ -99,7 +99,12 @@ class Life:
         return await self.conversations.find(conversation_id)
 
     async def send(
-        self, conversation: Conversation, words: str, *, message_id: str | None = None, wanted: Wanted | None = None
+        self,
+        conversation: Conversation,
+        words: str,
+        *,
+        message_id: str | None = None,
+        wanted: SettingsOverrides | None = None,
     ) -> Accepted:
         """Send a message; what became of it when it was taken."""
         taken: list[Accepted] = []
@@ -125,7 +130,7 @@ class Life:
         return _Model(self)
 
     @asynccontextmanager
-    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+    async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
         yield _Hands(self, desk)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
@@ -156,7 +161,7 @@ class _Model:
 
 
 class _Hands:
-    def __init__(self, life: Life, desk: Desk) -> None:
+    def __init__(self, life: Life, desk: ToolContext) -> None:
         self._life, self._desk = life, desk
 
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -165,7 +170,7 @@ class _Hands:
     async def run(self, call: CallItem) -> str:
         wish = RunCommand(call_id=call.call_id, argv=("touch", call.arguments), cwd=self._desk.settings.cwd)
         verdict = await self._desk.permit(wish)
-        if isinstance(verdict, Denied):
+        if isinstance(verdict, RejectedByUser):
             return f"denied: {verdict.reason}"
         assert isinstance(verdict, Granted)
         self._life.ran.append(call.arguments)

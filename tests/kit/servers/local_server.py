@@ -20,13 +20,13 @@ from kit.builders.tools import NoCommands
 from kit.clients.requests import request
 from kit.system.commands import PATIENCE_SECONDS
 from parley.config.load import Loader
-from parley.config.types import Settings, Wanted
+from parley.config.types import Settings, SettingsOverrides
+from parley.conversation.approvals import ApprovalEvent
 from parley.conversation.history import UserItem
-from parley.conversation.questions import Shown
 from parley.conversation.records import CallItem, QuestionAsked
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
 from parley.ports.store import Store
-from parley.ports.tools import Desk, Hands
+from parley.ports.tools import ToolContext, TurnTools
 from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
 from parley.server.context import ServerContext
@@ -66,7 +66,7 @@ class _Obedient:
 class _Asks:
     """Hands that ask and do nothing."""
 
-    def __init__(self, room: LocalServer, desk: Desk) -> None:
+    def __init__(self, room: LocalServer, desk: ToolContext) -> None:
         self._room, self._desk = room, desk
 
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -87,7 +87,7 @@ class _Tools:
         self._room = room
 
     @asynccontextmanager
-    async def open(self, desk: Desk) -> AsyncIterator[Hands]:
+    async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
         yield _Asks(self._room, desk)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
@@ -128,12 +128,12 @@ class LocalServer:
     def __init__(
         self,
         home: str,
-        question: Callable[[int], tuple[Shown, QuestionAsked]] | None = None,
+        question: Callable[[int], tuple[ApprovalEvent, QuestionAsked]] | None = None,
         *,
         store: Store | None = None,
     ) -> None:
         """Rooms with the same store are one behind the other, as processes of one home are."""
-        self.question: Callable[[int], tuple[Shown, QuestionAsked]]
+        self.question: Callable[[int], tuple[ApprovalEvent, QuestionAsked]]
         self.question = question or (lambda number: command_question(number, "make", f"t{number}"))
         self.numbers = count(1)
         self.told: list[tuple[int, str]] = []
@@ -164,7 +164,7 @@ class LocalServer:
 
     async def create(self, config: Mapping[str, Any] | None = None) -> Conversation:
         """A conversation that no client has created."""
-        return await self.conversations.create(Wanted(cwd=CWD, config=dict(config or {})))
+        return await self.conversations.create(SettingsOverrides(cwd=CWD, config=dict(config or {})))
 
     async def guest(self, *, version: str = FULL_VERSION, capabilities: object = None) -> LocalClient:
         """A client that has shaken hands, and can be asked unless its capabilities say otherwise."""

@@ -20,7 +20,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.conversation.records import CallItem
-from parley.ports.tools import Action, Desk, Refused, Verdict
+from parley.ports.tools import Action, RejectedByPolicy, ToolContext, Verdict
 from parley.tools.servers import Lease, ServerPool
 from parley.wire.ids import CallId
 
@@ -97,11 +97,11 @@ async def call_text(lease: Lease, name: str, arguments: dict[str, Any] | None = 
 
 
 async def _refuse(action: Action) -> Verdict:
-    return Refused(why="nobody was asked")
+    return RejectedByPolicy(why="nobody was asked")
 
 
-def desk(notebook: RecordingTranscript) -> Desk:
-    return Desk(settings=settings(), transcript=notebook, permit=_refuse)
+def desk(notebook: RecordingTranscript) -> ToolContext:
+    return ToolContext(settings=settings(), transcript=notebook, permit=_refuse)
 
 
 def call_item(name: str, arguments: str, call_id: str = "c1") -> CallItem:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from kit.system.memory import memory_bytes
-from parley.ports.commands import Ended, Output, Restriction, Start, Starter
+from parley.ports.commands import CommandResult, LaunchSpec, Output, Restriction, Starter
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
 
@@ -80,9 +80,9 @@ class Ran(NamedTuple):
     timed_out: bool = False
 
 
-def start_of(*argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> Start:
+def start_of(*argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> LaunchSpec:
     """A command that needs nothing but its words."""
-    return Start(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=timeout_seconds)
+    return LaunchSpec(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=timeout_seconds)
 
 
 async def ran(
@@ -96,7 +96,7 @@ async def ran(
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
     """Run a command and keep all that it says."""
-    start = Start(
+    start = LaunchSpec(
         argv=argv,
         cwd=cwd,
         env={"PATH": PATH} if env is None else env,
@@ -108,7 +108,7 @@ async def ran(
     return await kept(lambda output: starter.start(start, output=output))
 
 
-async def kept(run: Callable[[Output], Awaitable[Ended]]) -> Ran:
+async def kept(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
     """All that a command says, which is to be run with the given output, and how it ends."""
     said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     async with asyncio.timeout(2 * PATIENCE_SECONDS):

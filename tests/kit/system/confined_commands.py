@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kit.system.commands import PATH, PATIENCE_SECONDS, Ran, kept
-from parley.ports.commands import Bounds, Command, Commands
+from parley.ports.commands import Command, CommandRunner, SandboxPolicy
 
 __all__ = ["confined"]
 
 
 async def confined(
-    commands: Commands,
-    bounds: Bounds | None,
+    commands: CommandRunner,
+    bounds: SandboxPolicy | None,
     *argv: str,
     cwd: object = "/",
     env: Mapping[str, str] | None = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from kit.builders.trees import Tree
-from parley.ports.commands import Bounds
+from parley.ports.commands import SandboxPolicy
 from parley.sandbox.protected_files import ProtectedFiles, Running
 from parley.sandbox.resolved_policy import resolve
 from parley.sandbox.snapshot import Restored
@@ -52,7 +52,7 @@ class Result(Struct):
 
 
 @contextmanager
-def command(bounds: Bounds, protected: ProtectedFiles | None = None) -> Iterator[Result]:
+def command(bounds: SandboxPolicy, protected: ProtectedFiles | None = None) -> Iterator[Result]:
     """The body of the `with` statement is what a command does; the result is filled when it has ended."""
     protected = ProtectedFiles() if protected is None else protected
     result = Result(set(), set(), set(), {})

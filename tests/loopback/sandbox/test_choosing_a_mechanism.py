@@ -17,7 +17,7 @@ from kit.system.commands import Ran
 from kit.system.confined_commands import confined
 from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import Bounds, Ended, Output, Start, Starter
+from parley.ports.commands import CommandResult, LaunchSpec, Output, SandboxPolicy, Starter
 from parley.sandbox import Report, Sandboxed, Tried
 from parley.tools.commands.executor import Executor
 
@@ -25,12 +25,12 @@ from parley.tools.commands.executor import Executor
 class Hindered:
     """A starter on a system that lacks something."""
 
-    def __init__(self, hinders: Callable[[Start], str | None]) -> None:
+    def __init__(self, hinders: Callable[[LaunchSpec], str | None]) -> None:
         self._executor = Executor()
         self._hinders = hinders
-        self.started: list[Start] = []
+        self.started: list[LaunchSpec] = []
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         self.started.append(start)
         if (why := self._hinders(start)) is not None:
             output("stderr", f"{why}\n".encode())
@@ -41,19 +41,19 @@ class Hindered:
         await self._executor.close()
 
 
-def without_namespaces(start: Start) -> str | None:
+def without_namespaces(start: LaunchSpec) -> str | None:
     return "bwrap: setting up uid map: Permission denied" if start.reports else None
 
 
-def without_landlock(start: Start) -> str | None:
+def without_landlock(start: LaunchSpec) -> str | None:
     return "Landlock: Operation not supported" if start.restriction is not None else None
 
 
-def without_either(start: Start) -> str | None:
+def without_either(start: LaunchSpec) -> str | None:
     return without_namespaces(start) or without_landlock(start)
 
 
-def without_proc(start: Start) -> str | None:
+def without_proc(start: LaunchSpec) -> str | None:
     return "bwrap: Can't mount proc" if start.reports and b"\0--proc\0" in start.files[-2] else None
 
 
@@ -138,7 +138,7 @@ class Busy:
     def __init__(self) -> None:
         self.executor: Starter | None = None
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         if self.executor is None:
             self.executor = Executor()
             raise CommandNotStarted("Resource temporarily unavailable (os error 11)")
@@ -153,7 +153,7 @@ class Busy:
 async def test_a_mechanism_is_tried_out_where_no_command_can_write(tmp_path: Path) -> None:
     modes: list[int] = []
 
-    def looks(start: Start) -> None:
+    def looks(start: LaunchSpec) -> None:
         modes.extend(stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir())
 
     starter = Hindered(looks)
@@ -264,17 +264,17 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
             "Can't find source path /tmp/inside: No such file or directory",
         ),
         (
-            Ended(exit_code=1, seconds=0.1),
+            CommandResult(exit_code=1, seconds=0.1),
             b"OSError: [Errno 28] No space left on device: '/tmp/inside/made'\n",
             "OSError: [Errno 28] No space left on device: '/tmp/inside/made'",
         ),
-        (Ended(timed_out=True, seconds=20.0), b"", "a first command took more than 20 seconds"),
-        (Ended(exit_code=137, seconds=0.1), b"", "a first command was killed"),
-        (Ended(signal=9, seconds=0.1), b"", "a first command was killed"),
+        (CommandResult(timed_out=True, seconds=20.0), b"", "a first command took more than 20 seconds"),
+        (CommandResult(exit_code=137, seconds=0.1), b"", "a first command was killed"),
+        (CommandResult(signal=9, seconds=0.1), b"", "a first command was killed"),
     ],
 )
 async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
-    became: Ended | SandboxUnavailable, said: bytes, told: str
+    became: CommandResult | SandboxUnavailable, said: bytes, told: str
 ) -> None:
     class ShortAtFirst:
         """Lacks something while the first command is confined."""
@@ -283,7 +283,7 @@ async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
             self._executor = Executor()
             self._is_short = True
 
-        async def start(self, start: Start, *, output: Output) -> Ended:
+        async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
             if not (start.reports and self._is_short):
                 return await self._executor.start(start, output=output)
             self._is_short = False
@@ -324,11 +324,11 @@ async def test_a_bubblewrap_that_is_too_old_is_not_used() -> None:
     class Old:
         """Says that it is one, and would fail."""
 
-        async def start(self, start: Start, *, output: Output) -> Ended:
+        async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
             if start.reports:
                 raise SandboxUnavailable("Unknown option --json-status-fd")
             output("stdout", b"bubblewrap 0.3.1\n")
-            return Ended(exit_code=0, seconds=0.0)
+            return CommandResult(exit_code=0, seconds=0.0)
 
         async def close(self) -> None:
             return
@@ -365,7 +365,7 @@ async def test_the_report_says_what_was_found(sandboxed: Sandboxed, tmp_path: Pa
         ("darwin", bounds(mechanism="bubblewrap"), "bubblewrap is not for this system"),
     ],
 )
-async def test_other_systems_refuse(platform: str, within: Bounds, why: str) -> None:
+async def test_other_systems_refuse(platform: str, within: SandboxPolicy, why: str) -> None:
     sandboxed = Sandboxed(Executor, platform=platform)
 
     assert await sandboxed.why_unconfined(within) == why

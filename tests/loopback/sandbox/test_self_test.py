@@ -14,7 +14,7 @@ from kit.builders.bounds import bounds, root
 from kit.system.confined_commands import confined
 from kit.system.needs import LANDLOCK, SANDBOX
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Bounds, Command, Ended, Output, Start
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy
 from parley.sandbox import Sandboxed
 from parley.sandbox.self_test import run_self_test
 from parley.tools.commands.executor import Executor
@@ -23,14 +23,14 @@ from parley.tools.commands.executor import Executor
 class Leaky:
     """A mechanism that keeps commands within other bounds than it was told."""
 
-    def __init__(self, sandboxed: Sandboxed, changed: Callable[[Bounds], Bounds | None]) -> None:
+    def __init__(self, sandboxed: Sandboxed, changed: Callable[[SandboxPolicy], SandboxPolicy | None]) -> None:
         self._sandboxed, self._changed = sandboxed, changed
 
-    async def run(self, command: Command, bounds: Bounds, *, output: Output) -> Ended:
+    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
         return await self._sandboxed.run(replace(command, bounds=self._changed(bounds)), output=output)
 
 
-def wider(within: Bounds) -> Bounds:
+def wider(within: SandboxPolicy) -> SandboxPolicy:
     return replace(within, writable=(root(Path(within.writable[0].path).parent),))
 
 
@@ -56,7 +56,7 @@ async def test_a_mechanism_that_does_as_it_is_told_is_relied_on(sandboxed: Sandb
     ids=["writing outside", "hidden", "network"],
 )
 async def test_a_mechanism_that_leaves_one_thing_open_is_found_out(
-    sandboxed: Sandboxed, changed: Callable[[Bounds], Bounds], why: str
+    sandboxed: Sandboxed, changed: Callable[[SandboxPolicy], SandboxPolicy], why: str
 ) -> None:
     assert await run_self_test(Leaky(sandboxed, changed)) == why
 
@@ -75,7 +75,7 @@ class Careless:
     def __init__(self) -> None:
         self._executor = Executor()
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         return await self._executor.start(replace(start, restriction=None), output=output)
 
     async def close(self) -> None:

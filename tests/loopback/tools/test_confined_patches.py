@@ -14,8 +14,8 @@ from kit.builders.transcript import RecordingTranscript
 from kit.builders.trees import Tree, patch, plant, tree
 from kit.models.raw_provider import settings
 from kit.system.needs import LANDLOCK
-from parley.ports.commands import Bounds, Root
-from parley.ports.tools import Action, Desk, Granted, Verdict
+from parley.ports.commands import SandboxPolicy, WritableRoot
+from parley.ports.tools import Action, Granted, ToolContext, Verdict
 from parley.sandbox import Sandboxed
 from parley.tools.apply_patch import Patches
 from parley.tools.commands.executor import Executor
@@ -39,12 +39,12 @@ class Bench:
 
     def __init__(self, work: Path, commands: Sandboxed, root: Path) -> None:
         found = os.lstat(root)
-        roots = (Root(path=str(root), device=found.st_dev, inode=found.st_ino),)
-        self._bounds = Bounds(writable=roots)
+        roots = (WritableRoot(path=str(root), device=found.st_dev, inode=found.st_ino),)
+        self._bounds = SandboxPolicy(writable=roots)
         self.work, self.notebook = work, RecordingTranscript(appended=self._begun)
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
-        desk = Desk(settings=settings(cwd=str(work)), transcript=self.notebook, permit=self._permit)
+        desk = ToolContext(settings=settings(cwd=str(work)), transcript=self.notebook, permit=self._permit)
         self.patches = Patches(desk, commands)
 
     async def _permit(self, action: Action) -> Verdict:

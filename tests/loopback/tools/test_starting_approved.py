@@ -12,7 +12,7 @@ import pytest
 from kit.system.commands import PATH, PATIENCE_SECONDS
 from kit.system.swapped_files import swapped
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Approved, Start
+from parley.ports.commands import Approved, LaunchSpec
 from parley.tools.command_target import CommandTarget
 from parley.tools.commands.executor import Executor
 from parley.tools.errors import CommandReplaced
@@ -25,8 +25,10 @@ def ignored(stream: OutputStream, data: bytes) -> None:
     pass
 
 
-def start(cwd: Path, approved: Approved, *argv: str, path: str = PATH) -> Start:
-    return Start(argv=argv, cwd=str(cwd), env={"PATH": path}, timeout_seconds=PATIENCE_SECONDS, approved=approved)
+def start(cwd: Path, approved: Approved, *argv: str, path: str = PATH) -> LaunchSpec:
+    return LaunchSpec(
+        argv=argv, cwd=str(cwd), env={"PATH": path}, timeout_seconds=PATIENCE_SECONDS, approved=approved
+    )
 
 
 def target(cwd: Path, *argv: str, path: str = PATH) -> CommandTarget:

@@ -13,7 +13,7 @@ from kit.builders.bounds import bounds
 from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON, Ran, kept, open_descriptors, ran
 from kit.system.needs import BUBBLEWRAP
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Command, Mount, Start
+from parley.ports.commands import Command, LaunchSpec, Mount
 from parley.sandbox.bubblewrap import Bubblewrap
 from parley.sandbox.protected_files import ProtectedFiles
 from parley.tools.commands.executor import Executor
@@ -35,7 +35,7 @@ async def held(
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
     """What becomes of a launcher that is held until it has mounted this."""
-    start = Start(
+    start = LaunchSpec(
         argv=argv,
         cwd="/",
         env={"PATH": PATH},

@@ -28,7 +28,7 @@ from kit.servers.tool_servers import (
 )
 from kit.system.waiting import until
 from parley.config.types import ToolServer
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.errors import ShuttingDown
 from parley.ports.model import ToolSpec
 from parley.tools.servers import ServerPool, ServerTools, Timing
@@ -54,7 +54,7 @@ async def pool() -> AsyncIterator[ServerPool]:
         yield pool
 
 
-async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[Happened], str]:
+async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayload], str]:
     """The events of one call, durations left out, and what the model is told."""
     notebook = RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
@@ -63,7 +63,7 @@ async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[Happene
     return [without_duration(one) for one in notebook.happened], told
 
 
-def without_duration(event: Happened) -> Happened:
+def without_duration(event: LogPayload) -> LogPayload:
     if isinstance(event, McpToolCallEnd):
         assert 0 <= event.duration.secs + event.duration.nanos / 1e9 < PATIENCE_SECONDS
         return structs.replace(event, duration=Duration(secs=0, nanos=0))

@@ -24,10 +24,10 @@ from kit.builders.records import (
 )
 from kit.builders.transcript import RecordingTranscript
 from kit.models.raw_provider import settings
-from parley.agent.compaction import Meter
+from parley.agent.compaction import TokenMeter
 from parley.agent.turn import run_turn
 from parley.config.types import Limits
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import CallItem, TokensEstimated, TurnEnded
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
 from parley.wire.events import LimitReached, TokenCount
@@ -104,7 +104,7 @@ class Somebody:
         return answer
 
 
-def begun(*before: Happened) -> RecordingTranscript:
+def begun(*before: LogPayload) -> RecordingTranscript:
     """A turn that has just begun."""
     return RecordingTranscript(*before, turn_started(), task_started(), user_message("go"))
 
@@ -119,7 +119,7 @@ async def turn_of(
     clock: Clock | None = None,
 ) -> TurnEnded:
     chosen = replace(SETTINGS, limits=limits)
-    return await run_turn(notebook, model, hands or Hands(), chosen, clock or Clock(), Meter(), somebody)
+    return await run_turn(notebook, model, hands or Hands(), chosen, clock or Clock(), TokenMeter(), somebody)
 
 
 def reached(limit: str, used: int, allowed: int) -> LimitReached:

@@ -26,12 +26,12 @@ from kit.builders.records import (
 )
 from kit.builders.transcript import RecordingTranscript
 from kit.models.raw_provider import RecordingClock, settings
-from parley.agent.compaction import FOREWORD, INSTRUCTIONS, Meter, make_room
+from parley.agent.compaction import FOREWORD, INSTRUCTIONS, TokenMeter, compact_if_needed
 from parley.agent.prompt import request_for
 from parley.agent.tokens import estimate
 from parley.config.types import Limits, Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import CallItem
 from parley.errors import CannotConnect, ModelError, ModelStreamBroken, UnexpectedStatus
 from parley.models.errors import HighDemand, RetryLimitExceeded
@@ -95,10 +95,12 @@ def says(summary: str) -> list[Chunk]:
 
 
 async def room_made(
-    notebook: RecordingTranscript, model: Summaries, chosen: Settings | None = None, meter: Meter | None = None
+    notebook: RecordingTranscript, model: Summaries, chosen: Settings | None = None, meter: TokenMeter | None = None
 ) -> None:
     async with asyncio.timeout(10):
-        await make_room(notebook, model, (), chosen or with_window(), RecordingClock(), meter or Meter())
+        await compact_if_needed(
+            notebook, model, (), chosen or with_window(), RecordingClock(), meter or TokenMeter()
+        )
     assert notebook.shown == []
 
 
@@ -107,17 +109,17 @@ def tokens(number: int) -> str:
     return "x" * int((number - 6) * 3.5)
 
 
-def turn(name: str, size: int, *, calls: int = 0) -> list[Happened]:
+def turn(name: str, size: int, *, calls: int = 0) -> list[LogPayload]:
     """A whole turn of about `size` tokens."""
     share = size // (calls + 1)
-    happened: list[Happened] = [turn_started(name), task_started(), user_message(name, message_id=name)]
+    happened: list[LogPayload] = [turn_started(name), task_started(), user_message(name, message_id=name)]
     for number in range(calls):
         call_id = f"{name}-{number}"
         happened += [model_asked(), model_said(call(call_id)), call_output(call_id, tokens(share))]
     return [*happened, model_asked(), model_said(message(tokens(share))), turn_ended()]
 
 
-def said(name: str) -> list[Happened]:
+def said(name: str) -> list[LogPayload]:
     return [turn_started(name), task_started(), user_message(name, message_id=name)]
 
 
@@ -268,7 +270,7 @@ async def test_the_request_for_a_summary_fits_in_every_script(words: str) -> Non
 
 
 async def test_the_last_response_stays_with_its_outputs_while_they_fit() -> None:
-    working: list[Happened] = [
+    working: list[LogPayload] = [
         *said("two"),
         model_asked(),
         model_said(call("c1")),
@@ -290,7 +292,7 @@ async def test_the_last_response_stays_with_its_outputs_while_they_fit() -> None
 
 
 async def test_a_last_response_that_does_not_fit_is_summed_up_too() -> None:
-    working: list[Happened] = [*said("two"), model_asked()]
+    working: list[LogPayload] = [*said("two"), model_asked()]
     working += [model_said(call(f"c{number}")) for number in range(10)]
     working += [call_output(f"c{number}", tokens(2_500)) for number in range(10)]
     notebook, model = RecordingTranscript(*turn("one", 1_000), *working), Summaries()
@@ -318,7 +320,7 @@ def test_room_is_always_made_and_not_made_again_before_it_is_needed(
         notebook, model, meter, chosen = (
             RecordingTranscript(),
             Summaries(says("s" * summary)),
-            Meter(),
+            TokenMeter(),
             with_window(),
         )
         probe = ModelRequest(instructions=tokens(1_000), context=(), history=())
@@ -499,7 +501,7 @@ async def test_being_cancelled_in_mid_summary_changes_nothing() -> None:
     ],
 )
 def test_the_meter_believes_what_the_provider_counted_unless_it_did_not_count_all(counted: int, then: int) -> None:
-    meter, request = Meter(), ModelRequest(instructions="x" * 3_499, context=(), history=())
+    meter, request = TokenMeter(), ModelRequest(instructions="x" * 3_499, context=(), history=())
     assert meter.tokens(request) == 1_000
 
     meter.reported(request, token_count(input_tokens=counted, output_tokens=1))

@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from kit.models.raw_provider import settings
 from parley.agent.policy import Ask, Decision, decide
 from parley.config.types import ApprovalPolicy, Sandbox, SandboxMode, Settings
-from parley.ports.commands import Bounds, Root
-from parley.ports.tools import Action, ApplyPatch, Granted, Refused, RunCommand
+from parley.ports.commands import SandboxPolicy, WritableRoot
+from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByPolicy, RunCommand
 from parley.wire.ids import CallId
 
 CWD, OTHER_ROOT = "/project", "/scratch"
 HIDDEN = ("/home/user/.parley",)
-ROOTS = tuple(Root(path=path, device=1, inode=inode) for inode, path in enumerate((CWD, OTHER_ROOT)))
-WRITABLE = Bounds(writable=ROOTS, hidden=HIDDEN)
-READ_ONLY = Bounds(hidden=(*HIDDEN, "/nonexistent", "/nonexistent/config.toml", "/nonexistent/auth.json"))
+ROOTS = tuple(WritableRoot(path=path, device=1, inode=inode) for inode, path in enumerate((CWD, OTHER_ROOT)))
+WRITABLE = SandboxPolicy(writable=ROOTS, hidden=HIDDEN)
+READ_ONLY = SandboxPolicy(hidden=(*HIDDEN, "/nonexistent", "/nonexistent/config.toml", "/nonexistent/auth.json"))
 WHY_NOT = "neither bubblewrap nor Landlock works here"
 WHY = "the tests need the network"
 
@@ -27,7 +27,7 @@ def chosen(policy: str, mode: str) -> Settings:
     return settings(approval_policy=policy, sandbox_mode=mode, cwd=CWD, sandbox=Sandbox(hidden_paths=HIDDEN))
 
 
-def bounds_of(mode: str) -> Bounds | None:
+def bounds_of(mode: str) -> SandboxPolicy | None:
     return {"read-only": READ_ONLY, "workspace-write": WRITABLE, "danger-full-access": None}[mode]
 
 
@@ -73,8 +73,8 @@ WORDS: dict[str, Decision] = {
     "ask: why": Ask(reason=WHY, leaves_sandbox=True),
     "ask here": Ask(leaves_sandbox=False),
     "ask here: why": Ask(reason=WHY, leaves_sandbox=False),
-    "no sandbox": Refused(why=f"no sandbox is available on this system: {WHY_NOT}"),
-    "not there": Refused(why="writing outside of the project; rejected by user approval settings"),
+    "no sandbox": RejectedByPolicy(why=f"no sandbox is available on this system: {WHY_NOT}"),
+    "not there": RejectedByPolicy(why="writing outside of the project; rejected by user approval settings"),
 }
 
 CONFINED = """
@@ -160,7 +160,7 @@ def test_nothing_runs_free_for_want_of_bounds(policy: str, what: str) -> None:
 
 
 def test_a_patch_may_reach_all_of_a_root_and_nothing_beside_it() -> None:
-    everything = Bounds(writable=(Root(path="/", device=1, inode=2),))
+    everything = SandboxPolicy(writable=(WritableRoot(path="/", device=1, inode=2),))
     failing = chosen("on-failure", "workspace-write")
 
     assert [
@@ -182,7 +182,7 @@ UNRESTORED: dict[tuple[str, str, str], Decision] = {
     ("on-failure", "workspace-write", "command"): Ask(
         reason=LEFT_REASON, leaves_sandbox=False, within=replace(LEFT_WITHIN, ask_again=True)
     ),
-    ("never", "workspace-write", "command"): Refused(why=LEFT_REASON),
+    ("never", "workspace-write", "command"): RejectedByPolicy(why=LEFT_REASON),
     ("untrusted", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=True),
     ("on-request", "workspace-write", "escalated"): Ask(reason=f"{LEFT_REASON}; {WHY}", leaves_sandbox=True),
     ("on-request", "workspace-write", "safe"): Granted(bounds=READ_ONLY, known_safe=True),

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from kit.models.raw_provider import settings
-from parley.agent.bounds import Roots, bounds_for, read_only
+from parley.agent.sandbox_policy import Roots, bounds_for, read_only
 from parley.config.types import Sandbox, Settings, WorkspaceWrite
-from parley.ports.commands import Bounds, Root
+from parley.ports.commands import SandboxPolicy, WritableRoot
 
 
-def root(path: Path) -> Root:
+def root(path: Path) -> WritableRoot:
     found = path.lstat()
-    return Root(path=str(path), device=found.st_dev, inode=found.st_ino)
+    return WritableRoot(path=str(path), device=found.st_dev, inode=found.st_ino)
 
 
 def writing(cwd: Path, *more: Path, tmp: bool = False) -> Settings:
@@ -146,11 +146,15 @@ HIDDEN = ("/keys", "/nonexistent", "/nonexistent/config.toml", "/nonexistent/aut
     ("mode", "network", "bounds"),
     [
         ("danger-full-access", False, None),
-        ("read-only", True, Bounds(unix_sockets=True, hidden=HIDDEN, mechanism="landlock")),
-        ("workspace-write", True, Bounds(network=True, unix_sockets=True, hidden=HIDDEN, mechanism="landlock")),
+        ("read-only", True, SandboxPolicy(unix_sockets=True, hidden=HIDDEN, mechanism="landlock")),
+        (
+            "workspace-write",
+            True,
+            SandboxPolicy(network=True, unix_sockets=True, hidden=HIDDEN, mechanism="landlock"),
+        ),
     ],
 )
-def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: Bounds | None) -> None:
+def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: SandboxPolicy | None) -> None:
     chosen = settings(
         sandbox_mode=mode,
         sandbox=Sandbox(hidden_paths=("/keys",), allow_unix_sockets=True, mechanism="landlock"),
@@ -158,4 +162,4 @@ def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: Boun
     )
 
     assert bounds_for(chosen, Roots({})) == bounds
-    assert read_only(chosen) == Bounds(hidden=HIDDEN, mechanism="landlock")
+    assert read_only(chosen) == SandboxPolicy(hidden=HIDDEN, mechanism="landlock")

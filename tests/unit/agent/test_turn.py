@@ -29,7 +29,7 @@ from kit.builders.records import (
 )
 from kit.builders.transcript import Appended, RecordingTranscript
 from kit.models.raw_provider import settings
-from parley.agent.compaction import Meter
+from parley.agent.compaction import TokenMeter
 from parley.agent.turn import run_turn
 from parley.conversation.history import HistoryItem, UserItem
 from parley.conversation.records import CallItem, TurnEnded
@@ -124,7 +124,7 @@ async def nobody_to_ask(reached: LimitReached) -> bool:
 
 
 async def turn_of(notebook: RecordingTranscript, model: Model, clock: Clock) -> TurnEnded:
-    return await run_turn(notebook, model, NoTools(), SETTINGS, clock, Meter(), nobody_to_ask)
+    return await run_turn(notebook, model, NoTools(), SETTINGS, clock, TokenMeter(), nobody_to_ask)
 
 
 def says(text: str) -> list[Sequence[Chunk]]:

@@ -19,10 +19,10 @@ from kit.builders.records import call, call_output, model_said, settings_chosen,
 from kit.builders.rollouts import SESSION, rollout, user
 from parley.app.files.importing import Imported, Outcome, import_file
 from parley.config.load import Loader
-from parley.config.types import Settings, Wanted
-from parley.conversation.exported import ExportHead, entry_line, head_line
-from parley.conversation.folds import Folds
-from parley.conversation.log import Entry, Happened, Log
+from parley.config.types import Settings, SettingsOverrides
+from parley.conversation.export_format import ExportHead, entry_line, head_line
+from parley.conversation.log import Entry, Log, LogPayload
+from parley.conversation.projections import Projections
 from parley.conversation.records import SettingsChosen
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed, UnknownConversation
@@ -70,10 +70,10 @@ class FillingDraft:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir="/project")
-    return loader.choose(Wanted()).settings
+    return loader.choose(SettingsOverrides()).settings
 
 
-def write_export(path: Path, chosen: SettingsChosen, *more: Happened, texts: int = 0, at: float = AT) -> str:
+def write_export(path: Path, chosen: SettingsChosen, *more: LogPayload, texts: int = 0, at: float = AT) -> str:
     """An export whose turn runs."""
     log = Log()
     talk = (agent_message(str(number)) for number in range(texts))
@@ -185,7 +185,7 @@ async def test_an_older_state_of_a_conversation_is_left_alone(tmp_path: Path, se
     assert await store.head(ID) == before
 
 
-QUESTION: Sequence[Happened] = (
+QUESTION: Sequence[LogPayload] = (
     model_said(call("call1")),
     model_said(call("call2")),
     *command_question(1, "rm", "x"),
@@ -228,7 +228,7 @@ async def test_the_questions_of_a_copy_are_its_own(tmp_path: Path, settings: Set
     copy = ConversationId(copied.text.removeprefix("imported as ")[:36])
     entries = await store.read(copy, after=START)
     theirs, own = questions_in(await store.read(ID, after=START)), questions_in(entries)
-    folded = Folds()
+    folded = Projections()
     folded.replay(entries)
     assert [theirs.index(one) for one in theirs] == [own.index(one) for one in own] == [0, 0, 0, 3]
     assert not set(theirs) & set(own)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from parley.config.load import Loader
-from parley.config.types import Settings, Wanted
+from parley.config.types import Settings, SettingsOverrides
 from parley.errors import BadSetting
 
 __all__ = ["SERVER_DIR", "Home"]
 
 SERVER_DIR = "/srv/work"
-_NOTHING_SPECIAL = Wanted()
+_NOTHING_SPECIAL = SettingsOverrides()
 
 
 class Home:
@@ -30,11 +30,11 @@ class Home:
         )
 
     def resolve(
-        self, wanted: Wanted = _NOTHING_SPECIAL, *overrides: str, environ: dict[str, str] | None = None
+        self, wanted: SettingsOverrides = _NOTHING_SPECIAL, *overrides: str, environ: dict[str, str] | None = None
     ) -> Settings:
         return self.loader(*overrides, environ=environ).choose(wanted).settings
 
-    def refusal(self, wanted: Wanted = _NOTHING_SPECIAL, *overrides: str) -> str:
+    def refusal(self, wanted: SettingsOverrides = _NOTHING_SPECIAL, *overrides: str) -> str:
         """What is said when this cannot be resolved; the path of the file is shown as `FILE`."""
         with pytest.raises(BadSetting) as caught:
             self.resolve(wanted, *overrides)

@@ -9,7 +9,7 @@ import pytest
 
 from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.load import Loader
-from parley.config.types import Chosen, Settings, Wanted
+from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.errors import BadSetting, ConfigError
 from unit.config.home import SERVER_DIR, Home
 
@@ -36,25 +36,25 @@ wire_api = "responses"
 """
 
 
-def chosen_by(loader: Loader, *calls: Wanted) -> Chosen:
-    chosen: Chosen | None = None
+def chosen_by(loader: Loader, *calls: SettingsOverrides) -> ResolvedSettings:
+    chosen: ResolvedSettings | None = None
     for call in calls:
         chosen = loader.choose(call, chosen)
     assert chosen is not None
     return chosen
 
 
-def after(home: Home, *calls: Wanted, config: str = CONFIG) -> Settings:
+def after(home: Home, *calls: SettingsOverrides, config: str = CONFIG) -> Settings:
     """What is in force behind these calls."""
     home.write(config)
     return chosen_by(home.loader(), *calls).settings
 
 
-def config(**settings: Any) -> Wanted:
-    return Wanted(config=settings)
+def config(**settings: Any) -> SettingsOverrides:
+    return SettingsOverrides(config=settings)
 
 
-OPENED = Wanted(model="first", cwd="/project")
+OPENED = SettingsOverrides(model="first", cwd="/project")
 
 
 def test_a_call_that_asks_for_nothing_leaves_everything(home: Home) -> None:
@@ -62,25 +62,25 @@ def test_a_call_that_asks_for_nothing_leaves_everything(home: Home) -> None:
     loader = home.loader()
     opened = loader.choose(OPENED)
 
-    assert loader.choose(Wanted(), opened) == opened
-    assert loader.choose(Wanted(), opened).settings is opened.settings
+    assert loader.choose(SettingsOverrides(), opened) == opened
+    assert loader.choose(SettingsOverrides(), opened).settings is opened.settings
 
 
 @pytest.mark.parametrize(
     ("wanted", "name", "value"),
     [
-        (Wanted(model="m"), "model", "m"),
-        (Wanted(cwd="/other"), "cwd", "/other"),
-        (Wanted(cwd="other"), "cwd", f"{SERVER_DIR}/other"),
-        (Wanted(approval_policy="untrusted"), "approval_policy", "untrusted"),
-        (Wanted(sandbox="read-only"), "sandbox_mode", "read-only"),
-        (Wanted(base_instructions="Be brief."), "base_instructions", "Be brief."),
-        (Wanted(base_instructions=""), "base_instructions", ""),
+        (SettingsOverrides(model="m"), "model", "m"),
+        (SettingsOverrides(cwd="/other"), "cwd", "/other"),
+        (SettingsOverrides(cwd="other"), "cwd", f"{SERVER_DIR}/other"),
+        (SettingsOverrides(approval_policy="untrusted"), "approval_policy", "untrusted"),
+        (SettingsOverrides(sandbox="read-only"), "sandbox_mode", "read-only"),
+        (SettingsOverrides(base_instructions="Be brief."), "base_instructions", "Be brief."),
+        (SettingsOverrides(base_instructions=""), "base_instructions", ""),
         (config(model_context_window=1000), "model_context_window", 1000),
     ],
 )
 def test_what_a_later_call_names_changes_and_the_rest_stays(
-    home: Home, wanted: Wanted, name: str, value: object
+    home: Home, wanted: SettingsOverrides, name: str, value: object
 ) -> None:
     before = after(home, OPENED)
     now = after(home, OPENED, wanted)
@@ -94,11 +94,11 @@ def test_every_choice_stays_until_another_is_made(home: Home) -> None:
     settings = after(
         home,
         OPENED,
-        Wanted(sandbox="read-only"),
+        SettingsOverrides(sandbox="read-only"),
         config(model_context_window=1000),
-        Wanted(cwd="/other"),
-        Wanted(profile="slow"),
-        Wanted(approval_policy="untrusted"),
+        SettingsOverrides(cwd="/other"),
+        SettingsOverrides(profile="slow"),
+        SettingsOverrides(approval_policy="untrusted"),
         config(show_raw_agent_reasoning=True),
     )
 
@@ -110,37 +110,44 @@ def test_every_choice_stays_until_another_is_made(home: Home) -> None:
 @pytest.mark.parametrize(
     ("calls", "model"),
     [
-        ((Wanted(profile="fast"),), "fast one"),
+        ((SettingsOverrides(profile="fast"),), "fast one"),
         ((config(model="c"),), "c"),
-        ((Wanted(profile="fast"), Wanted(model="n")), "n"),
-        ((Wanted(profile="fast"), config(model="c")), "c"),
-        ((Wanted(profile="fast"), Wanted(profile="slow")), "slow one"),
-        ((Wanted(profile="fast"), Wanted(model="n"), Wanted(profile="fast")), "fast one"),
-        ((Wanted(profile="fast"), config(model="c"), Wanted(profile="fast")), "fast one"),
-        ((config(profile="fast"), Wanted(model="n")), "n"),
-        ((config(profile="fast"), Wanted(model="n"), config(profile="fast")), "fast one"),
-        ((config(profile="fast"), Wanted(model="n"), config(notify=[])), "n"),
+        ((SettingsOverrides(profile="fast"), SettingsOverrides(model="n")), "n"),
+        ((SettingsOverrides(profile="fast"), config(model="c")), "c"),
+        ((SettingsOverrides(profile="fast"), SettingsOverrides(profile="slow")), "slow one"),
+        (
+            (SettingsOverrides(profile="fast"), SettingsOverrides(model="n"), SettingsOverrides(profile="fast")),
+            "fast one",
+        ),
+        ((SettingsOverrides(profile="fast"), config(model="c"), SettingsOverrides(profile="fast")), "fast one"),
+        ((config(profile="fast"), SettingsOverrides(model="n")), "n"),
+        ((config(profile="fast"), SettingsOverrides(model="n"), config(profile="fast")), "fast one"),
+        ((config(profile="fast"), SettingsOverrides(model="n"), config(notify=[])), "n"),
         ((config(model="c"), config(profile="fast")), "fast one"),
-        ((config(model="c"), Wanted(model="n")), "n"),
-        ((config(model="c"), Wanted(model="n"), config(model="c")), "c"),
-        ((Wanted(model="n", config={"model": "c"}),), "n"),
-        ((Wanted(profile="slow", config={"model": "c"}),), "slow one"),
-        ((Wanted(profile="slow", model="n", config={"model": "c"}),), "n"),
-        ((Wanted(profile="slow", model="n"), Wanted(config={"model": "c"}, cwd="/x")), "c"),
+        ((config(model="c"), SettingsOverrides(model="n")), "n"),
+        ((config(model="c"), SettingsOverrides(model="n"), config(model="c")), "c"),
+        ((SettingsOverrides(model="n", config={"model": "c"}),), "n"),
+        ((SettingsOverrides(profile="slow", config={"model": "c"}),), "slow one"),
+        ((SettingsOverrides(profile="slow", model="n", config={"model": "c"}),), "n"),
+        ((SettingsOverrides(profile="slow", model="n"), SettingsOverrides(config={"model": "c"}, cwd="/x")), "c"),
     ],
 )
 def test_the_last_call_that_says_something_of_a_setting_decides_it(
-    home: Home, calls: tuple[Wanted, ...], model: str
+    home: Home, calls: tuple[SettingsOverrides, ...], model: str
 ) -> None:
     assert after(home, OPENED, *calls).model == model
 
 
-@pytest.mark.parametrize("later", [config(notify=[]), Wanted(cwd="/x"), config(show_raw_agent_reasoning=True)])
-def test_a_profile_that_a_call_named_stays_although_the_file_names_another(home: Home, later: Wanted) -> None:
+@pytest.mark.parametrize(
+    "later", [config(notify=[]), SettingsOverrides(cwd="/x"), config(show_raw_agent_reasoning=True)]
+)
+def test_a_profile_that_a_call_named_stays_although_the_file_names_another(
+    home: Home, later: SettingsOverrides
+) -> None:
     text = f'profile = "slow"\n{CONFIG}'
 
-    opened = after(home, Wanted(cwd="/x"), config=text)
-    named = after(home, Wanted(cwd="/x"), Wanted(profile="fast"), later, config=text)
+    opened = after(home, SettingsOverrides(cwd="/x"), config=text)
+    named = after(home, SettingsOverrides(cwd="/x"), SettingsOverrides(profile="fast"), later, config=text)
 
     assert (opened.model, opened.provider.id) == ("slow one", "two")
     assert (named.model, named.approval_policy) == ("fast one", "on-failure")
@@ -149,14 +156,14 @@ def test_a_profile_that_a_call_named_stays_although_the_file_names_another(home:
 def test_the_profile_of_the_file_does_not_come_back_over_a_later_word(home: Home) -> None:
     text = f'profile = "slow"\n{CONFIG}'
 
-    assert after(home, Wanted(cwd="/x"), config(model="c"), config(notify=[]), config=text).model == "c"
+    assert after(home, SettingsOverrides(cwd="/x"), config(model="c"), config(notify=[]), config=text).model == "c"
 
 
 def test_a_profile_may_be_defined_by_one_call_and_used_by_another(home: Home) -> None:
     defined = config(**{"profiles.mine.model": "my own"})
 
     assert after(home, OPENED, defined).model == "first"
-    assert after(home, OPENED, defined, Wanted(profile="mine")).model == "my own"
+    assert after(home, OPENED, defined, SettingsOverrides(profile="mine")).model == "my own"
 
 
 def test_tables_of_several_calls_are_laid_over_each_other(home: Home) -> None:
@@ -175,30 +182,30 @@ def test_instructions_are_those_of_the_last_call_that_gave_some(home: Home, tmp_
     written = tmp_path / "written.md"
     written.write_text("From a file.")
     of_file = config(experimental_instructions_file=str(written))
-    given = Wanted(base_instructions="Given.")
+    given = SettingsOverrides(base_instructions="Given.")
 
     assert after(home, OPENED, of_file).base_instructions == "From a file."
     assert after(home, OPENED, of_file, given).base_instructions == "Given."
     assert after(home, OPENED, given, of_file).base_instructions == "From a file."
-    assert after(home, OPENED, given, of_file, Wanted(cwd="/x")).base_instructions == "From a file."
+    assert after(home, OPENED, given, of_file, SettingsOverrides(cwd="/x")).base_instructions == "From a file."
     assert after(home, OPENED, of_file, given, config(notify=[])).base_instructions == "Given."
 
 
 def test_instructions_of_a_profile_take_the_place_of_those_given_before(home: Home, tmp_path: Path) -> None:
     (tmp_path / "written.md").write_text("Of the profile.")
     text = f'{CONFIG}\n[profiles.told]\nexperimental_instructions_file = "{tmp_path}/written.md"\n'
-    given = Wanted(base_instructions="Given.")
+    given = SettingsOverrides(base_instructions="Given.")
 
-    assert after(home, given, Wanted(profile="told"), config=text).base_instructions == "Of the profile."
-    assert after(home, Wanted(profile="told"), given, config=text).base_instructions == "Given."
-    assert after(home, given, Wanted(profile="fast"), config=text).base_instructions == "Given."
+    assert after(home, given, SettingsOverrides(profile="told"), config=text).base_instructions == "Of the profile."
+    assert after(home, SettingsOverrides(profile="told"), given, config=text).base_instructions == "Given."
+    assert after(home, given, SettingsOverrides(profile="fast"), config=text).base_instructions == "Given."
 
 
 @pytest.mark.parametrize(
     ("wanted", "kind", "told"),
     [
         (
-            Wanted(approval_policy="ask"),
+            SettingsOverrides(approval_policy="ask"),
             BadSetting,
             "`approval_policy`: unknown variant `ask`, expected one of "
             "`untrusted`, `on-failure`, `on-request`, `never`",
@@ -208,14 +215,14 @@ def test_instructions_of_a_profile_take_the_place_of_those_given_before(home: Ho
             BadSetting,
             "config argument: `sandbox_mode`: invalid type: integer `5`, expected a string",
         ),
-        (Wanted(profile="none"), ProfileNotFound, "config profile `none` not found"),
-        (Wanted(profile=""), ProfileNotFound, "config profile `` not found"),
+        (SettingsOverrides(profile="none"), ProfileNotFound, "config profile `none` not found"),
+        (SettingsOverrides(profile=""), ProfileNotFound, "config profile `` not found"),
         (config(model_provider="none"), ProviderNotFound, "Model provider `none` not found"),
         (config(**{"a..b": 1}), BadSetting, "config argument: `a..b`: not a key"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_what_was_chosen_before_still_holds(
-    home: Home, wanted: Wanted, kind: type[ConfigError], told: str
+    home: Home, wanted: SettingsOverrides, kind: type[ConfigError], told: str
 ) -> None:
     home.write(CONFIG)
     loader = home.loader()
@@ -225,15 +232,15 @@ def test_what_does_not_fit_is_refused_and_what_was_chosen_before_still_holds(
         loader.choose(wanted, before)
 
     assert str(refused.value) == told
-    assert loader.choose(Wanted(sandbox="read-only"), before).settings == after(
-        home, OPENED, config(model_context_window=1000), Wanted(sandbox="read-only")
+    assert loader.choose(SettingsOverrides(sandbox="read-only"), before).settings == after(
+        home, OPENED, config(model_context_window=1000), SettingsOverrides(sandbox="read-only")
     )
 
 
 def test_the_same_words_again_add_nothing(home: Home) -> None:
     home.write(CONFIG)
     loader = home.loader()
-    everything = Wanted(model="n", profile="slow", cwd="/x", config={"model_context_window": 1000})
+    everything = SettingsOverrides(model="n", profile="slow", cwd="/x", config={"model_context_window": 1000})
     once = chosen_by(loader, OPENED, everything)
 
     assert chosen_by(loader, OPENED, *[everything] * 100) == once
@@ -244,21 +251,21 @@ def test_two_branches_of_choices_do_not_touch_each_other(home: Home) -> None:
     loader = home.loader()
     trunk = loader.choose(OPENED)
     left = chosen_by(loader, OPENED, config(model="left"))
-    right = loader.choose(Wanted(model="right"), trunk)
+    right = loader.choose(SettingsOverrides(model="right"), trunk)
 
-    assert loader.choose(Wanted(cwd="/l"), left).settings.model == "left"
-    assert loader.choose(Wanted(cwd="/r"), right).settings.model == "right"
+    assert loader.choose(SettingsOverrides(cwd="/l"), left).settings.model == "left"
+    assert loader.choose(SettingsOverrides(cwd="/r"), right).settings.model == "right"
     assert trunk.settings.model == "first"
 
 
 def test_a_conversation_stays_with_the_file_that_it_began_with(home: Home) -> None:
     home.write('model = "old"\nsandbox_mode = "danger-full-access"')
     loader = home.loader()
-    begun = loader.choose(Wanted())
+    begun = loader.choose(SettingsOverrides())
 
     home.write('model = "new"\nsandbox_mode = "read-only"')
-    other = loader.choose(Wanted())
-    changed = loader.choose(Wanted(cwd="/elsewhere"), begun)
+    other = loader.choose(SettingsOverrides())
+    changed = loader.choose(SettingsOverrides(cwd="/elsewhere"), begun)
 
     assert (other.settings.model, other.settings.sandbox_mode) == ("new", "read-only")
     assert (changed.settings.model, changed.settings.sandbox_mode) == ("old", "danger-full-access")

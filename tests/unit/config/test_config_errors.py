@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.errors import BadSetting
 from unit.config.home import Home
 
@@ -314,33 +314,38 @@ def test_a_wrong_option_is_refused_at_the_start(home: Home, option: str, said: s
 def test_a_wrong_value_in_the_config_argument_is_named_with_its_key(
     home: Home, config: dict[str, Any], said: str
 ) -> None:
-    assert home.refusal(Wanted(config=config)) == said
+    assert home.refusal(SettingsOverrides(config=config)) == said
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
         (
-            Wanted(approval_policy="sometimes"),
+            SettingsOverrides(approval_policy="sometimes"),
             "`approval_policy`: unknown variant `sometimes`, "
             "expected one of `untrusted`, `on-failure`, `on-request`, `never`",
         ),
         (
-            Wanted(sandbox="jail"),
+            SettingsOverrides(sandbox="jail"),
             "`sandbox`: unknown variant `jail`, "
             "expected one of `read-only`, `workspace-write`, `danger-full-access`",
         ),
-        (Wanted(cwd="/a\0b"), r'`cwd`: invalid value: string "/a\u0000b", expected a string without NUL'),
+        (
+            SettingsOverrides(cwd="/a\0b"),
+            r'`cwd`: invalid value: string "/a\u0000b", expected a string without NUL',
+        ),
     ],
 )
-def test_a_wrong_named_argument_is_refused(home: Home, wanted: Wanted, said: str) -> None:
+def test_a_wrong_named_argument_is_refused(home: Home, wanted: SettingsOverrides, said: str) -> None:
     assert home.refusal(wanted) == said
 
 
 def test_what_is_missing_is_blamed_on_the_source_that_came_closest(home: Home) -> None:
     home.write('\nmodel_provider = "x"\n[model_providers.x]\nname = "X"')
 
-    said = home.refusal(Wanted(config={"model_providers.x.stream_usage": True}), 'model_providers.x.base_url=""')
+    said = home.refusal(
+        SettingsOverrides(config={"model_providers.x.stream_usage": True}), 'model_providers.x.base_url=""'
+    )
 
     assert said == "-c: `model_providers.x.base_url`: missing, and a provider with wire_api `chat` needs it"
 
@@ -350,6 +355,6 @@ def test_settings_nested_without_end_are_no_danger(home: Home) -> None:
     for _ in range(100):
         endless = {"x": endless}
 
-    settings = home.resolve(Wanted(config={"of_the_future": endless, ".".join(["x"] * 10_000): 1}))
+    settings = home.resolve(SettingsOverrides(config={"of_the_future": endless, ".".join(["x"] * 10_000): 1}))
 
     assert settings.model == "gpt-5"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parley.config.load import Loader
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.errors import BadSetting
 from unit.config.home import SERVER_DIR, Home
 
@@ -40,7 +40,7 @@ def test_a_home_that_is_named_and_missing_is_refused(tmp_path: Path) -> None:
     loader = Loader(environ={"CODEX_HOME": str(missing)}, server_dir=SERVER_DIR)
 
     with pytest.raises(BadSetting) as caught:
-        loader.choose(Wanted())
+        loader.choose(SettingsOverrides())
 
     assert str(caught.value) == f"CODEX_HOME: {missing}: No such file or directory (os error 2)"
 
@@ -59,7 +59,7 @@ def test_a_directory_that_no_client_can_be_told_is_refused(home: Home) -> None:
     with pytest.raises(BadSetting) as of_home:
         home_of(PARLEY_HOME="/\udcff")
     with pytest.raises(BadSetting) as of_cwd:
-        Loader(environ={"HOME": str(home.path)}, server_dir="/\udcff").choose(Wanted())
+        Loader(environ={"HOME": str(home.path)}, server_dir="/\udcff").choose(SettingsOverrides())
 
     assert str(of_home.value) == "PARLEY_HOME: not valid UTF-8"
     assert str(of_cwd.value) == "working directory: not valid UTF-8"
@@ -73,7 +73,7 @@ def test_without_any_home_directory_the_error_says_what_to_set() -> None:
 
 
 def test_the_default_home_may_be_missing(tmp_path: Path) -> None:
-    settings = Loader(environ={"HOME": str(tmp_path)}, server_dir=SERVER_DIR).choose(Wanted()).settings
+    settings = Loader(environ={"HOME": str(tmp_path)}, server_dir=SERVER_DIR).choose(SettingsOverrides()).settings
 
     assert settings.home == str(tmp_path / ".parley")
     assert not os.path.exists(settings.home)
@@ -81,13 +81,13 @@ def test_the_default_home_may_be_missing(tmp_path: Path) -> None:
 
 def test_a_file_that_appears_changes_and_goes_is_followed(home: Home) -> None:
     loader = home.loader()
-    seen = [loader.choose(Wanted()).settings.model]
+    seen = [loader.choose(SettingsOverrides()).settings.model]
     home.write('model = "first"')
-    seen.append(loader.choose(Wanted()).settings.model)
+    seen.append(loader.choose(SettingsOverrides()).settings.model)
     home.write('model = "the second"')
-    seen.append(loader.choose(Wanted()).settings.model)
+    seen.append(loader.choose(SettingsOverrides()).settings.model)
     home.config.unlink()
-    seen.append(loader.choose(Wanted()).settings.model)
+    seen.append(loader.choose(SettingsOverrides()).settings.model)
 
     assert seen == ["gpt-5", "first", "the second", "gpt-5"]
 
@@ -96,10 +96,10 @@ def test_a_file_that_looks_untouched_is_followed_all_the_same(home: Home) -> Non
     loader = home.loader()
     home.write('model = "one"')
     times = home.config.stat()
-    seen = [loader.choose(Wanted()).settings.model]
+    seen = [loader.choose(SettingsOverrides()).settings.model]
     home.write('model = "two"')
     os.utime(home.config, ns=(times.st_atime_ns, times.st_mtime_ns))
-    seen.append(loader.choose(Wanted()).settings.model)
+    seen.append(loader.choose(SettingsOverrides()).settings.model)
 
     assert seen == ["one", "two"]
 
@@ -107,23 +107,23 @@ def test_a_file_that_looks_untouched_is_followed_all_the_same(home: Home) -> Non
 def test_a_file_that_is_mended_counts_again(home: Home) -> None:
     loader = home.loader()
     home.write('model = "good"')
-    loader.choose(Wanted())
+    loader.choose(SettingsOverrides())
     home.write("model = 5")
     for _ in range(2):
         with pytest.raises(BadSetting):
-            loader.choose(Wanted())
+            loader.choose(SettingsOverrides())
     home.write('model = "mended"')
 
-    assert loader.choose(Wanted()).settings.model == "mended"
+    assert loader.choose(SettingsOverrides()).settings.model == "mended"
 
 
 def test_conversations_that_want_the_same_share_their_settings(home: Home) -> None:
     home.write('model = "m"')
     loader = home.loader()
 
-    first = loader.choose(Wanted(cwd="/a", config={"model_reasoning_effort": "low"})).settings
-    second = loader.choose(Wanted(cwd="/a", config={"model_reasoning_effort": "low"})).settings
-    other = loader.choose(Wanted(cwd="/a", config={"model_reasoning_effort": "high"})).settings
+    first = loader.choose(SettingsOverrides(cwd="/a", config={"model_reasoning_effort": "low"})).settings
+    second = loader.choose(SettingsOverrides(cwd="/a", config={"model_reasoning_effort": "low"})).settings
+    other = loader.choose(SettingsOverrides(cwd="/a", config={"model_reasoning_effort": "high"})).settings
 
     assert first is second
     assert (first.model_reasoning_effort, other.model_reasoning_effort) == ("low", "high")
@@ -132,6 +132,6 @@ def test_conversations_that_want_the_same_share_their_settings(home: Home) -> No
 def test_a_client_that_never_wants_the_same_twice_is_served_all_the_same(home: Home) -> None:
     loader = home.loader()
 
-    models = [loader.choose(Wanted(model=f"m{number}")).settings.model for number in range(200)]
+    models = [loader.choose(SettingsOverrides(model=f"m{number}")).settings.model for number in range(200)]
 
     assert models == [f"m{number}" for number in range(200)]

@@ -15,9 +15,9 @@ from parley.config.types import (
     Provider,
     Sandbox,
     Settings,
+    SettingsOverrides,
     ShellEnvironment,
     ToolServer,
-    Wanted,
     WorkspaceWrite,
 )
 from parley.errors import BadSetting
@@ -231,7 +231,9 @@ def test_a_tool_server_that_is_not_enabled_is_left_out(home: Home) -> None:
     home.write('[mcp_servers.a]\ncommand = "a"\nenabled = false\n[mcp_servers.b]\ncommand = "b"\nenabled = true')
 
     assert [server.name for server in home.resolve().mcp_servers] == ["b"]
-    assert [server.name for server in home.resolve(Wanted(), "mcp_servers.a.enabled=true").mcp_servers] == [
+    assert [
+        server.name for server in home.resolve(SettingsOverrides(), "mcp_servers.a.enabled=true").mcp_servers
+    ] == [
         "a",
         "b",
     ]
@@ -245,7 +247,7 @@ def test_a_tool_server_that_is_not_enabled_is_checked(home: Home) -> None:
 
 
 def test_the_highest_effort_of_codex_is_taken(home: Home) -> None:
-    assert home.resolve(Wanted(), "model_reasoning_effort=xhigh").model_reasoning_effort == "xhigh"
+    assert home.resolve(SettingsOverrides(), "model_reasoning_effort=xhigh").model_reasoning_effort == "xhigh"
 
 
 def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(home: Home) -> None:
@@ -262,10 +264,12 @@ def test_each_source_wins_over_the_weaker_ones(home: Home) -> None:
 
     models = [
         home.resolve().model,
-        home.resolve(Wanted(), "model=option").model,
-        home.resolve(Wanted(config={"model": "config"}), "model=option").model,
-        home.resolve(Wanted(config={"model": "config"}, profile="p"), "model=option").model,
-        home.resolve(Wanted(config={"model": "config"}, profile="p", model="argument"), "model=option").model,
+        home.resolve(SettingsOverrides(), "model=option").model,
+        home.resolve(SettingsOverrides(config={"model": "config"}), "model=option").model,
+        home.resolve(SettingsOverrides(config={"model": "config"}, profile="p"), "model=option").model,
+        home.resolve(
+            SettingsOverrides(config={"model": "config"}, profile="p", model="argument"), "model=option"
+        ).model,
     ]
 
     assert models == ["file", "option", "config", "profile", "argument"]
@@ -274,13 +278,15 @@ def test_each_source_wins_over_the_weaker_ones(home: Home) -> None:
 def test_named_arguments_win_over_config(home: Home) -> None:
     config = {"approval_policy": "never", "sandbox_mode": "read-only"}
 
-    settings = home.resolve(Wanted(approval_policy="untrusted", sandbox="danger-full-access", config=config))
+    settings = home.resolve(
+        SettingsOverrides(approval_policy="untrusted", sandbox="danger-full-access", config=config)
+    )
 
     assert (settings.approval_policy, settings.sandbox_mode) == ("untrusted", "danger-full-access")
 
 
 def test_the_last_of_two_options_wins(home: Home) -> None:
-    assert home.resolve(Wanted(), "model=first", "model=second").model == "second"
+    assert home.resolve(SettingsOverrides(), "model=first", "model=second").model == "second"
 
 
 def test_tables_of_all_sources_are_merged(home: Home) -> None:
@@ -290,7 +296,7 @@ def test_tables_of_all_sources_are_merged(home: Home) -> None:
         "model_providers": {"x": {"stream_max_retries": 1}},
     }
 
-    settings = home.resolve(Wanted(config=config), 'model_providers.x.http_headers={ b = "option" }')
+    settings = home.resolve(SettingsOverrides(config=config), 'model_providers.x.http_headers={ b = "option" }')
 
     assert settings.provider == Provider(
         id="x",
@@ -305,16 +311,16 @@ def test_what_one_call_sets_does_not_reach_the_next(home: Home) -> None:
     home.write('model_provider = "x"\n[model_providers.x]\nbase_url = "http://x"\nhttp_headers = { a = "file" }')
     loader = home.loader()
 
-    loader.choose(Wanted(config={"model_providers.x.http_headers.a": "call"}))
+    loader.choose(SettingsOverrides(config={"model_providers.x.http_headers.a": "call"}))
 
-    assert loader.choose(Wanted()).settings.provider.http_headers == {"a": "file"}
+    assert loader.choose(SettingsOverrides()).settings.provider.http_headers == {"a": "file"}
 
 
 def test_null_in_config_says_the_same_as_leaving_the_key_out(home: Home) -> None:
     home.write('model = "file"')
 
     settings = home.resolve(
-        Wanted(config={"model": None, "model_providers": {"x": None}, "limits.turn_calls": None})
+        SettingsOverrides(config={"model": None, "model_providers": {"x": None}, "limits.turn_calls": None})
     )
 
     assert settings.model == "file"
@@ -335,7 +341,7 @@ def test_null_in_config_says_the_same_as_leaving_the_key_out(home: Home) -> None
     ],
 )
 def test_the_value_of_an_option_is_toml_or_else_plain_text(home: Home, option: str, model: str) -> None:
-    assert home.resolve(Wanted(), option).model == model
+    assert home.resolve(SettingsOverrides(), option).model == model
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "with.dot", "with=sign", 'with"quote', "ünïcode"])
@@ -343,7 +349,7 @@ def test_a_part_of_a_key_may_be_quoted(home: Home, name: str) -> None:
     quoted = '"' + name.replace('"', '\\"') + '"'
 
     settings = home.resolve(
-        Wanted(config={f"model_providers.{quoted}.name": "Named"}),
+        SettingsOverrides(config={f"model_providers.{quoted}.name": "Named"}),
         f"model_provider={quoted}",
         f"model_providers . {quoted}.base_url=http://x",
     )
@@ -354,7 +360,7 @@ def test_a_part_of_a_key_may_be_quoted(home: Home, name: str) -> None:
 def test_a_part_of_a_key_that_needs_no_quotes_to_be_understood_needs_none(home: Home) -> None:
     config = {"model_provider": "my models", "model_providers.my models.base_url": "http://x"}
 
-    assert home.resolve(Wanted(config=config)).provider.id == "my models"
+    assert home.resolve(SettingsOverrides(config=config)).provider.id == "my models"
 
 
 # --- profiles ----------------------------------------------------------------------------
@@ -394,13 +400,15 @@ def test_a_profile_sets_all_that_it_may_and_nothing_else(home: Home) -> None:
 def test_the_profile_of_the_call_wins_over_that_of_the_file(home: Home) -> None:
     home.write('profile = "a"\n[profiles.a]\nmodel = "of a"\n[profiles.b]\nmodel = "of b"')
 
-    assert home.resolve(Wanted(profile="b")).model == "of b"
+    assert home.resolve(SettingsOverrides(profile="b")).model == "of b"
 
 
 @pytest.mark.parametrize(
-    "wanted", [Wanted(profile="nope"), Wanted(config={"profile": "nope"})], ids=["argument", "config"]
+    "wanted",
+    [SettingsOverrides(profile="nope"), SettingsOverrides(config={"profile": "nope"})],
+    ids=["argument", "config"],
 )
-def test_a_profile_that_is_not_there_is_refused(home: Home, wanted: Wanted) -> None:
+def test_a_profile_that_is_not_there_is_refused(home: Home, wanted: SettingsOverrides) -> None:
     with pytest.raises(ProfileNotFound, match=r"^config profile `nope` not found$"):
         home.resolve(wanted)
 
@@ -410,7 +418,7 @@ def test_a_profile_that_is_not_there_is_refused(home: Home, wanted: Wanted) -> N
 
 def test_a_provider_that_is_not_there_is_refused(home: Home) -> None:
     with pytest.raises(ProviderNotFound, match=r"^Model provider `nope` not found$"):
-        home.resolve(Wanted(config={"model_provider": "nope"}))
+        home.resolve(SettingsOverrides(config={"model_provider": "nope"}))
 
 
 def test_openai_and_oss_cannot_be_redefined(home: Home) -> None:
@@ -425,7 +433,7 @@ def test_openai_and_oss_cannot_be_redefined(home: Home) -> None:
     )
 
     assert home.resolve().provider == OPENAI
-    assert home.resolve(Wanted(config={"model_provider": "oss"})).provider == Provider(
+    assert home.resolve(SettingsOverrides(config={"model_provider": "oss"})).provider == Provider(
         id="oss", name="Open Source", base_url="http://localhost:11434/v1"
     )
 
@@ -443,7 +451,7 @@ def test_openai_and_oss_cannot_be_redefined(home: Home) -> None:
 def test_the_environment_moves_a_built_in_provider(
     home: Home, provider: str, environ: dict[str, str], base_url: str
 ) -> None:
-    settings = home.resolve(Wanted(config={"model_provider": provider}), environ=environ)
+    settings = home.resolve(SettingsOverrides(config={"model_provider": provider}), environ=environ)
 
     assert settings.provider.base_url == base_url
 
@@ -451,7 +459,7 @@ def test_the_environment_moves_a_built_in_provider(
 @pytest.mark.parametrize("port", ["0", "65536", "http", "-1", "٣"])
 def test_a_port_that_is_none_is_refused(home: Home, port: str) -> None:
     with pytest.raises(BadSetting) as caught:
-        home.resolve(Wanted(config={"model_provider": "oss"}), environ={"CODEX_OSS_PORT": port})
+        home.resolve(SettingsOverrides(config={"model_provider": "oss"}), environ={"CODEX_OSS_PORT": port})
 
     assert str(caught.value) == f'CODEX_OSS_PORT: invalid value: string "{port}", expected a port from 1 to 65535'
 
@@ -464,13 +472,13 @@ def test_an_address_in_the_environment_that_is_none_is_refused(
     home: Home, provider: str, variable: str, url: str, said: str
 ) -> None:
     with pytest.raises(BadSetting) as caught:
-        home.resolve(Wanted(config={"model_provider": provider}), environ={variable: url})
+        home.resolve(SettingsOverrides(config={"model_provider": provider}), environ={variable: url})
 
     assert str(caught.value) == f"{variable}: {said}"
 
 
 def test_the_scripted_provider_takes_its_script_from_the_file_and_nothing_else(home: Home) -> None:
-    scripted = Wanted(config={"model_provider": "scripted"})
+    scripted = SettingsOverrides(config={"model_provider": "scripted"})
     built_in = home.resolve(scripted).provider
     home.write('[model_providers.scripted]\nscript = "replies.jsonl"\nwire_api = "chat"\nname = "Other"')
 
@@ -490,7 +498,7 @@ def test_a_provider_without_an_address_is_refused_only_when_it_is_used(home: Hom
     home.write("[model_providers.x]")
 
     assert home.resolve().provider == OPENAI
-    assert home.refusal(Wanted(config={"model_provider": "x"})) == (
+    assert home.refusal(SettingsOverrides(config={"model_provider": "x"})) == (
         "FILE, line 1: `model_providers.x.base_url`: missing, and a provider with wire_api `chat` needs it"
     )
 
@@ -514,14 +522,14 @@ def test_a_provider_without_an_address_is_refused_only_when_it_is_used(home: Hom
 def test_the_working_directory_is_resolved_against_that_of_the_server(
     home: Home, given: str | None, cwd: str
 ) -> None:
-    assert home.resolve(Wanted(cwd=given)).cwd == cwd
+    assert home.resolve(SettingsOverrides(cwd=given)).cwd == cwd
 
 
 # --- what is hidden ----------------------------------------------------------------------
 
 
 def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(home: Home) -> None:
-    mine = Wanted(config={"sandbox.hidden_paths": ["/secrets"]})
+    mine = SettingsOverrides(config={"sandbox.hidden_paths": ["/secrets"]})
     environ = {"HOME": "/home/ada"}
 
     assert home.resolve(environ=environ).sandbox.hidden_paths == (str(home.path), *SECRETS)
@@ -531,7 +539,7 @@ def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(hom
 def test_what_is_hidden_behind_a_link_is_hidden_by_both_names(home: Home, tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     (tmp_path / "keys").symlink_to("dotfiles")
-    mine = Wanted(config={"sandbox.hidden_paths": [f"{tmp_path}/keys", f"{tmp_path}/missing"]})
+    mine = SettingsOverrides(config={"sandbox.hidden_paths": [f"{tmp_path}/keys", f"{tmp_path}/missing"]})
 
     assert home.resolve(mine).sandbox.hidden_paths == (
         str(home.path),
@@ -547,7 +555,7 @@ def test_what_is_hidden_behind_a_link_is_hidden_by_both_names(home: Home, tmp_pa
 def test_hidden_paths_are_absolute_whatever_the_environment_calls_home(
     home: Home, user: str | None, place: str
 ) -> None:
-    wanted = Wanted(config={"sandbox.hidden_paths": ["/a", "~/b"]})
+    wanted = SettingsOverrides(config={"sandbox.hidden_paths": ["/a", "~/b"]})
 
     settings = home.resolve(wanted, environ={} if user is None else {"HOME": user})
 
@@ -559,7 +567,7 @@ def test_hidden_paths_are_absolute_whatever_the_environment_calls_home(
 
 def test_instructions_are_read_from_the_file_in_the_working_directory_each_time(home: Home) -> None:
     rules = home.path / "rules.md"
-    wanted = Wanted(cwd=str(home.path), config={"experimental_instructions_file": "rules.md"})
+    wanted = SettingsOverrides(cwd=str(home.path), config={"experimental_instructions_file": "rules.md"})
     loader = home.loader()
 
     rules.write_text("\n  Be terse. \n")
@@ -572,7 +580,7 @@ def test_instructions_are_read_from_the_file_in_the_working_directory_each_time(
 def test_instructions_given_with_the_call_win_and_the_file_is_not_read(home: Home) -> None:
     home.write('experimental_instructions_file = "/not/there"')
 
-    assert home.resolve(Wanted(base_instructions="Be terse.")).base_instructions == "Be terse."
+    assert home.resolve(SettingsOverrides(base_instructions="Be terse.")).base_instructions == "Be terse."
 
 
 @pytest.mark.parametrize(
@@ -593,6 +601,6 @@ def test_instructions_that_cannot_be_used_are_refused(home: Home, name: str, sai
     (tmp_path / "latin.md").write_bytes(b"\xe9")
     (tmp_path / "blank.md").write_text(" \n\t")
     os.mkfifo(tmp_path / "pipe")
-    wanted = Wanted(cwd=str(tmp_path), config={"experimental_instructions_file": name})
+    wanted = SettingsOverrides(cwd=str(tmp_path), config={"experimental_instructions_file": name})
 
     assert home.refusal(wanted) == said.replace("PATH", str(tmp_path / name))

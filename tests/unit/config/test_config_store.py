@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.config.types import StoreSettings, Wanted
+from parley.config.types import SettingsOverrides, StoreSettings
 from parley.errors import BadSetting
 from unit.config.home import Home
 
@@ -30,7 +30,7 @@ def test_the_file_is_read_again_when_it_has_changed(home: Home) -> None:
 
 def test_a_call_does_not_change_what_the_home_keeps(home: Home) -> None:
     loader = home.loader()
-    loader.choose(Wanted(config={"store.keep_days": 1}))
+    loader.choose(SettingsOverrides(config={"store.keep_days": 1}))
 
     assert loader.store_settings() == StoreSettings(keep_days=0)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley.config.load import Loader
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.config.unknown_keys import UnknownKey, unknown_keys
 from parley.errors import BadSetting
 
@@ -53,21 +53,21 @@ def test_unknown_keys_are_found_in_every_table(table: Any, unknown: list[Unknown
 def test_settings_of_others_are_ignored_in_a_call(tmp_path: Path, config: dict[str, Any]) -> None:
     loader = Loader(environ={"HOME": str(tmp_path)}, server_dir=str(tmp_path))
 
-    assert loader.choose(Wanted(config=config)).settings.sandbox_mode == "read-only"
+    assert loader.choose(SettingsOverrides(config=config)).settings.sandbox_mode == "read-only"
 
 
 def test_a_message_cannot_misspell_a_setting_either(tmp_path: Path) -> None:
     loader = Loader(environ={"HOME": str(tmp_path)}, server_dir=str(tmp_path))
-    before = loader.choose(Wanted())
+    before = loader.choose(SettingsOverrides())
 
     with pytest.raises(BadSetting, match="unknown setting, did you mean `approval_policy`"):
-        loader.choose(Wanted(config={"approvalPolicy": "untrusted"}), before)
+        loader.choose(SettingsOverrides(config={"approvalPolicy": "untrusted"}), before)
 
 
 def test_very_many_unknown_settings_are_refused_at_once(tmp_path: Path) -> None:
     loader = Loader(environ={"HOME": str(tmp_path)}, server_dir=str(tmp_path))
     begin = time.process_time()
     with pytest.raises(BadSetting, match="more than 100 unknown settings"):
-        loader.choose(Wanted(config={f"zzzzz{number:06}": 1 for number in range(200_000)}))
+        loader.choose(SettingsOverrides(config={f"zzzzz{number:06}": 1 for number in range(200_000)}))
 
     assert time.process_time() - begin < 2

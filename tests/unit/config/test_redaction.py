@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from parley.config.redaction import kept, wanted_again
-from parley.config.types import Chosen, Settings, ToolServer, Wanted
+from parley.config.types import ResolvedSettings, Settings, SettingsOverrides, ToolServer
 from unit.config.home import Home
 
 SECRET = "hidden-in-no-log"
@@ -85,7 +85,7 @@ def without_secrets_in(url: str | None) -> str | None:
     return url and re.sub("[?#].*", "", re.sub("//.*@", "//", url))
 
 
-def written(wanted: Wanted) -> dict[str, Any]:
+def written(wanted: SettingsOverrides) -> dict[str, Any]:
     """What is kept, out of the log again."""
     again: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(kept(wanted)))
     return again
@@ -95,7 +95,7 @@ def written(wanted: Wanted) -> dict[str, Any]:
 def test_no_secret_is_kept_however_it_is_spelled_and_the_rest_comes_to_the_same(
     home: Home, config: dict[str, Any]
 ) -> None:
-    wanted = Wanted(cwd="/project", config=config)
+    wanted = SettingsOverrides(cwd="/project", config=config)
     loader = home.loader()
     chosen = loader.choose(wanted)
     assert SECRET in str(chosen.settings)
@@ -105,7 +105,7 @@ def test_no_secret_is_kept_however_it_is_spelled_and_the_rest_comes_to_the_same(
     assert loader.choose(wanted_again(asked)).settings == without_secrets(chosen.settings)
 
 
-EVERYTHING = Wanted(
+EVERYTHING = SettingsOverrides(
     model="m",
     profile="careful",
     cwd="/project",
@@ -126,10 +126,16 @@ EVERYTHING = Wanted(
 
 @pytest.mark.parametrize(
     "wanted",
-    [Wanted(), EVERYTHING, Wanted(include_plan_tool=False), Wanted(config={}), Wanted(base_instructions="")],
+    [
+        SettingsOverrides(),
+        EVERYTHING,
+        SettingsOverrides(include_plan_tool=False),
+        SettingsOverrides(config={}),
+        SettingsOverrides(base_instructions=""),
+    ],
     ids=["nothing", "everything", "a no", "an empty table", "empty words"],
 )
-def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: Wanted) -> None:
+def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: SettingsOverrides) -> None:
     home.write('[profiles.careful]\nmodel_reasoning_summary = "none"\n')
 
     assert wanted_again(written(wanted)) == wanted
@@ -149,24 +155,28 @@ def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: Wante
     ids=str,
 )
 def test_what_has_no_effect_is_not_kept(unknown: dict[str, Any]) -> None:
-    assert SECRET not in str(kept(Wanted(config={"model": "m", **unknown})))
+    assert SECRET not in str(kept(SettingsOverrides(config={"model": "m", **unknown})))
 
 
 def test_what_was_not_asked_for_is_not_kept() -> None:
-    assert kept(Wanted(model="m")) == {"model": "m"}
+    assert kept(SettingsOverrides(model="m")) == {"model": "m"}
 
 
 def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> None:
     calls = [
         EVERYTHING,
-        Wanted(model="other"),
-        Wanted(config={"model_providers.p": {**PROVIDER, "http_headers": HEADERS}, "model_provider": "p"}),
-        Wanted(config={"model_providers.p.http_headers.X-Team": SECRET, "model_reasoning_effort": "high"}),
+        SettingsOverrides(model="other"),
+        SettingsOverrides(
+            config={"model_providers.p": {**PROVIDER, "http_headers": HEADERS}, "model_provider": "p"}
+        ),
+        SettingsOverrides(
+            config={"model_providers.p.http_headers.X-Team": SECRET, "model_reasoning_effort": "high"}
+        ),
     ]
     home.write("[profiles.careful]\n")
     loader = home.loader()
-    first: Chosen | None = None
-    again: Chosen | None = None
+    first: ResolvedSettings | None = None
+    again: ResolvedSettings | None = None
     for wanted in calls:
         first = loader.choose(wanted, first)
         again = loader.choose(wanted_again(written(wanted)), again)
@@ -177,14 +187,14 @@ def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> N
     assert SECRET not in str(again)
 
 
-def servers_again(home: Home, wanted: Wanted) -> tuple[ToolServer, ...]:
+def servers_again(home: Home, wanted: SettingsOverrides) -> tuple[ToolServer, ...]:
     """The tool servers of a conversation that another process has read from the log."""
     return home.loader().choose(wanted_again(written(wanted))).settings.mcp_servers
 
 
 def test_a_tool_server_that_the_file_has_whole_is_not_missing_anything(home: Home) -> None:
     config = {"mcp_servers.s": {"command": "serve", "args": ["--token", SECRET], "env": {"A": SECRET, "B": SECRET}}}
-    asked = Wanted(config=config)
+    asked = SettingsOverrides(config=config)
     assert [server.missing for server in servers_again(home, asked)] == [("args", "env.A", "env.B")]
 
     home.write('[mcp_servers.s]\nargs = ["--token", "mine"]\nenv = { A = "mine" }\n')
@@ -196,13 +206,13 @@ def test_a_tool_server_that_the_file_has_whole_is_not_missing_anything(home: Hom
 
 
 def test_what_is_empty_is_no_secret(home: Home) -> None:
-    asked = Wanted(config={"mcp_servers.s": {"command": "serve", "args": [], "env": {}}})
+    asked = SettingsOverrides(config={"mcp_servers.s": {"command": "serve", "args": [], "env": {}}})
 
     assert servers_again(home, asked) == (ToolServer(name="s", command="serve"),)
 
 
 def test_what_was_not_stored_is_still_known_after_it_was_read_and_written_again(home: Home) -> None:
-    asked = Wanted(config={"mcp_servers.s": {"command": "serve", "args": [SECRET]}})
+    asked = SettingsOverrides(config={"mcp_servers.s": {"command": "serve", "args": [SECRET]}})
     once = written(asked)
 
     assert written(wanted_again(once)) == once

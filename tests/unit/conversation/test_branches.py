@@ -17,12 +17,12 @@ from kit.builders.records import (
     turn_started,
 )
 from parley.conversation.history import REFUSED, OutputItem, UserItem
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.wire.ids import CallId
 from parley.wire.items import ImageItem, LocalImageItem
 
 
-def turn(number: int, *, parent: str | None = None, also: tuple[Happened, ...] = ()) -> list[Happened]:
+def turn(number: int, *, parent: str | None = None, also: tuple[LogPayload, ...] = ()) -> list[LogPayload]:
     """A whole turn: the user says `qN` in message `mN`, the model answers `aN`."""
     return [
         turn_started(str(number)),
@@ -36,7 +36,7 @@ def turn(number: int, *, parent: str | None = None, also: tuple[Happened, ...] =
     ]
 
 
-def seen(*happened: Happened) -> list[str]:
+def seen(*happened: LogPayload) -> list[str]:
     """What the next request would hold, in words."""
     told: list[str] = []
     for item in history_of(*happened).items:
@@ -99,7 +99,7 @@ def test_a_summary_stands_in_place_of_what_it_sums_up() -> None:
 
 
 def test_a_summary_in_the_middle_of_a_turn_keeps_calls_with_their_outputs() -> None:
-    working: list[Happened] = [
+    working: list[LogPayload] = [
         turn_started("2"),
         task_started(),
         user_message("q2", message_id="m2"),
@@ -159,7 +159,7 @@ def test_the_model_is_given_an_image_in_place_of_its_path() -> None:
 
 
 def test_an_image_that_a_tool_looked_at_stands_behind_the_outputs() -> None:
-    looked: list[Happened] = [
+    looked: list[LogPayload] = [
         *turn(1)[:4],
         model_said(call("c1")),
         model_said(call("c2")),

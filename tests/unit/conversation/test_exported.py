@@ -22,17 +22,17 @@ from kit.builders.records import (
     turn_ended,
     turn_started,
 )
-from parley.conversation.exported import ExportHead, entry_line, head_line, read_entries, read_head
-from parley.conversation.folds import Folds
+from parley.conversation.export_format import ExportHead, entry_line, head_line, read_entries, read_head
 from parley.conversation.history import OutputItem, UserItem
-from parley.conversation.log import Entry, Happened, Log
+from parley.conversation.log import Entry, Log, LogPayload
+from parley.conversation.projections import Projections
 from parley.conversation.state import Phase
 from parley.errors import BadFile
 from parley.wire.ids import CallId, ConversationId, Seq
 
 ID = ConversationId(str(UUID(int=7)))
 
-ONE_TURN: Sequence[Happened] = (
+ONE_TURN: Sequence[LogPayload] = (
     settings_chosen(),
     turn_started(),
     task_started(),
@@ -64,8 +64,8 @@ def written(log: Log) -> list[bytes]:
     return [head_line(head(log.last)), *map(entry_line, log.entries)]
 
 
-def read(lines: Sequence[bytes]) -> tuple[list[Entry], Folds]:
-    folds = Folds()
+def read(lines: Sequence[bytes]) -> tuple[list[Entry], Projections]:
+    folds = Projections()
     entries = read_entries(read_head(lines[0]), enumerate(lines[1:], start=2), folds)
     return list(entries), folds
 

@@ -39,11 +39,11 @@ from kit.builders.records import (
     turn_ended,
     turn_started,
 )
-from parley.conversation.folds import Folds
-from parley.conversation.log import Entry, Happened, Log
+from parley.conversation.log import Entry, Log, LogPayload
+from parley.conversation.projections import Projections
 from parley.conversation.records import RECORD_TYPES, record_type
+from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase
-from parley.conversation.wishes import Wish
 from parley.wire.events import EventBase
 from parley.wire.ids import ConversationId, MessageId, Seq
 from parley.wire.items import ImageItem
@@ -65,8 +65,8 @@ class Scribe:
     """Writes down a log that could be: whatever it is told to write where it cannot stand is left out."""
 
     def __init__(self) -> None:
-        self.log: list[Happened] = [settings_chosen(model="m0")]
-        self._live = Folds()
+        self.log: list[LogPayload] = [settings_chosen(model="m0")]
+        self._live = Projections()
         self._live.apply(self.log[0], at=AT)
         self._said = self._asked = 0
 
@@ -95,7 +95,7 @@ class Scribe:
         idle = self._live.state.phase is Phase.IDLE
         self._said += 1
         name = f"m{self._said}"
-        entries: list[Happened] = [turn_started(str(self._said)), task_started()] if idle else []
+        entries: list[LogPayload] = [turn_started(str(self._said)), task_started()] if idle else []
         before = (
             [CONVERSATION, *self._live.state.messages][parent] if idle and parent >= 0 and self._said > 3 else None
         )
@@ -107,7 +107,7 @@ class Scribe:
         self._write(*entries)
 
     def _other(self, number: int) -> None:
-        others: tuple[tuple[Happened, ...], ...] = (
+        others: tuple[tuple[LogPayload, ...], ...] = (
             (renamed(f"title {self._said}"),),
             (token_count(input_tokens=3, output_tokens=2, cached=1),),
             (agent_message("Hello"),),
@@ -125,13 +125,13 @@ class Scribe:
         elif cuts := self._live.history.cuts:
             self._write(history_compacted("before", replaced=cuts[-1]))
 
-    def _write(self, *happened: Happened) -> None:
+    def _write(self, *happened: LogPayload) -> None:
         for one in happened:
             self._live.apply(one, at=AT)
         self.log += happened
 
 
-def _question(what: str, number: int) -> tuple[Happened, Happened]:
+def _question(what: str, number: int) -> tuple[LogPayload, LogPayload]:
     match what:
         case "command":
             return command_question(number, "make")
@@ -141,7 +141,7 @@ def _question(what: str, number: int) -> tuple[Happened, Happened]:
             return limit_question(number)
 
 
-def told(folds: Folds) -> dict[str, Any]:
+def told(folds: Projections) -> dict[str, Any]:
     """All that anybody can ask of it."""
     state, history, ledger, wishes = folds.state, folds.history, folds.ledger, folds.wishes
     names = [None, MessageId(CONVERSATION), *state.messages]
@@ -154,7 +154,7 @@ def told(folds: Folds) -> dict[str, Any]:
     }
 
 
-def chain(wish: Wish | None) -> list[tuple[str | None, dict[str, Any]]]:
+def chain(wish: SettingsChange | None) -> list[tuple[str | None, dict[str, Any]]]:
     return [] if wish is None else [*chain(wish.before), (wish.by, wish.asked)]
 
 
@@ -169,12 +169,12 @@ def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: i
     scribe = Scribe()
     for step in script:
         scribe.do(step)
-    live, log = Folds(), Log()
+    live, log = Projections(), Log()
     for number, one in enumerate(scribe.log[:stop]):
         live.apply(one, at=AT + number)
         log.append([one], at=AT + number)
 
-    again = Folds()
+    again = Projections()
     again.replay(kept(entry) for entry in log.entries)
 
     assert told(again) == told(live)
@@ -184,13 +184,13 @@ def test_a_fold_can_begin_again() -> None:
     scribe = Scribe()
     for step in (("say", True, True, -1), ("ask", "command"), ("settle", "denied"), ("end", "done")):
         scribe.do(step)
-    folds, log = Folds(), Log()
+    folds, log = Projections(), Log()
     log.append(scribe.log, at=AT)
     folds.replay(log.entries)
     once = told(folds)
 
     folds.begin()
-    assert told(folds) == told(Folds())
+    assert told(folds) == told(Projections())
     folds.replay(log.entries)
     assert told(folds) == once
 
@@ -199,9 +199,9 @@ def test_a_fold_can_begin_again() -> None:
 def test_what_a_newer_version_wrote_says_nothing_but_that_something_happened(is_event: bool) -> None:
     log = Log()
     log.append([turn_started(), task_started(), user_message("go")], at=AT)
-    before = Folds()
+    before = Projections()
     before.replay(log.entries)
-    folds = Folds()
+    folds = Projections()
     folds.replay([*log.entries, Entry(Seq(4), AT + 9, "of_tomorrow", is_event, b'{"why":[1,2]}')])
 
     assert folds.state.updated_at == AT + 9
@@ -211,7 +211,7 @@ def test_what_a_newer_version_wrote_says_nothing_but_that_something_happened(is_
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"record":"turn_ended"}'])
 def test_what_cannot_be_read_is_refused(body: bytes) -> None:
-    folds = Folds()
+    folds = Projections()
     with pytest.raises(ValueError):
         folds.replay([Entry(Seq(1), AT, "turn_ended", False, body)])
 
@@ -223,7 +223,7 @@ def test_every_record_is_read_again() -> None:
     assert written == set(RECORD_TYPES)
 
 
-def _everything() -> list[Happened]:
+def _everything() -> list[LogPayload]:
     scribe = Scribe()
     for step in (("say", True, True, -1), ("call", "a"), ("output",), ("ask", "command"), ("settle", "denied")):
         scribe.do(step)

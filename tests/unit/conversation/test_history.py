@@ -18,11 +18,11 @@ from kit.builders.records import (
     turn_started,
 )
 from parley.conversation.history import ABORTED, HistoryItem, OutputItem, UserItem
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import Why
 from parley.wire.ids import CallId
 
-BEGIN: list[Happened] = [turn_started(), task_started()]
+BEGIN: list[LogPayload] = [turn_started(), task_started()]
 
 
 def asked(words: str) -> UserItem:
@@ -33,7 +33,7 @@ def output(call_id: str, result: str) -> OutputItem:
     return OutputItem(CallId(call_id), result)
 
 
-def items_of(*happened: Happened) -> list[HistoryItem]:
+def items_of(*happened: LogPayload) -> list[HistoryItem]:
     return history_of(*happened).items
 
 
@@ -151,7 +151,7 @@ def test_calls_without_an_output_are_known_in_order() -> None:
 @pytest.mark.parametrize(
     "said", [[], [model_said(call("a")), call_output("a", "1")]], ids=["never made", "answered"]
 )
-def test_an_output_without_an_open_call_is_refused(said: list[Happened]) -> None:
+def test_an_output_without_an_open_call_is_refused(said: list[LogPayload]) -> None:
     history = history_of(*said)
     before = list(history.items)
 

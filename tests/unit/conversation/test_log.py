@@ -18,7 +18,7 @@ from kit.builders.events import (
 )
 from kit.builders.logs import AT, log_of, write
 from kit.builders.records import turn_ended, turn_started
-from parley.conversation.log import ENDS, VOIDS, Cursor, Delta, Entry, Happened, ItemKind, Log, encode_delta
+from parley.conversation.log import ENDS, VOIDS, Cursor, Delta, Entry, ItemKind, Log, LogPayload, encode_delta
 from parley.conversation.output import OutputDelta
 from parley.wire.events import EventMsg
 from parley.wire.ids import START, Seq
@@ -127,7 +127,7 @@ def test_one_item_of_each_kind_may_be_open() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_event_ends_its_own_kind_or_voids_everything(event: Happened, left: set[ItemKind]) -> None:
+def test_an_event_ends_its_own_kind_or_voids_everything(event: LogPayload, left: set[ItemKind]) -> None:
     log = Log()
     for kind in ItemKind:
         log.extend(kind, "so far")
@@ -356,7 +356,7 @@ def test_what_is_taken_back_has_not_happened_and_what_it_ended_goes_on() -> None
     live.appended(log, ended.seq)
     log.extend(ItemKind.MESSAGE, "never said")
 
-    log.take_back(log.durable)
+    log.truncate(log.durable)
     more = log.extend(ItemKind.MESSAGE, "lo")
 
     assert [entry.type for entry in log.entries] == ["task_started"]
@@ -370,7 +370,7 @@ def test_what_is_void_after_all_goes_on_when_that_is_taken_back() -> None:
     for kind in ItemKind:
         log.extend(kind, kind.name)
     log.append([background_event("retrying")], at=AT)
-    log.take_back(log.durable)
+    log.truncate(log.durable)
 
     assert open_text(log) == {"i1": "MESSAGE", "i2": "REASONING", "i3": "RAW_REASONING"}
 
@@ -382,7 +382,7 @@ def test_only_what_stands_behind_a_position_is_taken_back() -> None:
     log.append([agent_reasoning("Hm")], at=AT)
     log.append([agent_message("Hello")], at=AT)
 
-    log.take_back(Seq(2))
+    log.truncate(Seq(2))
     log.durable = log.last
 
     assert said(log, Cursor()) == ["task_started", "agent_reasoning", "i2@0:Hello"]

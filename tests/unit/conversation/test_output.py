@@ -9,7 +9,7 @@ import pytest
 from kit.builders.events import error, exec_command_begin, exec_command_end
 from kit.builders.logs import AT, log_of, write
 from parley.conversation.log import Cursor, Entry, Log, output_of
-from parley.conversation.output import KEPT_BYTES, OutputDelta, StreamItem, encode_output_delta
+from parley.conversation.output import KEPT_BYTES, OpenOutput, OutputDelta, encode_output_delta
 from parley.conversation.records import CommandOutput, StreamOutput
 from parley.wire.events import OutputStream
 from parley.wire.ids import START, CallId, ItemId, Seq
@@ -22,15 +22,15 @@ def numbered(size: int) -> bytes:
     return b"".join(b"%07d\n" % number for number in range(size // 8 + 1))[:size]
 
 
-def said(size: int, *, reads: int = 65_536) -> tuple[StreamItem, bytes]:
+def said(size: int, *, reads: int = 65_536) -> tuple[OpenOutput, bytes]:
     """A stream that was told so much, as it is read from a pipe."""
-    item, data = StreamItem(ItemId("i1"), CALL, "stdout"), numbered(size)
+    item, data = OpenOutput(ItemId("i1"), CALL, "stdout"), numbered(size)
     for at in range(0, size, reads):
         item.extend(data[at : at + reads])
     return item, data
 
 
-def pieces_of(item: StreamItem, offset: int = 0) -> list[tuple[int, bytes]]:
+def pieces_of(item: OpenOutput, offset: int = 0) -> list[tuple[int, bytes]]:
     return [(piece.offset, piece.data) for piece in item.pieces(offset)]
 
 
@@ -113,7 +113,7 @@ def test_what_is_kept_is_one_run_or_two_where_the_middle_is_gone(size: int, begi
 
 
 def test_a_piece_is_a_list_of_bytes_on_the_wire() -> None:
-    delta = OutputDelta(StreamItem(ItemId("i1"), CallId('"'), "stderr"), 0, b"\x00\xff\n")
+    delta = OutputDelta(OpenOutput(ItemId("i1"), CallId('"'), "stderr"), 0, b"\x00\xff\n")
 
     assert json.loads(encode_output_delta(delta)) == {
         "type": "exec_command_output_delta",
@@ -260,7 +260,7 @@ def test_an_end_that_is_taken_back_leaves_the_command_running_and_nobody_hears_a
     ended = log.append([*log.kept_outputs(CALL), exec_command_end(CALL)], at=AT)
     cursor.appended(log, ended[0].seq)
 
-    log.take_back(log.durable)
+    log.truncate(log.durable)
     say(log, b"more")
     end(log)
 
@@ -274,7 +274,7 @@ def test_a_reader_that_was_behind_when_an_end_was_taken_back_hears_the_output_of
     say(log, b"first")
     ended = log.append([*log.kept_outputs(CALL), exec_command_end(CALL)], at=AT)
     cursor.appended(log, ended[0].seq)
-    log.take_back(log.durable)
+    log.truncate(log.durable)
 
     end(log)
     say(log, b"second")

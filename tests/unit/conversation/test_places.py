@@ -9,7 +9,7 @@ from kit.builders.events import agent_message, task_complete, user_message
 from kit.builders.records import renamed, settings_chosen, turn_ended, turn_started
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, Log
-from parley.conversation.places import last_text, place_of, up_to
+from parley.conversation.log_queries import last_text, place_of, up_to
 from parley.errors import TurnIsRunning
 from parley.wire.ids import MessageId, Seq
 

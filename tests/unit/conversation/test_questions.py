@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from kit.builders.events import agent_message, task_started
 from kit.builders.questions import approval_id, command_question, limit_question, patch_question, question_settled
 from kit.builders.records import turn_started
-from parley.conversation.log import Happened
-from parley.conversation.questions import Ledger, Question, Shown
+from parley.conversation.approvals import ApprovalEvent, ApprovalState, Question
+from parley.conversation.log import LogPayload
 from parley.conversation.records import QuestionAsked
 from parley.wire.ids import EventId
 
 
-def ledger_of(*happened: Happened) -> Ledger:
+def ledger_of(*happened: LogPayload) -> ApprovalState:
     """Everything happens a second after what was before it."""
-    ledger = Ledger()
+    ledger = ApprovalState()
     for at, one in enumerate(happened):
         ledger.apply(one, at=float(at))
     return ledger
@@ -72,7 +72,7 @@ def test_the_same_call_asked_again_is_another_question() -> None:
     ],
     ids=["not shown", "two open", "asked twice", "shown once", "never asked", "another", "settled twice"],
 )
-def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[Happened, ...]) -> None:
+def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[LogPayload, ...]) -> None:
     with pytest.raises(ValueError, match="the question 00000000-"):
         ledger_of(turn_started(), *contradiction)
 
@@ -100,7 +100,9 @@ COMMAND, PATCH, LIMIT = command_question(1, "ls", reason="to look"), patch_quest
         (LIMIT, {"leaves_sandbox": True}),
     ],
 )
-def test_what_is_asked_is_what_was_shown(question: tuple[Shown, QuestionAsked], forged: dict[str, Any]) -> None:
+def test_what_is_asked_is_what_was_shown(
+    question: tuple[ApprovalEvent, QuestionAsked], forged: dict[str, Any]
+) -> None:
     shown, asked = question
     ledger_of(turn_started(), shown, asked)
 

@@ -32,9 +32,9 @@ from kit.builders.rollouts import (
     user,
 )
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import CallItem, OpaqueItem, TurnEnded
-from parley.conversation.rollout import UNFINISHED, Retelling, read_session
+from parley.conversation.rollout import UNFINISHED, RolloutReader, read_session
 from parley.conversation.state import Phase
 from parley.errors import BadFile
 from parley.wire.events import EventBase, TaskComplete, UserMessage
@@ -42,9 +42,9 @@ from parley.wire.ids import CallId
 from parley.wire.items import ImageItem
 
 
-def retold(lines: list[bytes]) -> tuple[list[Happened], int]:
+def retold(lines: list[bytes]) -> tuple[list[LogPayload], int]:
     """What happened, and how many items were left out."""
-    retelling = Retelling(read_session(lines[0]))
+    retelling = RolloutReader(read_session(lines[0]))
     happened = list(retelling.read(enumerate(lines[1:], start=2)))
     return happened, retelling.left_out
 

@@ -7,15 +7,15 @@ import pytest
 from kit.builders.events import token_count
 from kit.builders.questions import command_question, limit_question, question_settled
 from kit.builders.records import call, call_output, model_said, tokens_estimated, turn_ended, turn_started
-from parley.conversation.folds import Folds
-from parley.conversation.log import Happened, Log
-from parley.conversation.spending import Spending
+from parley.conversation.log import Log, LogPayload
+from parley.conversation.projections import Projections
+from parley.conversation.usage import UsageTotals
 from parley.wire.events import Settlement
 
 
-def spending_of(*happened: Happened) -> Spending:
+def spending_of(*happened: LogPayload) -> UsageTotals:
     """Everything happens a second after what was before it."""
-    spending = Spending()
+    spending = UsageTotals()
     for at, one in enumerate(happened):
         spending.apply(one, at=float(at))
     return spending
@@ -109,14 +109,14 @@ def test_a_limit_that_nobody_was_asked_about_is_not_agreed_to_with_a_command() -
 
 
 def test_it_follows_from_what_was_kept_of_a_log() -> None:
-    happened: tuple[Happened, ...] = (
+    happened: tuple[LogPayload, ...] = (
         turn_started(),
         token_count(input_tokens=10, output_tokens=5),
         tokens_estimated(20),
         *limit_question(1, "conversation_tokens", used=35, allowed=10),
         question_settled(1, "approved"),
     )
-    log, folds = Log(), Folds()
+    log, folds = Log(), Projections()
     folds.replay(log.append(happened, at=1.0))
 
     assert folds.spending.conversation_tokens == 35

@@ -33,7 +33,7 @@ from kit.builders.records import (
     turn_ended,
     turn_started,
 )
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted, Why
 from parley.conversation.state import NEXT, Phase, State
 from parley.wire.ids import EventId
@@ -120,7 +120,7 @@ def test_all_other_records_leave_the_phase_as_it_is(phase: Phase, record: type[R
 
 
 @pytest.mark.parametrize("event", [task_started(), agent_message("Hi"), error("no"), task_complete("Hi")])
-def test_no_event_starts_or_ends_a_turn(event: Happened) -> None:
+def test_no_event_starts_or_ends_a_turn(event: LogPayload) -> None:
     assert state_of(event).phase is Phase.IDLE
     assert state_of(turn_started(), event).phase is Phase.RUNNING
 
@@ -251,7 +251,7 @@ def test_the_counter_skips_ids_that_calls_have_used() -> None:
 
 def test_a_conversation_that_was_loaded_again_reuses_no_event_id() -> None:
     before = State()
-    log: list[Happened] = []
+    log: list[LogPayload] = []
     for _ in range(3):
         log += [turn_started(before.next_event_id()), turn_ended()]
 

@@ -9,28 +9,28 @@ import pytest
 from kit.builders.events import agent_message, task_started, text, user_message
 from kit.builders.records import input_read, settings_chosen, turn_ended, turn_started
 from parley.conversation.errors import ParentUnknown
-from parley.conversation.log import Happened
-from parley.conversation.wishes import Wish, Wishes
+from parley.conversation.log import LogPayload
+from parley.conversation.settings_history import SettingsChange, SettingsHistory
 from parley.wire.ids import ConversationId, MessageId
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 
 
-def wishes_of(*happened: Happened) -> Wishes:
-    wishes = Wishes()
+def wishes_of(*happened: LogPayload) -> SettingsHistory:
+    wishes = SettingsHistory()
     for one in happened:
         wishes.apply(one)
     return wishes
 
 
-def turn(message_id: str, *, parent: str | None = None, **asked: Any) -> tuple[Happened, ...]:
+def turn(message_id: str, *, parent: str | None = None, **asked: Any) -> tuple[LogPayload, ...]:
     """A whole turn that a message began, with what it asked for."""
     chosen = (settings_chosen(**asked),) if asked else ()
     said = user_message("go", message_id=message_id, parent=parent)
     return (turn_started(message_id), task_started(), said, *chosen, agent_message("Done"), turn_ended())
 
 
-def asked(wish: Wish) -> list[dict[str, Any]]:
+def asked(wish: SettingsChange) -> list[dict[str, Any]]:
     """All that was asked for, the first first."""
     return [*(asked(wish.before) if wish.before else ()), wish.asked]
 

@@ -19,10 +19,10 @@ from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
 from parley.agent.policy import RETRY
 from parley.config.load import Loader
-from parley.config.types import ApprovalPolicy, Approvals, Settings, Wanted
+from parley.config.types import ApprovalPolicy, Approvals, Settings, SettingsOverrides
 from parley.conversation.records import QuestionAsked
-from parley.ports.commands import Bounds
-from parley.ports.tools import Action, ApplyPatch, Denied, Granted, RunCommand
+from parley.ports.commands import SandboxPolicy
+from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByUser, RunCommand
 from parley.runtime.book import BETWEEN_TRIES_SECONDS
 from parley.runtime.permits import Permits, Resumed
 from parley.runtime.questions import Answered
@@ -41,7 +41,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def settings_in(home: Path) -> Settings:
     loader = Loader(environ={"PARLEY_HOME": str(home)}, server_dir=str(home))
-    wanted = Wanted(cwd=str(home), approval_policy="untrusted", sandbox="danger-full-access")
+    wanted = SettingsOverrides(cwd=str(home), approval_policy="untrusted", sandbox="danger-full-access")
     return loader.choose(wanted).settings
 
 
@@ -77,7 +77,7 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
     assert question is not None
     questions.settle(question.approval_id, "denied", by="tool")
 
-    assert await verdict == Denied()
+    assert await verdict == RejectedByUser()
     asked: QuestionAsked = question.asked
     assert (asked.escalated, asked.has_failed) == (escalated, has_failed)
 
@@ -136,13 +136,13 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
     await until(lambda: questions.open is not None)
     assert questions.open is not None
     questions.settle(questions.open.approval_id, "denied", by="tool")
-    assert await verdict == Denied()
+    assert await verdict == RejectedByUser()
 
 
 class Confining(NoCommands):
     """Whatever would be run could be confined."""
 
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
+    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         return None
 
 

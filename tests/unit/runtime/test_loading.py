@@ -11,7 +11,7 @@ from kit.builders.events import text
 from kit.servers.lives import Life
 from kit.servers.orphaned_turns import leave_asking, types
 from kit.servers.slow_store import SlowStore
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.conversation.history import UserItem
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed, UnknownConversation
@@ -59,7 +59,7 @@ async def test_settings_are_those_that_were_asked_for_over_the_files_of_the_proc
     store = SlowStore()
     async with Life(home, store) as first:
         left = await first.create(model_reasoning_effort="low")
-        await first.send(left, "say Hello", wanted=Wanted(model="asked-for"))
+        await first.send(left, "say Hello", wanted=SettingsOverrides(model="asked-for"))
         await first.until(left, Phase.IDLE)
     write_config(home, 'model = "by-file"\nmodel_reasoning_summary = "detailed"\n')
     async with Life(home, store) as second:

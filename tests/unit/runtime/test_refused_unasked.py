@@ -10,8 +10,8 @@ from kit.builders.questions_of_turn import new_trust, questions_in
 from kit.builders.tools import NoCommands
 from kit.servers.local_server import StandingClock
 from parley.config.load import Loader
-from parley.config.types import Wanted
-from parley.ports.tools import Refused, RunCommand
+from parley.config.types import SettingsOverrides
+from parley.ports.tools import RejectedByPolicy, RunCommand
 from parley.runtime.permits import Permits
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
@@ -24,11 +24,11 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
     tmp_path: Path, argv: tuple[str, ...], cwd: str
 ) -> None:
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
-    wanted = Wanted(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
+    wanted = SettingsOverrides(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
     questions = await questions_in(MemoryStore(), StandingClock())
     permit = Permits(questions, NoCommands(), new_trust()).for_turn(loader.choose(wanted).settings)
 
     verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 
-    assert verdict == Refused(why="it holds a NUL character")
+    assert verdict == RejectedByPolicy(why="it holds a NUL character")
     assert questions.open is None

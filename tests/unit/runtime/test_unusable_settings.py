@@ -12,7 +12,7 @@ from kit.servers.lives import Life
 from kit.servers.orphaned_turns import last, open_question, settle, types
 from kit.servers.slow_store import SlowStore
 from parley.config.errors import ProfileNotFound
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.conversation.state import Phase
 from parley.errors import TurnIsRunning, UnknownConversation
 from parley.runtime.conversation import Conversation
@@ -29,7 +29,7 @@ async def left_without_its_profile(home: str) -> AsyncIterator[tuple[Life, Conve
     """A process that finds what another one left asking."""
     store = SlowStore()
     write_config(home, PROFILE)
-    wanted = Wanted(cwd=home, approval_policy="untrusted", sandbox="danger-full-access", profile="p")
+    wanted = SettingsOverrides(cwd=home, approval_policy="untrusted", sandbox="danger-full-access", profile="p")
     async with Life(home, store) as first:
         left = await first.conversations.create(wanted)
         await first.send(left, "run a")

@@ -7,7 +7,7 @@ import pytest
 
 from kit.builders.bounds import bounds
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import Command, Ended, Mount, Output, Start
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Mount, Output
 from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts
 from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.resolved_policy import ResolvedPolicy
@@ -250,9 +250,9 @@ class NeverStarts:
     """A starter that only looks at what it is given."""
 
     def __init__(self) -> None:
-        self.starts: list[Start] = []
+        self.starts: list[LaunchSpec] = []
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         self.starts.append(start)
         raise SandboxUnavailable("it was never meant to run")
 
@@ -282,7 +282,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
 
     [start] = starter.starts
     words = arguments(ResolvedPolicy(), cwd="/", env=given.env, network=False, has_proc=True, has_sizes=True)
-    assert start == Start(
+    assert start == LaunchSpec(
         argv=(
             *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--block-fd", "8", "--"),
             *("/usr/bin/prlimit", "--nproc=512", "--core=0", "--"),

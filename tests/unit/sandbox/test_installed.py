@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Ended
+from parley.ports.commands import CommandResult
 from parley.sandbox.installed import Denials, refuse_installed
 from parley.sandbox.resolved_policy import ResolvedPolicy
 
 WHY = "/project/.venv: Parley itself is installed here, so it is read-only for commands"
 INSTALLED = ResolvedPolicy(roots=("/project",), installed=("/project/.venv",))
-FAILED = Ended(exit_code=1, seconds=0.1)
+FAILED = CommandResult(exit_code=1, seconds=0.1)
 
 
-def told(*said: bytes, policy: ResolvedPolicy = INSTALLED, ended: Ended = FAILED) -> tuple[bytes, tuple[str, ...]]:
+def told(
+    *said: bytes, policy: ResolvedPolicy = INSTALLED, ended: CommandResult = FAILED
+) -> tuple[bytes, tuple[str, ...]]:
     """What is passed on of a command that says this, and what is remarked at its end."""
     passed = bytearray()
     denials = Denials(lambda _, data: passed.extend(data))
@@ -36,13 +38,13 @@ def test_a_command_that_could_not_write_is_told_where_parley_is_installed(said: 
     ("said", "policy", "ended"),
     [
         (b"no such file\n", INSTALLED, FAILED),
-        (b"Read-only file system\n", INSTALLED, Ended(exit_code=0, seconds=0.1)),
+        (b"Read-only file system\n", INSTALLED, CommandResult(exit_code=0, seconds=0.1)),
         (b"Permission denied\n", INSTALLED, FAILED),
         (b"Read-only file system\n", ResolvedPolicy(roots=("/project",)), FAILED),
     ],
     ids=["another failure", "success", "another refusal", "nothing installed there"],
 )
-def test_any_other_command_is_told_nothing(said: bytes, policy: ResolvedPolicy, ended: Ended) -> None:
+def test_any_other_command_is_told_nothing(said: bytes, policy: ResolvedPolicy, ended: CommandResult) -> None:
     assert told(said, policy=policy, ended=ended) == (said, ())
 
 

@@ -16,22 +16,22 @@ from kit.builders.bounds import bounds
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.protected import command
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Bounds, Ended, Output, Start
+from parley.ports.commands import CommandResult, LaunchSpec, Output, SandboxPolicy
 from parley.sandbox.protected_files import ProtectedFiles, Running
 from parley.sandbox.resolved_policy import resolve
 from parley.sandbox.snapshot import Snapshot
 from parley.wire.text import quoted
 
-START = Start(argv=("true",), cwd="/", env={}, timeout_seconds=PATIENCE_SECONDS)
+START = LaunchSpec(argv=("true",), cwd="/", env={}, timeout_seconds=PATIENCE_SECONDS)
 
 
 class Starter:
     """Runs a function in place of a command."""
 
-    def __init__(self, work: Callable[[], object], ended: Ended | None = None) -> None:
-        self._work, self._ended = work, ended or Ended(exit_code=0, seconds=0.0)
+    def __init__(self, work: Callable[[], object], ended: CommandResult | None = None) -> None:
+        self._work, self._ended = work, ended or CommandResult(exit_code=0, seconds=0.0)
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         self._work()
         return self._ended
 
@@ -39,8 +39,10 @@ class Starter:
         pass
 
 
-async def run(protected: ProtectedFiles, within: Bounds, starter: Starter, output: list[bytes]) -> Ended:
-    def prepare() -> Start:
+async def run(
+    protected: ProtectedFiles, within: SandboxPolicy, starter: Starter, output: list[bytes]
+) -> CommandResult:
+    def prepare() -> LaunchSpec:
         policy = resolve(within)
         protected.protect(policy, policy.git_directories + policy.missing_git)
         return START
@@ -148,7 +150,7 @@ async def test_a_command_that_changed_protected_files_has_failed_and_its_output_
 
     [moved] = [name for name in os.listdir(git) if name.startswith(".refused-")]
     added, now = quoted(f"{git}/hooks/pre-commit\n"), quoted(f"{git}/{moved}")
-    assert ended == Ended(
+    assert ended == CommandResult(
         exit_code=1,
         seconds=0.0,
         remarks=(
@@ -163,7 +165,7 @@ async def test_a_command_that_changed_protected_files_has_failed_and_its_output_
 
 async def test_a_command_that_changed_nothing_ends_as_it_did(project: Path) -> None:
     output: list[bytes] = []
-    failed = Ended(exit_code=7, seconds=0.0)
+    failed = CommandResult(exit_code=7, seconds=0.0)
 
     assert await run(ProtectedFiles(), bounds(project), Starter(lambda: None, failed), output) == failed
     assert output == []

@@ -10,7 +10,7 @@ from kit.attacks.nobody import NOBODY
 from kit.builders.bounds import bounds, root
 from kit.builders.trees import not_a_link
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Bounds
+from parley.ports.commands import SandboxPolicy
 from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
 
 
@@ -21,7 +21,7 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-def refusal(bounds: Bounds) -> str:
+def refusal(bounds: SandboxPolicy) -> str:
     with pytest.raises(SandboxUnavailable) as refused:
         resolve(bounds)
     return refused.value.detail
@@ -309,7 +309,7 @@ def test_a_root_that_another_has_taken_the_place_of_is_refused(project: Path, tm
 
 
 def test_a_root_that_is_gone_is_none(project: Path) -> None:
-    chosen = Bounds(writable=(root(project),))
+    chosen = SandboxPolicy(writable=(root(project),))
     project.rmdir()
 
     assert resolve(chosen) == ResolvedPolicy()

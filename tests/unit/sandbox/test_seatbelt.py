@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.ports.commands import Bounds, Command, Ended, Output, Start
+from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy
 from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.seatbelt import Profile, Seatbelt, profile, words
 
@@ -371,11 +371,11 @@ class Noted:
     """Starts nothing, and keeps what it was to start."""
 
     def __init__(self) -> None:
-        self.starts: list[Start] = []
+        self.starts: list[LaunchSpec] = []
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         self.starts.append(start)
-        return Ended(exit_code=7, seconds=0.0)
+        return CommandResult(exit_code=7, seconds=0.0)
 
     async def close(self) -> None:
         pass
@@ -384,11 +384,11 @@ class Noted:
 async def test_a_command_is_started_by_the_launcher_with_its_own_directory_and_variables() -> None:
     starter = Noted()
     command = Command(
-        argv=("make", "all"), cwd="/", env={"A": "b"}, timeout_seconds=5.0, bounds=Bounds(), files=(b"x",)
+        argv=("make", "all"), cwd="/", env={"A": "b"}, timeout_seconds=5.0, bounds=SandboxPolicy(), files=(b"x",)
     )
 
-    ended = await Seatbelt(starter).run(command, Bounds(network=True), output=lambda *_: None)
+    ended = await Seatbelt(starter).run(command, SandboxPolicy(network=True), output=lambda *_: None)
 
     argv = words(made(ResolvedPolicy(), network=True), ("make", "all"))
-    assert ended == Ended(exit_code=7, seconds=0.0)
-    assert starter.starts == [Start(argv=argv, cwd="/", env={"A": "b"}, files=(b"x",), timeout_seconds=5.0)]
+    assert ended == CommandResult(exit_code=7, seconds=0.0)
+    assert starter.starts == [LaunchSpec(argv=argv, cwd="/", env={"A": "b"}, files=(b"x",), timeout_seconds=5.0)]

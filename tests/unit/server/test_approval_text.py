@@ -11,7 +11,7 @@ from msgspec import structs
 from kit.builders.json import as_json
 from kit.builders.questions import approval_id, command_question, limit_question, patch_question
 from parley.agent.policy import RETRY
-from parley.conversation.questions import Question, Shown
+from parley.conversation.approvals import ApprovalEvent, Question
 from parley.conversation.records import QuestionAsked
 from parley.server.approval_text import elicitation, listed
 from parley.testing import check_message
@@ -44,11 +44,11 @@ PATCH: dict[str, Any] = {
 OURS: dict[str, Any] = {"parley_approval_id": approval_id(1), "parley_conversation_id": CONVERSATION}
 
 
-def question(shown: Shown, asked: QuestionAsked) -> Question:
+def question(shown: ApprovalEvent, asked: QuestionAsked) -> Question:
     return Question(asked=asked, shown=shown, event_id=EventId("2"), at=1.5)
 
 
-def asked_of(version: str, shown: Shown, asked: QuestionAsked) -> Any:
+def asked_of(version: str, shown: ApprovalEvent, asked: QuestionAsked) -> Any:
     """What a client of this version is sent, which must be a request as MCP has it."""
     params = elicitation(question(shown, asked), CONVERSATION, call="9", full=version == FULL_VERSION)
     check_message(request(0, ElicitationParams.METHOD, encode(params)), version=version)
@@ -241,7 +241,7 @@ def test_the_name_of_a_file_cannot_pass_for_a_line_of_the_question() -> None:
 )
 @pytest.mark.parametrize("ask", [command_question, patch_question])
 def test_what_the_model_says_is_quoted_as_its_words_on_a_line_of_its_own(
-    ask: Callable[..., tuple[Shown, QuestionAsked]], said: str, shown_as: str
+    ask: Callable[..., tuple[ApprovalEvent, QuestionAsked]], said: str, shown_as: str
 ) -> None:
     arguments = ("ls",) if ask is command_question else ()
     first, second, *_ = listed(question(*ask(1, *arguments, reason=said)), CONVERSATION).message.split("\n")

@@ -23,8 +23,8 @@ from kit.models.raw_provider import settings
 from parley.config.types import Sandbox
 from parley.conversation.records import CommandOutput
 from parley.errors import SandboxUnavailable
-from parley.ports.commands import Bounds, Command, Ended, Output, Root
-from parley.ports.tools import Action, ApplyPatch, Denied, Desk, Granted, Refused, Verdict
+from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy, WritableRoot
+from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByPolicy, RejectedByUser, ToolContext, Verdict
 from parley.tools.apply_patch import Patches
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.limits import MAX_DIFF_BYTES
@@ -46,7 +46,7 @@ from parley.wire.ids import CallId
 
 CALL = CallId("c1")
 GRANTED = Granted()
-BOUNDS = Bounds(writable=(Root(path="/project", device=1, inode=2),))
+BOUNDS = SandboxPolicy(writable=(WritableRoot(path="/project", device=1, inode=2),))
 CONFINED = Granted(bounds=BOUNDS)
 SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
 PATIENCE_SECONDS = 10
@@ -62,7 +62,7 @@ class Confined(NamedTuple):
     """The thread of this name was to write only within these bounds."""
 
     thread: str
-    bounds: Bounds
+    bounds: SandboxPolicy
 
 
 class Sandboxes:
@@ -72,16 +72,16 @@ class Sandboxes:
         self.did: list[object] = []
         self._has_landlock, self._fails = has_landlock, fails
 
-    async def run(self, command: Command, *, output: Output) -> Ended:
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
         raise AssertionError("a patch runs no command")
 
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
+    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         raise AssertionError("others ask that")
 
-    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
-    def confine_thread(self, bounds: Bounds) -> bool:
+    def confine_thread(self, bounds: SandboxPolicy) -> bool:
         self.did.append(Confined(threading.current_thread().name, bounds))
         if self._fails is not None:
             raise self._fails
@@ -111,7 +111,9 @@ class Bench:
         """Called with the second question."""
         commands = commands or Sandboxes()
         commands.did = self.did
-        desk = Desk(settings=settings(cwd=str(work), **changes), transcript=self.notebook, permit=self._permit)
+        desk = ToolContext(
+            settings=settings(cwd=str(work), **changes), transcript=self.notebook, permit=self._permit
+        )
         self.patches = Patches(desk, commands, touched)
 
     async def apply(self, *lines: str, workdir: Path | None = None) -> str:
@@ -350,9 +352,9 @@ async def test_a_patch_of_what_is_hidden_is_refused_before_anything_of_it_is_rea
 @pytest.mark.parametrize(
     ("verdict", "told"),
     [
-        (Refused(why="no sandbox is available"), "patch rejected: no sandbox is available"),
-        (Denied(), "patch rejected by user"),
-        (Denied(reason="not this file"), "patch rejected by user: not this file"),
+        (RejectedByPolicy(why="no sandbox is available"), "patch rejected: no sandbox is available"),
+        (RejectedByUser(), "patch rejected by user"),
+        (RejectedByUser(reason="not this file"), "patch rejected by user: not this file"),
     ],
 )
 async def test_a_patch_that_must_not_be_written_changes_nothing(work: Path, verdict: Verdict, told: str) -> None:
@@ -364,7 +366,7 @@ async def test_a_patch_that_must_not_be_written_changes_nothing(work: Path, verd
 
 
 async def test_both_ends_of_a_move_are_named_to_whoever_decides(work: Path) -> None:
-    bench = Bench(work, Denied())
+    bench = Bench(work, RejectedByUser())
 
     await bench.apply("*** Update File: old.txt", "*** Move to: ../new.txt", "-alpha", "+ALPHA")
 
@@ -566,7 +568,10 @@ async def test_a_patch_that_fails_within_its_bounds_is_written_without_them_when
 
 @pytest.mark.parametrize(
     ("verdict", "told"),
-    [(Denied(), "patch rejected by user"), (Refused(why="nobody is there"), "patch rejected: nobody is there")],
+    [
+        (RejectedByUser(), "patch rejected by user"),
+        (RejectedByPolicy(why="nobody is there"), "patch rejected: nobody is there"),
+    ],
 )
 async def test_a_patch_that_fails_within_its_bounds_is_not_written_when_that_is_denied(
     work: Path, verdict: Verdict, told: str
@@ -662,7 +667,7 @@ async def test_a_patch_whose_files_change_at_each_approval_is_refused_in_the_end
         return Granted(by_person=True)
 
     bench.patches = Patches(
-        Desk(settings=settings(cwd=str(work)), transcript=bench.notebook, permit=permit), Sandboxes()
+        ToolContext(settings=settings(cwd=str(work)), transcript=bench.notebook, permit=permit), Sandboxes()
     )
 
     assert await bench.apply(*UPDATE) == (

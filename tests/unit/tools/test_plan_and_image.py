@@ -17,7 +17,7 @@ from kit.models.raw_provider import settings
 from parley.config.types import Sandbox
 from parley.conversation.records import InputRead
 from parley.errors import ToolError
-from parley.ports.tools import Action, Desk, Verdict
+from parley.ports.tools import Action, ToolContext, Verdict
 from parley.tools.tool import Tool
 from parley.tools.update_plan import UpdatePlan
 from parley.tools.view_image import ViewImage
@@ -30,8 +30,8 @@ async def nobody_is_asked(action: Action) -> Verdict:
     raise AssertionError(f"no need to ask for {action}")
 
 
-def desk(notebook: RecordingTranscript, **changes: Any) -> Desk:
-    return Desk(settings=settings(**changes), transcript=notebook, permit=nobody_is_asked)
+def desk(notebook: RecordingTranscript, **changes: Any) -> ToolContext:
+    return ToolContext(settings=settings(**changes), transcript=notebook, permit=nobody_is_asked)
 
 
 async def told(tool: Tool, arguments: str) -> str:

@@ -19,8 +19,8 @@ from kit.models.raw_provider import settings
 from parley.config.types import Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import Approved, Bounds, Command, Ended, Output
-from parley.ports.tools import Action, Denied, Desk, Granted, Refused, RunCommand, Verdict
+from parley.ports.commands import Approved, Command, CommandResult, Output, SandboxPolicy
+from parley.ports.tools import Action, Granted, RejectedByPolicy, RejectedByUser, RunCommand, ToolContext, Verdict
 from parley.tools.commands.environment import with_tame_git
 from parley.tools.errors import CommandReplaced
 from parley.tools.shell import Shell
@@ -38,9 +38,9 @@ from parley.wire.ids import CallId, ItemId
 KEPT = 64 * 1024
 CALL = CallId("c1")
 ZERO = Duration(secs=0, nanos=0)
-OK = Ended(exit_code=0, seconds=0.0)
+OK = CommandResult(exit_code=0, seconds=0.0)
 GRANTED = Granted()
-BOUNDS = Bounds(hidden=("/home/me/.ssh",))
+BOUNDS = SandboxPolicy(hidden=("/home/me/.ssh",))
 CONFINED = Granted(bounds=BOUNDS)
 SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
 
@@ -62,8 +62,8 @@ class Bench:
         self,
         *,
         says: Sequence[tuple[OutputStream, bytes]] = (),
-        ends: Ended | CommandNotStarted = OK,
-        then_ends: Ended | CommandNotStarted = OK,
+        ends: CommandResult | CommandNotStarted = OK,
+        then_ends: CommandResult | CommandNotStarted = OK,
         verdict: Verdict = GRANTED,
         then: Verdict = GRANTED,
         **changes: Any,
@@ -78,7 +78,7 @@ class Bench:
         self.hangs = False
         self._says, self._ends, self._then_ends = says, ends, then_ends
         self._verdict, self._then = verdict, then
-        desk = Desk(settings=self.settings, transcript=self.notebook, permit=self._permit)
+        desk = ToolContext(settings=self.settings, transcript=self.notebook, permit=self._permit)
         self.shell = Shell(desk, self, self, {"PATH": "/bin", "MY_API_KEY": "secret"})
 
     async def call(self, name: str = "shell", /, **arguments: Any) -> str:
@@ -107,16 +107,16 @@ class Bench:
 
     # --- as what runs commands and applies patches ---
 
-    async def why_unconfined(self, bounds: Bounds) -> str | None:
+    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         raise AssertionError("others ask that")
 
-    async def unrestored(self, bounds: Bounds) -> tuple[str, ...]:
+    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
-    def confine_thread(self, bounds: Bounds) -> bool:
+    def confine_thread(self, bounds: SandboxPolicy) -> bool:
         raise AssertionError("others ask for that")
 
-    async def run(self, command: Command, *, output: Output) -> Ended:
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
         if any(isinstance(entry, Command) for entry in self.did):
             self.did.append(command)
             if isinstance(self._then_ends, CommandNotStarted):
@@ -158,7 +158,7 @@ def unknown(*words: str) -> ParsedCommand:
 async def test_a_command_begins_says_what_it_says_and_ends() -> None:
     bench = Bench(
         says=[("stdout", b"out\n"), ("stderr", b"warning\n"), ("stdout", b"more\n")],
-        ends=Ended(exit_code=0, seconds=1.26),
+        ends=CommandResult(exit_code=0, seconds=1.26),
     )
 
     told = await bench.call(command=["echo", "hi"])
@@ -220,7 +220,7 @@ async def test_a_silent_command_leaves_its_two_events_alone() -> None:
 async def test_of_a_command_that_failed_the_model_reads_stdout_and_then_stderr(
     says: list[tuple[OutputStream, bytes]], told: str
 ) -> None:
-    bench = Bench(says=says, ends=Ended(exit_code=3, seconds=0.04))
+    bench = Bench(says=says, ends=CommandResult(exit_code=3, seconds=0.04))
 
     assert await bench.call(command=["make"]) == (
         f'{{"output":"{told}","metadata":{{"exit_code":3,"duration_seconds":0.0}}}}'
@@ -274,7 +274,9 @@ async def test_an_empty_command_cannot_be_started_and_nobody_is_asked_about_it()
     ],
 )
 async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, told: str) -> None:
-    bench = Bench(says=[("stdout", b"begun\n")], ends=Ended(timed_out=True, seconds=0.3), approval_policy=policy)
+    bench = Bench(
+        says=[("stdout", b"begun\n")], ends=CommandResult(timed_out=True, seconds=0.3), approval_policy=policy
+    )
 
     assert await bench.call(command=["sleep", "20"], timeout=300) == told
     assert bench.did[-1] == Appended(
@@ -293,7 +295,7 @@ async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, told
 
 @pytest.mark.parametrize("policy", ["never", "on-request", "on-failure", "untrusted"])
 async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) -> None:
-    bench = Bench(ends=Ended(signal=9, seconds=0.5), approval_policy=policy)
+    bench = Bench(ends=CommandResult(signal=9, seconds=0.5), approval_policy=policy)
 
     told = await bench.call(command=["kill", "-9", "0"])
 
@@ -310,14 +312,19 @@ async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) 
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        (Ended(timed_out=True, seconds=0.3, remarks=("one", "two")), "command timed out after 300 milliseconds"),
         (
-            Ended(signal=9, seconds=0.3, remarks=("one", "two")),
+            CommandResult(timed_out=True, seconds=0.3, remarks=("one", "two")),
+            "command timed out after 300 milliseconds",
+        ),
+        (
+            CommandResult(signal=9, seconds=0.3, remarks=("one", "two")),
             "failed in sandbox None with execution error: command was killed by a signal",
         ),
     ],
 )
-async def test_what_was_put_back_is_told_also_of_a_command_whose_output_is_not(ends: Ended, told: str) -> None:
+async def test_what_was_put_back_is_told_also_of_a_command_whose_output_is_not(
+    ends: CommandResult, told: str
+) -> None:
     bench = Bench(ends=ends, approval_policy="untrusted")
 
     assert await bench.call(command=["sleep", "20"], timeout=300) == f"{told}\none\ntwo"
@@ -334,7 +341,9 @@ async def test_a_directory_that_is_moved_about_is_told_of(tmp_path: Path, monkey
 
 
 async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_event() -> None:
-    bench = Bench(says=[("stdout", b"x" * 60_000), ("stderr", b"e\n" * 300)], ends=Ended(exit_code=1, seconds=0))
+    bench = Bench(
+        says=[("stdout", b"x" * 60_000), ("stderr", b"e\n" * 300)], ends=CommandResult(exit_code=1, seconds=0)
+    )
 
     told = msgspec.json.decode(await bench.call(command=["noisy"]))
 
@@ -519,9 +528,12 @@ async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be(
 @pytest.mark.parametrize(
     ("verdict", "told"),
     [
-        (Refused(why="no sandbox is available: none"), "exec command rejected: no sandbox is available: none"),
-        (Denied(), "exec command rejected by user"),
-        (Denied(reason="not \ud800today"), "exec command rejected by user: not ?today"),
+        (
+            RejectedByPolicy(why="no sandbox is available: none"),
+            "exec command rejected: no sandbox is available: none",
+        ),
+        (RejectedByUser(), "exec command rejected by user"),
+        (RejectedByUser(reason="not \ud800today"), "exec command rejected by user: not ?today"),
     ],
 )
 async def test_a_command_that_must_not_run_is_told_why_and_leaves_no_trace(verdict: Verdict, told: str) -> None:
@@ -531,8 +543,8 @@ async def test_a_command_that_must_not_run_is_told_why_and_leaves_no_trace(verdi
     assert bench.did == [RunCommand(call_id=CALL, argv=("ls",), cwd="/project", search_path="/bin")]
 
 
-@pytest.mark.parametrize("bounds", [None, BOUNDS, Bounds(network=True)])
-async def test_a_command_is_run_within_the_bounds_that_were_granted(bounds: Bounds | None) -> None:
+@pytest.mark.parametrize("bounds", [None, BOUNDS, SandboxPolicy(network=True)])
+async def test_a_command_is_run_within_the_bounds_that_were_granted(bounds: SandboxPolicy | None) -> None:
     bench = Bench(verdict=Granted(bounds=bounds), sandbox_mode="read-only")
 
     await bench.call(command=["ls"])
@@ -553,8 +565,8 @@ async def test_a_patch_is_applied_and_not_run() -> None:
 @pytest.mark.parametrize(
     ("verdict", "mark"),
     [
-        (Granted(bounds=Bounds()), {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}),
-        (Granted(bounds=Bounds(network=True)), {}),
+        (Granted(bounds=SandboxPolicy()), {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}),
+        (Granted(bounds=SandboxPolicy(network=True)), {}),
         (Granted(by_person=True), {}),
     ],
 )
@@ -586,7 +598,7 @@ DENIED_END = ExecCommandEnd(call_id=CALL, stdout="", stderr="a: Permission denie
 
 @pytest.mark.parametrize("policy", ["never", "on-request"])
 async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(policy: str) -> None:
-    bench = Bench(says=SAYS, ends=Ended(exit_code=1, seconds=2.0), verdict=CONFINED, approval_policy=policy)
+    bench = Bench(says=SAYS, ends=CommandResult(exit_code=1, seconds=2.0), verdict=CONFINED, approval_policy=policy)
 
     told = await bench.call(command=["make"])
 
@@ -608,7 +620,9 @@ async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(
     ],
 )
 async def test_bounds_are_not_to_blame_for_what_happens_without_them_too(verdict: Granted, exit_code: int) -> None:
-    bench = Bench(says=[("stdout", b"out\n")], ends=Ended(exit_code=exit_code, seconds=2.0), verdict=verdict)
+    bench = Bench(
+        says=[("stdout", b"out\n")], ends=CommandResult(exit_code=exit_code, seconds=2.0), verdict=verdict
+    )
 
     told = await bench.call(command=["make"])
 
@@ -617,7 +631,7 @@ async def test_bounds_are_not_to_blame_for_what_happens_without_them_too(verdict
 
 
 async def test_what_the_model_is_told_of_a_denied_command_is_cut_like_any_output() -> None:
-    bench = Bench(says=[("stderr", b"x" * 60_000)], ends=Ended(exit_code=9, seconds=0), verdict=CONFINED)
+    bench = Bench(says=[("stderr", b"x" * 60_000)], ends=CommandResult(exit_code=9, seconds=0), verdict=CONFINED)
 
     told = await bench.call(command=["noisy"])
 
@@ -633,16 +647,16 @@ async def test_what_the_model_is_told_of_a_denied_command_is_cut_like_any_output
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        (Ended(timed_out=True, seconds=0.3), "command timed out after 300 milliseconds"),
+        (CommandResult(timed_out=True, seconds=0.3), "command timed out after 300 milliseconds"),
         (
-            Ended(signal=9, seconds=0.3),
+            CommandResult(signal=9, seconds=0.3),
             f"failed in sandbox {SANDBOX} with execution error: command was killed by a signal",
         ),
         (SandboxUnavailable("/project is not what it was"), "execution error: /project is not what it was"),
     ],
 )
 async def test_a_command_that_did_not_run_to_its_end_is_not_run_again(
-    ends: Ended | CommandNotStarted, told: str
+    ends: CommandResult | CommandNotStarted, told: str
 ) -> None:
     bench = Bench(ends=ends, verdict=Granted(bounds=BOUNDS, ask_again=True), approval_policy="on-failure")
 
@@ -652,17 +666,17 @@ async def test_a_command_that_did_not_run_to_its_end_is_not_run_again(
 
 
 async def test_a_command_that_times_out_within_bounds_names_the_sandbox() -> None:
-    bench = Bench(ends=Ended(timed_out=True, seconds=0.3), verdict=CONFINED, approval_policy="never")
+    bench = Bench(ends=CommandResult(timed_out=True, seconds=0.3), verdict=CONFINED, approval_policy="never")
 
     assert await bench.call(command=["make"]) == (
         f"failed in sandbox {SANDBOX} with execution error: command timed out"
     )
 
 
-def failing(then: Verdict, *, then_ends: Ended = OK) -> Bench:
+def failing(then: Verdict, *, then_ends: CommandResult = OK) -> Bench:
     return Bench(
         says=SAYS,
-        ends=Ended(exit_code=1, seconds=2.0),
+        ends=CommandResult(exit_code=1, seconds=2.0),
         verdict=Granted(bounds=BOUNDS, ask_again=True),
         then=then,
         then_ends=then_ends,
@@ -701,7 +715,7 @@ FAILED = [
 async def test_a_command_that_fails_within_its_bounds_runs_again_without_them_when_that_is_allowed(
     exit_code: int,
 ) -> None:
-    bench = failing(Granted(by_person=True), then_ends=Ended(exit_code=exit_code, seconds=1.0))
+    bench = failing(Granted(by_person=True), then_ends=CommandResult(exit_code=exit_code, seconds=1.0))
 
     told = await bench.call(command=["make"])
 
@@ -726,9 +740,9 @@ async def test_a_command_that_fails_within_its_bounds_runs_again_without_them_wh
 @pytest.mark.parametrize(
     ("verdict", "told"),
     [
-        (Denied(), "exec command rejected by user"),
-        (Denied(reason="no"), "exec command rejected by user: no"),
-        (Refused(why="nobody is there"), "exec command rejected: nobody is there"),
+        (RejectedByUser(), "exec command rejected by user"),
+        (RejectedByUser(reason="no"), "exec command rejected by user: no"),
+        (RejectedByPolicy(why="nobody is there"), "exec command rejected: nobody is there"),
     ],
 )
 async def test_a_command_that_fails_within_its_bounds_does_not_run_again_when_that_is_denied(
@@ -847,7 +861,7 @@ async def test_a_command_whose_program_is_replaced_at_each_start_is_refused_in_t
 
 async def test_no_descriptor_is_left_of_what_is_asked_about(tmp_path: Path) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
-    for verdict in (Denied(), Granted(), Granted(by_person=True)):
+    for verdict in (RejectedByUser(), Granted(), Granted(by_person=True)):
         await Bench(verdict=verdict, cwd=str(tmp_path), approval_policy="untrusted").call(command=["make"])
 
     assert sorted(os.listdir("/proc/self/fd")) == before

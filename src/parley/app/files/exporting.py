@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from parley.app.files.homes import entries_until
-from parley.conversation.exported import ExportHead, entry_line, head_line
+from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.ports.store import Store
 from parley.stores.sqlite.files import AtomicFile, directory_of, sync_directory
 from parley.wire.ids import ConversationId

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import PurePath
 from typing import Final
 
-from parley.conversation.exported import read_head
+from parley.conversation.export_format import read_head
 from parley.conversation.log import Entry
 from parley.errors import BadFile, BadHome, UnknownConversation
 from parley.ports.store import Store

@@ -18,7 +18,7 @@ from parley.app.files.homes import entries_until
 from parley.app.files.source import SourceFile, with_own_questions
 from parley.common.os_errors import os_detail
 from parley.config.types import Settings
-from parley.conversation.exported import entry_line
+from parley.conversation.export_format import entry_line
 from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable

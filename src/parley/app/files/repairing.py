@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import msgspec
 
 from parley.common.os_errors import os_detail
-from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
+from parley.conversation.projections import Projections
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadHome
 from parley.ports.store import Store, Summary
@@ -111,7 +111,7 @@ def _log(found: Salvaged) -> _Log | None:
     if rest[0].type != _SETTINGS_CHOSEN:
         chosen = SettingsChosen(model=found.model, cwd=found.cwd or "/", asked={"cwd": found.cwd or "/"})
         rest = [Entry(Seq(1), rest[0].at, _SETTINGS_CHOSEN, False, encode(chosen)), *rest]
-    folds, taken = Folds(), list[Entry]()
+    folds, taken = Projections(), list[Entry]()
     for entry in rest:
         placed = msgspec.structs.replace(entry, seq=Seq(len(taken) + 1))
         try:
@@ -120,6 +120,6 @@ def _log(found: Salvaged) -> _Log | None:
             break
         taken.append(placed)
     if len(taken) < len(rest):  # an entry that does not fit may have changed the folds before it was refused
-        folds = Folds()
+        folds = Projections()
         folds.replay(taken)
     return _Log(taken, Summary.of(folds.state)) if taken else None

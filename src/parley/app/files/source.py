@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from parley.config.load import refuse_misfits
 from parley.config.redaction import kept, wanted_again
-from parley.config.types import Settings, Wanted
-from parley.conversation.exported import LATEST, Line, read_entries, read_head
-from parley.conversation.folds import Folds
+from parley.config.types import Settings, SettingsOverrides
+from parley.conversation.export_format import LATEST, Line, read_entries, read_head
 from parley.conversation.log import Entry, Log
+from parley.conversation.projections import Projections
 from parley.conversation.records import QuestionAsked, QuestionSettled, SettingsChosen, record_type
-from parley.conversation.rollout import Retelling, read_session
+from parley.conversation.rollout import RolloutReader, read_session
 from parley.errors import BadFile, BadSetting
 from parley.ports.store import Summary
 from parley.wire.events import ApprovalSettled, event_type
@@ -90,7 +90,7 @@ class SourceFile:
         Raises:
             BadFile, OSError: it cannot be used.
         """
-        folds = Folds()
+        folds = Projections()
         for entry in self._read(folds):
             self.count = entry.seq
             if not entry.is_event and entry.type == _QUESTION_ASKED:
@@ -101,9 +101,9 @@ class SourceFile:
 
     def entries(self) -> Iterator[Entry]:
         """As they are in the file. Raises BadFile, OSError."""
-        return self._read(Folds())
+        return self._read(Projections())
 
-    def _read(self, folds: Folds) -> Iterator[Entry]:
+    def _read(self, folds: Projections) -> Iterator[Entry]:
         with open(self._path, "rb") as file:
             lines = _lines(file)
             _, first = next(lines, (1, b""))
@@ -114,7 +114,7 @@ class SourceFile:
                 self.conversation_id, self.archived = head.conversation_id, head.archived
                 yield from map(_with_usual_settings, read_entries(head, lines, folds))
 
-    def _retold(self, first: bytes, lines: Iterator[Line], folds: Folds) -> Iterator[Entry]:
+    def _retold(self, first: bytes, lines: Iterator[Line], folds: Projections) -> Iterator[Entry]:
         session = read_session(first)
         self.conversation_id = session.conversation_id
         try:
@@ -127,9 +127,9 @@ class SourceFile:
         chosen = SettingsChosen(
             model=self._settings.model,
             cwd=self._settings.cwd,
-            asked=kept(Wanted(cwd=self._settings.cwd)),
+            asked=kept(SettingsOverrides(cwd=self._settings.cwd)),
         )
-        log, retelling = Log(), Retelling(session)
+        log, retelling = Log(), RolloutReader(session)
         for happened in chain((chosen,), retelling.read(lines)):
             entries = log.append((happened,), at=at)
             folds.replay(entries)

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from parley.config.types import Wanted
+from parley.config.types import SettingsOverrides
 from parley.runtime.conversation import Conversation
 from parley.runtime.messages import Accepted
 from parley.runtime.turns import Turn
@@ -28,7 +28,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         raise NoContent
     args = replace(args, content=compact(args.content))
     conversation = await call.conversation(args.conversation_id)
-    overrides = Wanted(**{name: getattr(args, name) for name in _OVERRIDES})
+    overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
 
     def interrupt(turn: Turn) -> None:
         if not call.session.features.is_timeout(call.call.cancel_reason):
@@ -53,7 +53,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         args.content,
         message_id=message_id,
         parent_id=_parent(call, args, conversation),
-        wanted=None if overrides == Wanted() else overrides,
+        wanted=None if overrides == SettingsOverrides() else overrides,
         deadline=call.deadline,
         accepted=accepted,
     )

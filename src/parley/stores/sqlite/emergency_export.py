@@ -15,7 +15,7 @@ from sqlite3 import Connection
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from parley.conversation.exported import ExportHead, entry_line, head_line
+from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.errors import ParleyError
 from parley.stores.sqlite import queries
 from parley.wire.ids import START, ConversationId, Seq

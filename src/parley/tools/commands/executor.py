@@ -13,7 +13,7 @@ from typing import Final
 from parley.common.os_errors import os_detail
 from parley.common.shield import run_to_completion
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Ended, Output, Start
+from parley.ports.commands import CommandResult, LaunchSpec, Output
 from parley.tools.commands.fork_server_link import ForkServerLink
 from parley.tools.commands.launch_request import encode_request
 from parley.tools.commands.outcome import result
@@ -40,7 +40,7 @@ class Executor:
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._closed = False
 
-    async def start(self, start: Start, *, output: Output) -> Ended:
+    async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         request = encode_request(start)
         # If the fork server or the spare supervisor died before the command started, try once more.
         for _ in range(2):
@@ -57,7 +57,7 @@ class Executor:
         if self._fork_server is not None:
             await run_to_completion(asyncio.ensure_future(self._fork_server.close()))
 
-    async def _run(self, start: Start, request: bytes, command: RunningCommand) -> Ended | None:
+    async def _run(self, start: LaunchSpec, request: bytes, command: RunningCommand) -> CommandResult | None:
         """Run a command to its end; return None if nothing of it has run and a second attempt may succeed."""
         self._running.add(command)
         try:

@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from parley.errors import CommandNotStarted
-from parley.ports.commands import Mount, Restriction, Start
+from parley.ports.commands import LaunchSpec, Mount, Restriction
 from parley.tools.commands import messages
 
 __all__ = ["encode_request"]
@@ -15,7 +15,7 @@ FILES_BYTES: Final = 4 * 1024 * 1024
 """The most bytes of all files of one command: more than the longest command that the system accepts."""
 
 
-def encode_request(start: Start) -> bytes:
+def encode_request(start: LaunchSpec) -> bytes:
     """Return the request that is sent over the control socket.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from parley.common.os_errors import os_detail
 from parley.errors import CommandNotStarted, SandboxUnavailable
-from parley.ports.commands import Ended, Mount
+from parley.ports.commands import CommandResult, Mount
 from parley.tools.commands.messages import (
     ERROR_NUMBERS,
     FAILED,
@@ -26,14 +26,14 @@ from parley.wire.text import replace_surrogates
 __all__ = ["result", "start_error"]
 
 
-def result(status: int | None, *, timed_out: bool, seconds: float) -> Ended:
+def result(status: int | None, *, timed_out: bool, seconds: float) -> CommandResult:
     """Return how a command ended. Without a wait `status` its supervisor died, and the command was killed."""
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
-        return Ended(exit_code=code, seconds=seconds)
+        return CommandResult(exit_code=code, seconds=seconds)
     if timed_out:
-        return Ended(timed_out=True, seconds=seconds)
-    return Ended(signal=-code, seconds=seconds)
+        return CommandResult(timed_out=True, seconds=seconds)
+    return CommandResult(signal=-code, seconds=seconds)
 
 
 def start_error(kind: bytes, number: int, mounts: Sequence[Mount]) -> CommandNotStarted | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from parley.conversation.records import CallItem
 from parley.ports.model import ToolSpec
-from parley.ports.tools import Desk
+from parley.ports.tools import ToolContext
 from parley.tools.errors import ToolServerFailed
 from parley.tools.results import as_duration, internal_error
 from parley.tools.servers.pool import Lease, RemoteTool
@@ -43,7 +43,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 class ServerTools:
     """The tools of tool servers, for one turn."""
 
-    def __init__(self, desk: Desk, lease: Lease) -> None:
+    def __init__(self, desk: ToolContext, lease: Lease) -> None:
         self._transcript, self._lease = desk.transcript, lease
 
     def specs(self) -> tuple[ToolSpec, ...]:

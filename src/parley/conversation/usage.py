@@ -5,7 +5,7 @@ Fed every entry as it is appended. Does not know the limits: settings have them,
 
 from __future__ import annotations
 
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     CallOutput,
     QuestionAsked,
@@ -16,10 +16,10 @@ from parley.conversation.records import (
 )
 from parley.wire.events import LimitReached, TokenCount
 
-__all__ = ["Spending"]
+__all__ = ["UsageTotals"]
 
 
-class Spending:
+class UsageTotals:
     """The fold over a log."""
 
     __slots__ = (
@@ -31,7 +31,7 @@ class Spending:
         "conversation_tokens",
         "turn_calls",
         "turn_tokens",
-        "untold",
+        "unreported",
     )
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Spending:
         """Those that have their output."""
         self.agreed: dict[str, int] = {}
         """How much of something was used when somebody last said that it may be more."""
-        self.untold: TokenCount | None = None
+        self.unreported: TokenCount | None = None
         """What a response cost whose calls have not ended."""
         self._since = 0.0
         self._waited_seconds = 0.0
@@ -53,7 +53,7 @@ class Spending:
         """How long the turn has run, without the time in which it waited for answers."""
         return max(0.0, now - self._since - self._waited_seconds)
 
-    def apply(self, happened: Happened, *, at: float) -> None:
+    def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry."""
         match happened:
             case TurnStarted():
@@ -61,9 +61,9 @@ class Spending:
                 self._since, self._waited_seconds = at, 0.0
                 self.agreed = {limit: used for limit, used in self.agreed.items() if limit == "conversation_tokens"}
             case ResponseUsed(usage=usage):
-                self.untold = usage
+                self.unreported = usage
             case TokenCount(total_tokens=tokens) | TokensEstimated(tokens=tokens):
-                self.untold = None
+                self.unreported = None
                 self.turn_tokens += max(0, tokens)
                 self.conversation_tokens += max(0, tokens)
             case CallOutput():

@@ -16,7 +16,7 @@ from typing import Final
 
 from parley.config.installation import installed_paths
 from parley.config.types import Settings
-from parley.ports.commands import Bounds, Root
+from parley.ports.commands import SandboxPolicy, WritableRoot
 
 __all__ = ["Roots", "bounds_for", "read_only"]
 
@@ -26,18 +26,18 @@ MOST_LINKS: Final = 40
 """On the way to a path; the system follows no more either."""
 
 
-def read_only(settings: Settings) -> Bounds:
+def read_only(settings: Settings) -> SandboxPolicy:
     """Nothing is written and nobody is reached."""
-    return Bounds(hidden=settings.withheld_paths, mechanism=settings.sandbox.mechanism)
+    return SandboxPolicy(hidden=settings.withheld_paths, mechanism=settings.sandbox.mechanism)
 
 
-def bounds_for(settings: Settings, roots: Roots) -> Bounds | None:
+def bounds_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
     """What commands of these settings may do; None: what the user may."""
     if settings.sandbox_mode == "danger-full-access":
         return None
     chosen = settings.sandbox
     writable = roots.of(settings) if settings.sandbox_mode == "workspace-write" else ()
-    return Bounds(
+    return SandboxPolicy(
         writable=writable,
         network=settings.network_access,
         unix_sockets=chosen.allow_unix_sockets,
@@ -54,7 +54,7 @@ class Roots:
         """`granted` are the roots of all conversations so far, to which this one adds its own."""
         self._environ = environ
         self._granted = set() if granted is None else granted
-        self._found: dict[str, Root] = {}
+        self._found: dict[str, WritableRoot] = {}
         """What each name led to first."""
         self._missed: set[str] = set()
         """Names that led nowhere, the first time."""
@@ -64,7 +64,7 @@ class Roots:
         """Whether no name was ever looked up."""
         return not self._found and not self._missed
 
-    def of(self, settings: Settings) -> tuple[Root, ...]:
+    def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
         """Those that are there; never one that a call of the model names."""
         names = self._names(settings)
         real = {name: path for name in names if (path := _real(name)) is not None}
@@ -99,12 +99,12 @@ def _real(path: str) -> str | None:
         return None
 
 
-def _root(path: str) -> Root | None:
+def _root(path: str) -> WritableRoot | None:
     try:
         found = os.lstat(path)
     except OSError:
         return None
-    return Root(path=path, device=found.st_dev, inode=found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+    return WritableRoot(path=path, device=found.st_dev, inode=found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached, Settlement
 from parley.wire.ids import ApprovalId, CallId, EventId
 
-__all__ = ["Ledger", "Question", "Shown"]
+__all__ = ["ApprovalEvent", "ApprovalState", "Question"]
 
-Shown = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
+ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
 """The event by which clients see a question."""
 
 
@@ -23,7 +23,7 @@ class Question(Struct, frozen=True, kw_only=True):
     """One that is open."""
 
     asked: QuestionAsked
-    shown: Shown
+    shown: ApprovalEvent
     event_id: EventId
     """Of the turn that waits for it."""
     at: float
@@ -34,7 +34,7 @@ class Question(Struct, frozen=True, kw_only=True):
         return self.asked.approval_id
 
 
-class Ledger:
+class ApprovalState:
     """The fold over a log."""
 
     __slots__ = ("_event_id", "_shown", "open", "settled")
@@ -42,10 +42,10 @@ class Ledger:
     def __init__(self) -> None:
         self.open: Question | None = None
         self.settled: dict[ApprovalId, Settlement] = {}
-        self._shown: Shown | None = None
+        self._shown: ApprovalEvent | None = None
         self._event_id = EventId("")
 
-    def apply(self, happened: Happened, *, at: float) -> None:
+    def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry.
 
         Raises:
@@ -73,7 +73,7 @@ class Ledger:
                 pass
 
 
-def _as_shown(shown: Shown, asked: QuestionAsked) -> QuestionAsked:
+def _as_shown(shown: ApprovalEvent, asked: QuestionAsked) -> QuestionAsked:
     """The record as it has to be: a yes is given to what was shown, and what was asked is what it allows."""
     match shown:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

@@ -10,45 +10,45 @@ from typing import Any
 from msgspec import UNSET
 
 from parley.conversation.errors import ParentUnknown
-from parley.conversation.log import Happened
+from parley.conversation.log import LogPayload
 from parley.conversation.records import InputRead, SettingsChosen, TurnStarted
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, MessageId
 
-__all__ = ["Wish", "Wishes"]
+__all__ = ["SettingsChange", "SettingsHistory"]
 
 
-class Wish:
+class SettingsChange:
     """What one call asked for, on top of what was asked for before."""
 
-    def __init__(self, before: Wish | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
+    def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
         self.by = by
         """The message that asked for it; None: whoever began the conversation."""
 
 
-class Wishes:
+class SettingsHistory:
     """The fold over a log."""
 
     __slots__ = ("_behind", "_message", "_turn_message", "first", "now")
 
     def __init__(self) -> None:
-        self.first = self.now = Wish(None, {})
+        self.first = self.now = SettingsChange(None, {})
         """What holds before the first message, and what holds now."""
-        self._behind: dict[MessageId, Wish] = {}
+        self._behind: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
         """What was said last, as long as settings that follow it are those that it asked for."""
         self._turn_message: MessageId | None = None
         """The message that began the turn."""
 
-    def apply(self, happened: Happened) -> None:
+    def apply(self, happened: LogPayload) -> None:
         """Take in one entry."""
         match happened:
             case SettingsChosen(asked=asked):
                 if self._message is not None:
-                    self.now = self._behind[self._message] = Wish(self.now, asked, self._message)
+                    self.now = self._behind[self._message] = SettingsChange(self.now, asked, self._message)
                 else:
-                    self.first = self.now = Wish(None, asked)
+                    self.first = self.now = SettingsChange(None, asked)
             case UserMessage(message_id=message_id, parent_message_id=parent):
                 self.now = self._behind[message_id] = self.now if parent is UNSET else self._after(parent)
                 self._message = message_id
@@ -61,11 +61,11 @@ class Wishes:
                 self._message = None
 
     @property
-    def of_turn(self) -> Wish:
+    def of_turn(self) -> SettingsChange:
         """What held when the turn began that runs, or the last that ran."""
         return self.first if self._turn_message is None else self._behind[self._turn_message]
 
-    def behind(self, parent: MessageId | None, conversation_id: ConversationId) -> Wish:
+    def behind(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
         """What held behind a message; now, where none is named. The conversation itself: before the first one.
 
         Raises:
@@ -80,5 +80,5 @@ class Wishes:
         except KeyError:
             raise ParentUnknown(parent) from None
 
-    def _after(self, parent: MessageId) -> Wish:
+    def _after(self, parent: MessageId) -> SettingsChange:
         return self._behind.get(parent, self.first)

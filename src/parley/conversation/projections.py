@@ -8,13 +8,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from parley.conversation.approvals import ApprovalState
 from parley.conversation.history import History
-from parley.conversation.log import Entry, Happened
-from parley.conversation.questions import Ledger
+from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import RECORD_TYPES, CommandOutput, InputRead, record_type
-from parley.conversation.spending import Spending
+from parley.conversation.settings_history import SettingsHistory
 from parley.conversation.state import State
-from parley.conversation.wishes import Wishes
+from parley.conversation.usage import UsageTotals
 from parley.wire.events import (
     ApplyPatchApprovalRequest,
     ExecApprovalRequest,
@@ -25,7 +25,7 @@ from parley.wire.events import (
 )
 from parley.wire.items import compact
 
-__all__ = ["Folds"]
+__all__ = ["Projections"]
 
 _EVENTS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     event_type(cls): msgspec.json.Decoder(cls)
@@ -38,7 +38,7 @@ _RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-class Folds:
+class Projections:
     """What follows from one log."""
 
     __slots__ = ("history", "ledger", "spending", "state", "wishes")
@@ -48,10 +48,10 @@ class Folds:
 
     def begin(self) -> None:
         """Forget everything."""
-        self.state, self.history, self.ledger, self.wishes = State(), History(), Ledger(), Wishes()
-        self.spending = Spending()
+        self.state, self.history, self.ledger, self.wishes = State(), History(), ApprovalState(), SettingsHistory()
+        self.spending = UsageTotals()
 
-    def apply(self, happened: Happened, *, at: float) -> None:
+    def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry.
 
         Raises:
@@ -86,7 +86,7 @@ def _refuse_no_json(data: bytes) -> None:
         data.decode()
 
 
-def _compacted(happened: Happened) -> Happened:
+def _compacted(happened: LogPayload) -> LogPayload:
     """As it is kept in memory: what the user said may be long."""
     if (
         isinstance(happened, UserMessage | InputRead)

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from parley.agent.bounds import Roots, bounds_for, read_only
+from parley.agent.sandbox_policy import Roots, bounds_for, read_only
 from parley.app.commands import sandboxed_commands
 from parley.config.types import Settings
 from parley.errors import BadHome, SandboxUnavailable, StoreFailed
 from parley.models.errors import MissingVariable
-from parley.ports.commands import Bounds, Command, Ended, Output
+from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy
 from parley.sandbox import Report, Sandboxed
 from parley.tools.commands import scope
 from parley.tools.commands.environment import command_environment
@@ -24,7 +24,7 @@ LOOK_SECONDS: Final = 20.0
 """For a command that takes no time, on a computer with other work to do."""
 
 
-async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> Ended:
+async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
     """Run one command as the agent's are run under these settings, for as long as it takes.
 
     Raises:
@@ -61,7 +61,7 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
     """
     commands = sandboxed_commands(lambda: None if settings is None else settings.home)
     try:
-        report = await commands.report(Bounds() if settings is None else read_only(settings))
+        report = await commands.report(SandboxPolicy() if settings is None else read_only(settings))
         return report, await _limits(commands)
     finally:
         await commands.close()

@@ -14,8 +14,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from parley.conversation.folds import Folds
 from parley.conversation.log import Entry
+from parley.conversation.projections import Projections
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, record_type
 from parley.errors import BadFile
 from parley.wire.events import EVENT_TYPES, EventMsg, event_type
@@ -130,7 +130,7 @@ def _is_id(text: str) -> bool:
         return False
 
 
-def read_entries(head: ExportHead, lines: Iterable[Line], folds: Folds) -> Iterator[Entry]:
+def read_entries(head: ExportHead, lines: Iterable[Line], folds: Projections) -> Iterator[Entry]:
     """The entries behind the head, one by one, each taken into `folds`.
 
     Raises:
@@ -161,7 +161,7 @@ def read_entries(head: ExportHead, lines: Iterable[Line], folds: Folds) -> Itera
         raise BadFile(number, f"the file ends here, behind {seq} of {head.last} entries")
 
 
-def _check(entry: Entry, folds: Folds) -> None:
+def _check(entry: Entry, folds: Projections) -> None:
     """Raises ValueError or LookupError where an entry contradicts those before it, and `_UNREADABLE`."""
     if entry.is_event and entry.type not in EVENT_TYPES:  # of a newer version; nothing depends on it
         _anything.decode(entry.encoded)  # and it has to be valid all the same: clients are sent it
