@@ -57,6 +57,7 @@ PURE = frozenset(
         "types",
         "typing",
         "uuid",
+        "zlib",
     }
 )
 """What `wire` and `conversation` may import from outside: no event loop, clock, file or socket."""

@@ -215,10 +215,10 @@ class OwnedElsewhere(StoreError):
 
     code = "owned_elsewhere"
 
-    def __init__(self, *, pid: int, address: str, lock_holder: str | None = None) -> None:
+    def __init__(self, *, node: str, pid: int, address: str, lock_holder: str | None = None) -> None:
         """`pid` is 0 while the owner is unknown: it waits for the write lock, which `lock_holder` holds."""
         super().__init__(f"{_process(pid)} runs a turn of the conversation")
-        self.pid, self.address, self.lock_holder = pid, address, lock_holder
+        self.node, self.pid, self.address, self.lock_holder = node, pid, address, lock_holder
 
 
 class NotOwned(StoreError):

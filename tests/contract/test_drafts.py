@@ -46,7 +46,7 @@ async def test_of_two_drafts_for_one_id_the_first_that_is_whole_gets_it(store: S
     await second.add(answers(1, 3))
     await second.finish(FIRST, summary("second"))
 
-    with pytest.raises(StoreFailed, match=f"conversation {FIRST} is there already"):
+    with pytest.raises(StoreFailed, match=f"conversation {FIRST} already exists"):
         await first.finish(FIRST, summary("first"))
     await first.drop()
 

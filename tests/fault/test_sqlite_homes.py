@@ -49,7 +49,7 @@ async def test_a_home_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
     said = await refusal(tmp_path)
 
-    assert said == "the conversations here were written by a newer version of Parley (format 99; this one knows 1)"
+    assert said == "the conversations here were written by a newer version of Parley (format 99; this one knows 2)"
     assert (tmp_path / "parley.db").read_bytes() == before
 
 

@@ -13,6 +13,7 @@ import pytest
 from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
 from kit.servers.lock_holders import held_by_flock
 from kit.servers.store_process import StoreProcess
+from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.stores.sqlite.lock_holders import UNKNOWN, holder_in
@@ -58,6 +59,53 @@ async def test_two_stores_of_one_process_exclude_each_other_as_well(tmp_path: Pa
     await two.close()
 
     assert after.last == 1
+
+
+@pytest.mark.parametrize("found_by", ["a check", "an append"])
+async def test_a_holder_is_told_once_that_it_has_lost_its_lease(tmp_path: Path, found_by: str) -> None:
+    """A lock may be lost: the file is replaced, or a file system forgets it."""
+    told: list[str] = []
+    lost = asyncio.Event()
+
+    def on_lost() -> None:
+        told.append("lost")
+        lost.set()
+
+    old, new = SqliteStore(str(tmp_path)), SqliteStore(str(tmp_path))
+    await old.create(FIRST, [], summary())
+    lease = await old.acquire(FIRST, address="", on_lost=on_lost)
+    await old.check()
+    assert told == []
+    (tmp_path / "owners.lock").unlink()
+    heir = await new.acquire(FIRST, address="")
+    if found_by == "a check":
+        await old.check()
+    with pytest.raises(LeaseLost):
+        await old.append(lease, [said(1, "late")], summary())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await lost.wait()
+    await old.check()
+    await old.release(lease)
+    await new.append(heir, [said(1, "one")], summary())
+    await old.close()
+
+    assert (told, await everything_in(new)) == (["lost"], [said(1, "one")])
+    await new.close()
+
+
+async def test_no_holder_is_told_of_a_lease_that_it_gave_up_itself(tmp_path: Path) -> None:
+    told: list[str] = []
+    store = SqliteStore(str(tmp_path))
+    for name in (FIRST, OTHER):
+        await store.create(name, [], summary())
+    await store.release(await store.acquire(FIRST, address="", on_lost=lambda: told.append("released")))
+    lease = await store.acquire(OTHER, address="", on_lost=lambda: told.append("deleted"))
+    await asyncio.gather(store.delete(lease), store.check())
+    await store.acquire(FIRST, address="", on_lost=lambda: told.append("closed"))
+    await store.check()
+    await store.close()
+
+    assert told == []
 
 
 async def test_the_epoch_stops_one_who_still_believes_to_be_the_owner(tmp_path: Path) -> None:

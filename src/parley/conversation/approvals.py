@@ -45,6 +45,13 @@ class ApprovalState:
         self._shown: ApprovalEvent | None = None
         self._event_id = EventId("")
 
+    @classmethod
+    def restored(cls, event_id: EventId | None) -> ApprovalState:
+        """Return the ledger of an idle conversation without its settlements: a store finds them by their keys."""
+        ledger = cls()
+        ledger._event_id = event_id or EventId("")
+        return ledger
+
     def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry.
 

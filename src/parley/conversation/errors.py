@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from parley.errors import InvalidRequest
 
-__all__ = ["ParentUnknown", "UnknownMessage"]
+__all__ = ["EarlierEntriesNeeded", "ParentUnknown", "UnknownMessage"]
+
+
+class EarlierEntriesNeeded(ValueError):
+    """Projections that were restored from a checkpoint do not know a message; fold the log from its first entry."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"message {message_id} is before the checkpoint")
+        self.message_id = message_id
 
 
 class ParentUnknown(InvalidRequest):

@@ -1,4 +1,6 @@
-"""The log as messages for a model: a fold, in a form that every model API can be given.
+"""The log as messages for a model: a projection, in a form that every model API can be given.
+
+The projection is positions of entries; the texts are kept beside it, and can be dropped and supplied again.
 
 The rules (docs/protocol.md, history): input first; then the items of each response in the order
 they came, each call directly followed by its one output; input that came while the model was
@@ -13,11 +15,13 @@ sums up, from the turn on in which it was made.
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain
-from typing import Final
+from enum import IntEnum
+from itertools import accumulate, chain
+from typing import Final, NamedTuple
 
 from msgspec import UNSET, Struct
 
+from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     CallItem,
@@ -25,20 +29,17 @@ from parley.conversation.records import (
     HistoryCompacted,
     InputRead,
     InputRefused,
-    MessageFields,
-    MessageItem,
     ModelAsked,
     ModelItem,
     ModelSaid,
-    OpaqueItem,
     TurnEnded,
     TurnStarted,
 )
 from parley.wire.events import UserMessage
-from parley.wire.ids import CallId, MessageId
+from parley.wire.ids import START, CallId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem
 
-__all__ = ["ABORTED", "REFUSED", "History", "HistoryItem", "OutputItem", "UserItem"]
+__all__ = ["ABORTED", "REFUSED", "History", "HistoryItem", "HistoryPositions", "OutputItem", "UserItem"]
 
 ABORTED: Final = "aborted"
 """What the model is told of a call that an interrupt cut short."""
@@ -64,37 +65,124 @@ class OutputItem(Struct, frozen=True):
 HistoryItem = UserItem | ModelItem | OutputItem
 
 
+class _Kind(IntEnum):
+    """What an entry of the history is, without its text."""
+
+    WORDS = 0
+    """Input of the user without attachments."""
+    ATTACHED = 1
+    """Input of the user with an image or a file."""
+    REFUSED = 2
+    """Input whose images and files are left out, because the provider refused them."""
+    ANSWER = 3
+    """An item of the model."""
+    OUTPUT = 4
+    """The output of a call."""
+
+
+class _Ref(NamedTuple):
+    """An item of the history, by the position of its entry."""
+
+    seq: Seq
+    kind: _Kind
+
+
+class HistoryPositions(Struct, frozen=True, array_like=True):
+    """The history of an idle conversation, without texts: what a checkpoint holds of it."""
+
+    steps: tuple[int, ...]
+    """The position of each item, as the difference from the item before."""
+    kinds: bytes
+    cuts: tuple[int, ...]
+
+
 class _Turn:
-    """One turn's part of the history, and the turn it follows: branches share what is behind them."""
+    """The items of one turn, and the turn that it follows. Branches share earlier turns."""
 
     __slots__ = ("before", "cuts", "places")
 
     def __init__(self, before: _Turn | None) -> None:
         self.before = before
-        self.places: list[HistoryItem | None] = []
-        """Every call keeps the place behind it free for its output."""
+        self.places: list[_Ref | None] = []
+        """None is the place of an output that is still missing, right after its call."""
         self.cuts: list[int] = []
-        """Places where everything before is complete: no call stands there without its output."""
+        """Indices of `places` before which every call has its output."""
 
 
 class History:
-    """The fold."""
+    """The projection."""
 
-    __slots__ = ("_turn", "_turns", "_unanswered", "waiting")
+    __slots__ = ("_is_partial", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
     def __init__(self) -> None:
-        self.waiting: list[UserItem] = []
-        """Input the model has not been sent."""
+        self._seq = START
+        """The position of the last entry."""
+        self._waiting: list[_Ref] = []
         self._turn = _Turn(None)
         self._turns: dict[MessageId, _Turn] = {}
         """The turn that took each message."""
         self._unanswered: dict[CallId, deque[int]] = {}
-        """Where in the turn the outputs that are still missing belong. A model may use an id twice."""
+        """Indices in the turn's places of the outputs that are still missing. A model may use an id twice."""
+        self._texts: dict[Seq, HistoryItem] = {}
+        """The items by position. Those that are missing can be supplied (`missing`, `supply`)."""
+        self._is_partial = False
+        """True if it was restored: messages before that are unknown, and no branch can begin there."""
+
+    # --- checkpoints -------------------------------------------------------------------
+
+    def positions(self) -> HistoryPositions:
+        """Return the history without texts. It is settled."""
+        refs = self._refs()
+        before = (START, *(ref.seq for ref in refs))
+        return HistoryPositions(
+            tuple(ref.seq - earlier for earlier, ref in zip(before, refs, strict=False)),
+            bytes(ref.kind for ref in refs),
+            tuple(self.cuts),
+        )
+
+    @classmethod
+    def restored(cls, positions: HistoryPositions, last: Seq) -> History:
+        """Return the history at the position `last`, without texts. Raises ValueError."""
+        history = cls()
+        history._seq, history._is_partial = last, True
+        seqs = accumulate(positions.steps)
+        history._turn.places = [
+            _Ref(Seq(seq), _Kind(kind)) for seq, kind in zip(seqs, positions.kinds, strict=True)
+        ]
+        history._turn.cuts = list(positions.cuts)
+        return history
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no input waits and every call has its output."""
+        return not self._waiting and not self._unanswered
+
+    @property
+    def missing(self) -> list[Seq]:
+        """The positions, in order, of the entries whose texts `items` and `waiting` need and that are not here."""
+        wanted = {ref.seq for ref in (*self._refs(), *self._waiting)}
+        return sorted(wanted - self._texts.keys())
+
+    def supply(self, seq: Seq, happened: LogPayload) -> None:
+        """Add the text of an entry."""
+        if (item := _item_of(happened)) is not None:
+            self._texts[seq] = item
+
+    def drop_texts(self) -> None:
+        """Free the texts. They can be supplied again."""
+        self._texts.clear()
+
+    # --- what the model sees -------------------------------------------------------------
 
     @property
     def items(self) -> list[HistoryItem]:
-        """What the next request sends, without what is waiting."""
-        return [item for turn in self._branch() for item in turn.places if item is not None]
+        """The items of the next request, without the input that waits."""
+        return [self._text(ref) for ref in self._refs()]
+
+    @property
+    def waiting(self) -> list[HistoryItem]:
+        """Input that the model has not been sent."""
+        return [self._text(ref) for ref in self._waiting]
 
     @property
     def cuts(self) -> list[int]:
@@ -107,43 +195,6 @@ class History:
             begin += len(turn.places)
         return found
 
-    def apply(self, happened: LogPayload) -> None:
-        """Take in one entry; most do not concern the model."""
-        match happened:
-            case TurnStarted():
-                self._turn = _Turn(self._turn)
-            case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
-                if parent is not UNSET:  # one that is no message is the conversation itself: nothing is before it
-                    self._turn.before = self._turns.get(parent)
-                self._turns[message_id] = self._turn
-                self.waiting.append(UserItem(content))
-            case InputRead(content=content, message_id=None):
-                self.waiting.append(UserItem(content))
-            case InputRead(content=content):
-                self.waiting[-1] = UserItem(content)
-            case ModelSaid(item=item):
-                self._turn.places.append(item)
-                if isinstance(item, CallItem):
-                    self._unanswered.setdefault(item.call_id, deque()).append(len(self._turn.places))
-                    self._turn.places.append(None)
-            case CallOutput(call_id=call_id, output=output):
-                self._answer(call_id, output)
-            case InputRefused():
-                self._leave_out_what_is_new()
-            case HistoryCompacted(summary=summary, replaced=replaced):
-                self._compact(summary, replaced)
-            case ModelAsked(inputs=inputs):
-                self._send_waiting(len(self.waiting) if inputs is None else inputs)
-            case TurnEnded():
-                self._send_waiting(len(self.waiting))
-            case _:
-                pass
-
-    def _send_waiting(self, number: int) -> None:
-        self._turn.cuts.append(len(self._turn.places))
-        self._turn.places += self.waiting[:number]
-        del self.waiting[:number]
-
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
         """Return the items of the next request, with the input that waits, and their cuts."""
         items = self.items
@@ -152,16 +203,101 @@ class History:
     @property
     def open_calls(self) -> tuple[CallItem, ...]:
         """Calls without an output, in order; a turn may not end before each has one."""
-        before = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
-        return tuple(item for item in before if isinstance(item, CallItem))
+        calls = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
+        items = (self._text(ref) for ref in calls if ref is not None)
+        return tuple(item for item in items if isinstance(item, CallItem))
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
         """The ids of these."""
         return tuple(call.call_id for call in self.open_calls)
 
+    @property
+    def has_new_attachments(self) -> bool:
+        """True if there are images or files that the model was sent, if at all, without ever answering."""
+        return bool(self._new_attachments())
+
+    # --- the fold ------------------------------------------------------------------------
+
+    def apply(self, happened: LogPayload, seq: Seq | None = None) -> None:
+        """Apply one entry; most do not concern the model. By default it is the next one.
+
+        Raises:
+            EarlierEntriesNeeded: it begins a branch at a message that a restored history does not know.
+        """
+        self._seq = seq = Seq(self._seq + 1) if seq is None else seq
+        if (item := _item_of(happened)) is not None:
+            self._texts[seq] = item
+        match happened:
+            case TurnStarted():
+                self._turn = _Turn(self._turn)
+            case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
+                if parent is not UNSET:  # one that is no message is the conversation itself: nothing is before it
+                    if self._is_partial and parent not in self._turns:
+                        raise EarlierEntriesNeeded(parent)
+                    self._turn.before = self._turns.get(parent)
+                self._turns[message_id] = self._turn
+                self._waiting.append(_Ref(seq, _kind_of(content)))
+            case InputRead(content=content, message_id=None):
+                self._waiting.append(_Ref(seq, _kind_of(content)))
+            case InputRead(content=content):
+                self._waiting[-1] = _Ref(seq, _kind_of(content))
+            case ModelSaid(item=said):
+                self._turn.places.append(_Ref(seq, _Kind.ANSWER))
+                if isinstance(said, CallItem):
+                    self._unanswered.setdefault(said.call_id, deque()).append(len(self._turn.places))
+                    self._turn.places.append(None)
+            case CallOutput(call_id=call_id):
+                self._answer(call_id, seq)
+            case InputRefused():
+                for turn, place, ref in self._new_attachments():
+                    turn.places[place] = _Ref(ref.seq, _Kind.REFUSED)
+            case HistoryCompacted(replaced=replaced):
+                self._compact(seq, replaced)
+            case ModelAsked(inputs=inputs):
+                self._send_waiting(len(self._waiting) if inputs is None else inputs)
+            case TurnEnded():
+                self._send_waiting(len(self._waiting))
+            case _:
+                pass
+
+    def _send_waiting(self, number: int) -> None:
+        self._turn.cuts.append(len(self._turn.places))
+        self._turn.places += self._waiting[:number]
+        del self._waiting[:number]
+
+    def _compact(self, seq: Seq, replaced: int) -> None:
+        """Replace items by a summary. The turns before stay as they are, for branches that begin there."""
+        compacted = self._turn
+        kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
+        compacted.places = [_Ref(seq, _Kind.WORDS), *kept]
+        compacted.cuts = cuts
+        compacted.before = None
+
+    def _answer(self, call_id: CallId, seq: Seq) -> None:
+        places = self._unanswered.get(call_id)
+        if not places:
+            raise ValueError(f"no open call {call_id!r}")
+        self._turn.places[places.popleft()] = _Ref(seq, _Kind.OUTPUT)
+        if not places:
+            del self._unanswered[call_id]
+
+    def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
+        """Return the input with attachments that no answer follows: its turn, the index there, and the item."""
+        found: list[tuple[_Turn, int, _Ref]] = []
+        for turn in reversed(self._branch()):
+            for place in reversed(range(len(turn.places))):
+                ref = turn.places[place]
+                if ref is None:
+                    continue
+                if ref.kind is _Kind.ANSWER:
+                    return found  # the model answered what stands before
+                if ref.kind is _Kind.ATTACHED:
+                    found.append((turn, place, ref))
+        return found
+
     def _branch(self) -> list[_Turn]:
-        """The turns that the model sees, the first one first."""
+        """Return the turns that the model sees, the first one first."""
         turns: list[_Turn] = []
         turn: _Turn | None = self._turn
         while turn is not None:
@@ -169,42 +305,35 @@ class History:
             turn = turn.before
         return turns[::-1]
 
-    def _compact(self, summary: str, replaced: int) -> None:
-        """What came before this turn stays as it is, for branches that begin there."""
-        compacted = self._turn
-        kept, cuts = self.items[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
-        compacted.places = [UserItem((TextItem(text=summary),)), *kept]
-        compacted.cuts = cuts
-        compacted.before = None
+    def _refs(self) -> list[_Ref]:
+        return [ref for turn in self._branch() for ref in turn.places if ref is not None]
 
-    @property
-    def has_new_attachments(self) -> bool:
-        """Whether there are images or files that the model was sent, if at all, without ever answering."""
-        return bool(self._new_attachments())
+    def _text(self, ref: _Ref) -> HistoryItem:
+        item = self._texts[ref.seq]
+        return _without_attachments(item) if ref.kind is _Kind.REFUSED else item
 
-    def _new_attachments(self) -> list[tuple[_Turn, int, UserItem]]:
-        """In which turn they are, and where in it; turns before may have ended without an answer."""
-        found: list[tuple[_Turn, int, UserItem]] = []
-        for turn in reversed(self._branch()):
-            for place in reversed(range(len(turn.places))):
-                item = turn.places[place]
-                if isinstance(item, MessageItem | CallItem | OpaqueItem | MessageFields):
-                    return found  # the model answered what stands before
-                if isinstance(item, UserItem) and not all(isinstance(part, TextItem) for part in item.content):
-                    found.append((turn, place, item))
-        return found
 
-    def _leave_out_what_is_new(self) -> None:
-        """Words stay, of everything else it is said that it was refused."""
-        for turn, place, item in self._new_attachments():
-            turn.places[place] = UserItem(
-                tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content)
-            )
+def _kind_of(content: tuple[InputItem, ...]) -> _Kind:
+    return _Kind.WORDS if all(isinstance(part, TextItem) for part in content) else _Kind.ATTACHED
 
-    def _answer(self, call_id: CallId, output: str) -> None:
-        places = self._unanswered.get(call_id)
-        if not places:
-            raise ValueError(f"no open call {call_id!r}")
-        self._turn.places[places.popleft()] = OutputItem(call_id, output)
-        if not places:
-            del self._unanswered[call_id]
+
+def _item_of(happened: LogPayload) -> HistoryItem | None:
+    """Return the item that an entry adds to the history; None if it adds none."""
+    match happened:
+        case UserMessage(content=content) | InputRead(content=content):
+            return UserItem(content)
+        case ModelSaid(item=item):
+            return item
+        case CallOutput(call_id=call_id, output=output):
+            return OutputItem(call_id, output)
+        case HistoryCompacted(summary=summary):
+            return UserItem((TextItem(text=summary),))
+        case _:
+            return None
+
+
+def _without_attachments(item: HistoryItem) -> HistoryItem:
+    """Keep the words, and say of everything else that it was refused."""
+    if not isinstance(item, UserItem):
+        return item
+    return UserItem(tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content))

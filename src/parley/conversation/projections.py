@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from parley.conversation.approvals import ApprovalState
-from parley.conversation.history import History
+from parley.conversation.history import History, HistoryPositions
 from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import RECORD_TYPES, CommandOutput, InputRead, record_type
-from parley.conversation.settings_history import SettingsHistory
-from parley.conversation.state import State
-from parley.conversation.usage import UsageTotals
+from parley.conversation.settings_history import SavedWishes, SettingsHistory
+from parley.conversation.state import Phase, SavedState, State
+from parley.conversation.usage import SavedSpending, UsageTotals
 from parley.wire.events import (
     ApplyPatchApprovalRequest,
     ExecApprovalRequest,
@@ -23,6 +25,7 @@ from parley.wire.events import (
     UserMessage,
     event_type,
 )
+from parley.wire.ids import START, Seq
 from parley.wire.items import compact
 
 __all__ = ["Projections"]
@@ -38,10 +41,25 @@ _RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
+FORMAT: Final = 1
+"""The version of checkpoints. One of another version is ignored, and the log is folded from its first entry."""
+
+
+class _Saved(Struct, frozen=True, array_like=True):
+    """A checkpoint, before it is compressed."""
+
+    format: int
+    position: Seq
+    state: SavedState
+    history: HistoryPositions
+    wishes: SavedWishes
+    spending: SavedSpending
+
+
 class Projections:
     """What follows from one log."""
 
-    __slots__ = ("history", "ledger", "spending", "state", "wishes")
+    __slots__ = ("history", "ledger", "position", "spending", "state", "wishes")
 
     def __init__(self) -> None:
         self.begin()
@@ -50,6 +68,53 @@ class Projections:
         """Forget everything."""
         self.state, self.history, self.ledger, self.wishes = State(), History(), ApprovalState(), SettingsHistory()
         self.spending = UsageTotals()
+        self.position = START
+        """The last entry that is folded in."""
+
+    def checkpoint(self) -> bytes | None:
+        """Encode the projections: positions, not texts. None while a turn runs."""
+        if self.state.phase is not Phase.IDLE or not self.history.is_settled:
+            return None
+        saved = _Saved(
+            FORMAT,
+            self.position,
+            self.state.saved(),
+            self.history.positions(),
+            self.wishes.saved(),
+            self.spending.saved(),
+        )
+        return zlib.compress(msgspec.msgpack.encode(saved))
+
+    @classmethod
+    def restored(cls, data: bytes) -> Projections:
+        """Decode a checkpoint.
+
+        Texts of the history are missing (`History.missing`), as are messages and settlements of approvals, which a
+        store finds by their keys. An entry that refers to an earlier message raises `EarlierEntriesNeeded`.
+
+        Raises:
+            ValueError: the data is not a checkpoint, or one of another version.
+        """
+        folds = cls()
+        try:
+            saved = msgspec.msgpack.decode(zlib.decompress(data), type=_Saved)
+            if saved.format != FORMAT:
+                raise ValueError(f"a checkpoint of format {saved.format}")
+            folds.position = saved.position
+            folds.state = State.restored(saved.state)
+            folds.history = History.restored(saved.history, saved.position)
+            folds.wishes = SettingsHistory.restored(saved.wishes)
+            folds.spending = UsageTotals.restored(saved.spending)
+        except (zlib.error, IndexError, OverflowError) as error:
+            raise ValueError(f"not a checkpoint: {error}") from error
+        folds.ledger = ApprovalState.restored(folds.state.event_id)
+        return folds
+
+    def supply(self, entry: Entry) -> None:
+        """Add the text of an entry that the history misses. Raises ValueError."""
+        decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
+        if decoder is not None:
+            self.history.supply(entry.seq, _compacted(decoder.decode(entry.encoded)))
 
     def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry.
@@ -57,8 +122,9 @@ class Projections:
         Raises:
             ValueError: the log would contradict itself.
         """
+        self.position = Seq(self.position + 1)
         self.state.apply(happened, at=at)
-        self.history.apply(happened)
+        self.history.apply(happened, self.position)
         self.ledger.apply(happened, at=at)
         self.wishes.apply(happened)
         self.spending.apply(happened, at=at)
@@ -72,8 +138,10 @@ class Projections:
         for entry in entries:
             decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
             if decoder is not None:
+                self.position = Seq(entry.seq - 1)
                 self.apply(_compacted(decoder.decode(entry.encoded)), at=entry.at)
                 continue
+            self.position = entry.seq
             if entry.is_event:
                 _refuse_no_json(entry.encoded)  # clients are sent it as it is
             self.state.updated_at = entry.at

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from parley.conversation.errors import ParentUnknown
+from parley.conversation.errors import EarlierEntriesNeeded, ParentUnknown
 from parley.conversation.log import LogPayload
 from parley.conversation.records import InputRead, SettingsChosen, TurnStarted
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, MessageId
 
-__all__ = ["SettingsChange", "SettingsHistory"]
+__all__ = ["SavedWishes", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
@@ -27,10 +27,22 @@ class SettingsChange:
         """The message that asked for it; None: whoever began the conversation."""
 
 
+class SavedWishes(Struct, frozen=True, array_like=True):
+    """What a checkpoint holds of the settings that clients asked for."""
+
+    chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
+    """Each change: the index of the one before it, or -1; the settings; and the message."""
+    first: int
+    now: int
+    turn: int
+    """The indices of what held before the first message, holds now, and held when the last turn began."""
+    turn_message: MessageId | None
+
+
 class SettingsHistory:
     """The fold over a log."""
 
-    __slots__ = ("_behind", "_message", "_turn_message", "first", "now")
+    __slots__ = ("_behind", "_is_partial", "_message", "_turn_message", "first", "now")
 
     def __init__(self) -> None:
         self.first = self.now = SettingsChange(None, {})
@@ -40,6 +52,36 @@ class SettingsHistory:
         """What was said last, as long as settings that follow it are those that it asked for."""
         self._turn_message: MessageId | None = None
         """The message that began the turn."""
+        self._is_partial = False
+        """True if it was restored: what held after earlier messages is unknown."""
+
+    def saved(self) -> SavedWishes:
+        """Return what a checkpoint holds. The conversation is idle."""
+        indices: dict[int, int] = {}
+        chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
+        for end in (self.first, self.now, self.of_turn):
+            wishes: list[SettingsChange] = []
+            wish: SettingsChange | None = end
+            while wish is not None and id(wish) not in indices:
+                wishes.append(wish)
+                wish = wish.before
+            for one in reversed(wishes):
+                indices[id(one)] = len(chain)
+                chain.append((-1 if one.before is None else indices[id(one.before)], one.asked, one.by))
+        first, now, turn = (indices[id(end)] for end in (self.first, self.now, self.of_turn))
+        return SavedWishes(tuple(chain), first, now, turn, self._turn_message)
+
+    @classmethod
+    def restored(cls, saved: SavedWishes) -> SettingsHistory:
+        """Return the settings that were saved. Raises ValueError, IndexError."""
+        wishes, chain = cls(), list[SettingsChange]()
+        for before, asked, by in saved.chain:
+            chain.append(SettingsChange(None if before < 0 else chain[before], asked, by))
+        wishes.first, wishes.now, wishes._is_partial = chain[saved.first], chain[saved.now], True
+        if saved.turn_message is not None:
+            wishes._turn_message = saved.turn_message
+            wishes._behind[saved.turn_message] = chain[saved.turn]
+        return wishes
 
     def apply(self, happened: LogPayload) -> None:
         """Take in one entry."""
@@ -70,6 +112,7 @@ class SettingsHistory:
 
         Raises:
             ParentUnknown: there is no such message.
+            EarlierEntriesNeeded: there may be one before the checkpoint.
         """
         if parent is None:
             return self.now
@@ -78,7 +121,9 @@ class SettingsHistory:
         try:
             return self._behind[parent]
         except KeyError:
-            raise ParentUnknown(parent) from None
+            raise EarlierEntriesNeeded(parent) if self._is_partial else ParentUnknown(parent) from None
 
     def _after(self, parent: MessageId) -> SettingsChange:
+        if self._is_partial and parent not in self._behind:
+            raise EarlierEntriesNeeded(parent)
         return self._behind.get(parent, self.first)

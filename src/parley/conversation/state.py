@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from itertools import accumulate
 from typing import Final
+
+from msgspec import Struct
 
 from parley.conversation.log import LogPayload
 from parley.conversation.records import (
@@ -24,7 +27,7 @@ from parley.wire.ids import EventId, MessageId
 from parley.wire.items import InputItem, beginning_of
 from parley.wire.tools import Tokens
 
-__all__ = ["NEXT", "Phase", "State"]
+__all__ = ["NEXT", "Phase", "SavedState", "State"]
 
 TITLE_LENGTH: Final = 80
 
@@ -47,6 +50,23 @@ NEXT: Final[Mapping[tuple[Phase, type[Record]], Phase]] = {
 """The legal moves; a record that is not named here leaves the phase as it is."""
 
 _MOVES: Final = frozenset(record for _, record in NEXT)
+
+
+class SavedState(Struct, frozen=True, array_like=True):
+    """What a checkpoint holds of the state of an idle conversation."""
+
+    model: str
+    cwd: str
+    title: str
+    updated_at: float
+    tokens: Tokens | None
+    event_id: EventId | None
+    since: float
+    counter: int
+    numbers: tuple[int, ...]
+    """The ids of turns that are numbers, in order, each as the difference from the one before."""
+    names: tuple[EventId, ...]
+    """All other ids of turns."""
 
 
 class State:
@@ -84,6 +104,33 @@ class State:
         """What was sent under which id."""
         self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
         self._counter = 0
+
+    def saved(self) -> SavedState:
+        """Return what a checkpoint holds. The conversation is idle."""
+        numbers = sorted(int(one) for one in self._event_ids if _is_number(one))
+        return SavedState(
+            self.model,
+            self.cwd,
+            self.title,
+            self.updated_at,
+            self.tokens,
+            self.event_id,
+            self.since,
+            self._counter,
+            tuple(number - before for before, number in zip((0, *numbers), numbers, strict=False)),
+            tuple(sorted(one for one in self._event_ids if not _is_number(one))),
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedState) -> State:
+        """Return the state without its messages: a store finds them by their keys."""
+        state = cls()
+        state.model, state.cwd, state.title = saved.model, saved.cwd, saved.title
+        state.updated_at, state.tokens = saved.updated_at, saved.tokens
+        state.event_id, state.since, state._counter = saved.event_id, saved.since, saved.counter
+        state._event_ids = {EventId(str(number)) for number in accumulate(saved.numbers)}
+        state._event_ids.update(saved.names)
+        return state
 
     def apply(self, happened: LogPayload, *, at: float) -> None:
         """Take in one entry.
@@ -131,6 +178,11 @@ class State:
             counter += 1
         self._counter = counter
         return EventId(str(counter))
+
+
+def _is_number(event_id: EventId) -> bool:
+    """Return whether an id is a number as `str` writes it, of a size that a checkpoint can hold."""
+    return len(event_id) < 16 and event_id.isascii() and event_id.isdigit() and str(int(event_id)) == event_id
 
 
 def _on_one_line(text: str) -> str:

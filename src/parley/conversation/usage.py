@@ -5,6 +5,8 @@ Fed every entry as it is appended. Does not know the limits: settings have them,
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     CallOutput,
@@ -16,7 +18,21 @@ from parley.conversation.records import (
 )
 from parley.wire.events import LimitReached, TokenCount
 
-__all__ = ["UsageTotals"]
+__all__ = ["SavedSpending", "UsageTotals"]
+
+
+class SavedSpending(Struct, frozen=True, array_like=True):
+    """What a checkpoint holds of the usage."""
+
+    conversation_tokens: int
+    turn_tokens: int
+    turn_calls: int
+    agreed: dict[str, int]
+    untold: TokenCount | None
+    since: float
+    waited_seconds: float
+    asked_at: float
+    reached: LimitReached | None
 
 
 class UsageTotals:
@@ -48,6 +64,34 @@ class UsageTotals:
         self._waited_seconds = 0.0
         self._asked_at = 0.0
         self._reached: LimitReached | None = None
+
+    def saved(self) -> SavedSpending:
+        """Return what a checkpoint holds. The conversation is idle."""
+        return SavedSpending(
+            self.conversation_tokens,
+            self.turn_tokens,
+            self.turn_calls,
+            dict(self.agreed),
+            self.unreported,
+            self._since,
+            self._waited_seconds,
+            self._asked_at,
+            self._reached,
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedSpending) -> UsageTotals:
+        """Return the usage that was saved."""
+        spending = cls()
+        spending.conversation_tokens, spending.turn_tokens = saved.conversation_tokens, saved.turn_tokens
+        spending.turn_calls, spending.agreed, spending.unreported = (
+            saved.turn_calls,
+            dict(saved.agreed),
+            saved.untold,
+        )
+        spending._since, spending._waited_seconds = saved.since, saved.waited_seconds
+        spending._asked_at, spending._reached = saved.asked_at, saved.reached
+        return spending
 
     def turn_seconds(self, now: float) -> float:
         """How long the turn has run, without the time in which it waited for answers."""

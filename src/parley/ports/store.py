@@ -1,8 +1,9 @@
-"""Where logs are kept: durable, and shared by every process that has the same home.
+"""The port of a store: durable logs of conversations, shared by all processes that use the same home.
 
-A store keeps entries as they were encoded, and beside each log what a list shows of it. It does not know what
-an entry means. Who writes to a conversation holds its *lease*: only one does, and one whose lease was taken
-over meanwhile cannot write any more, whatever it believes.
+A store keeps entries as they were encoded, and a summary of each log for lists. It reads of an entry only its keys
+(`conversation/keys.py`) and the words that a search looks for. A process that writes to a conversation holds its
+*lease*. There is one lease at a time, and each has a higher *epoch* (fencing token) than the one before, which the
+store checks with every append.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = [
     "CALL_SECONDS",
+    "CHECKPOINT_BYTES",
+    "CHECKPOINT_ENTRIES",
     "PAGE",
+    "PAGE_BYTES",
     "STATES",
     "TURN_SECONDS",
+    "Checkpoint",
     "ConversationListing",
     "ConversationPage",
     "Draft",
@@ -39,25 +44,34 @@ __all__ = [
 StateName = Literal["idle", "running", "asking"]
 STATES: Final[tuple[str, ...]] = get_args(StateName)
 CALL_SECONDS: Final = 5.0
-"""How long a client's call waits for another process: one that holds the write lock, or one that runs the turn."""
+"""How long a client's call waits for another process: the holder of the write lock, or the owner of the turn."""
 TURN_SECONDS: Final = 60.0
 """How long an append of a running turn waits for the write lock before the turn fails."""
-PAGE = 2000
-"""Entries that are written or read in one go, at most: nobody else can write meanwhile."""
+PAGE: Final = 2000
+"""The most entries that one call writes or reads. No other process can write while a page is written."""
+PAGE_BYTES: Final = 16 * 1024 * 1024
+"""The default limit of the bytes in a page: a conversation may contain many large images."""
+CHECKPOINT_BYTES: Final = 256 * 1024
+"""The largest checkpoint."""
+CHECKPOINT_ENTRIES: Final = 1000
+"""The least distance between two checkpoints of a log, in entries."""
 
 
 class Owner(Struct, frozen=True, kw_only=True):
     """The process that holds a lease."""
 
+    node: str
+    """The id of the computer or container that it runs on; empty if it is not known. A process id has a meaning
+    only together with it."""
     pid: int
     address: str
-    """Where it listens to the other processes; empty: nowhere."""
+    """The address at which the other processes reach it; empty if it does not listen."""
     since: float
-    """In seconds since the epoch."""
+    """When it acquired the lease, in seconds since the epoch."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a list shows of a conversation; a fold over its log, written together with the entries."""
+    """What a list shows of a conversation: a projection of its log, written together with the entries."""
 
     title: str
     cwd: str
@@ -66,8 +80,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     updated_at: float
     """In seconds since the epoch."""
     is_active: bool = False
-    """Whether something happens in it now, so that the store lists it first, also after the clock was set back.
-    Not stored."""
+    """True if the conversation is active now: the store then lists it first, even after the clock was set back. Not
+    stored."""
 
     @classmethod
     def of(cls, state: State, *, is_active: bool = False) -> Summary:
@@ -86,49 +100,60 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     epoch: int
-    """Higher than that of every lease before it."""
+    """Higher than the epoch of every earlier lease."""
     last: Seq
-    """The last position when it was taken: what was not read up to here has to be read first."""
+    """The last position when the lease was granted. The holder reads up to here before it appends."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """How a conversation stands."""
+    """The present state of a conversation in the store."""
 
     last: Seq
     epoch: int
     owner: Owner | None
-    """Who holds the lease now, and is alive. One that is idle need not name whoever is about to give it back."""
+    """The live holder of the lease. An idle conversation may omit one that is about to release it."""
     summary: Summary
     archived: bool
 
 
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """The encoded projections of a log at a position, so that loading folds only later entries."""
+
+    seq: Seq
+    """The last entry that the projections include."""
+    data: bytes
+    """At most `CHECKPOINT_BYTES`. The store does not interpret it."""
+
+
 PageCursor = tuple[float, ConversationId]
-"""Where a conversation stands in a list: its last activity, and its id where two are equal."""
+"""A position in a list: the time of the last activity, and the id where two times are equal."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which conversations are wanted: those to which all of it applies."""
+    """The conditions that listed conversations meet."""
 
     cwd: str | None = None
-    """However it is written, with slashes and `.` that change nothing or without."""
+    """Compared without redundant slashes and `.`."""
     text: str | None = None
-    """Some of the title or of what the user or the agent said, in upper or lower case."""
+    """Text in the title or in a message of the user or the agent, in upper or lower case."""
     state: StateName | None = None
     archived: bool | None = False
-    """None: whether or not they are."""
+    """None: both archived conversations and others."""
     asked: ApprovalId | None = None
-    """The conversation in which this question was asked."""
+    """The id of an approval that was requested in the conversation."""
     after: PageCursor | None = None
-    """Only what comes behind this one."""
+    """List only conversations after this position."""
     limit: int = 50
 
 
 class ConversationListing(Struct, frozen=True, kw_only=True):
+    """A conversation in a list."""
+
     conversation_id: ConversationId
     summary: Summary
     archived: bool
     owned: bool
-    """Whether somebody holds its lease. One that is not idle and has no owner was left by a process that died."""
+    """True if a process holds the lease. A turn that is not idle and has no owner is orphaned."""
 
     @property
     def cursor(self) -> PageCursor:
@@ -136,49 +161,48 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
 
 
 class ConversationPage(Struct, frozen=True, kw_only=True):
-    """One page of a list, latest activity first; then by id, the greatest first."""
+    """A page of a list, the latest activity first; where times are equal, the greatest id first."""
 
     items: tuple[ConversationListing, ...]
     more: bool
-    """Whether there are others behind the last one."""
+    """True if there are conversations after the last item."""
 
 
 class Draft(Protocol):
-    """A new log that nobody sees, finds or takes before it is whole. What is left of one whose process has ended
-    is removed by whoever comes next."""
+    """A new log that is invisible until it is complete. The store removes drafts of processes that have ended."""
 
     async def add(self, entries: Sequence[Entry]) -> None:
-        """Write entries behind the last one, the first of all having position 1. At most `PAGE` of them."""
+        """Write entries after the last one; the first of all has position 1. At most `PAGE` of them."""
         ...
 
     async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
-        """From now on it is a conversation, and nobody has its lease.
+        """Make it a conversation, without an owner.
 
-        Raises `StoreFailed` where there is one of that id.
+        Raises `StoreFailed` if the id exists.
         """
         ...
 
     async def drop(self) -> None:
-        """Remove it, at once or later. Nothing happens where it is finished or dropped."""
+        """Remove it, now or later. Does nothing if it is finished or dropped."""
         ...
 
 
 class Store(Protocol):
     """All logs of one home.
 
-    Everything that writes is on disk when it returns: neither the end of this process nor of the computer
-    takes it back. Raises `StoreFailed` where the system refuses (a full disk); nothing was changed then.
-    Where another process holds the write lock of the home, writing waits `CALL_SECONDS` or until the moment
-    `until`, by the clock of the event loop, and then raises `WriteLockHeld`. Reading never waits for that lock.
-    A conversation that does not exist raises `UnknownConversation`.
+    A write is on disk when its call returns, and survives the end of the process and of the computer. A call raises
+    `StoreFailed` where the system refuses (a full disk), and has changed nothing then. While another process holds
+    the write lock of the home, a write waits `CALL_SECONDS`, or until the time `until` of the event loop's clock,
+    and then raises `WriteLockHeld`. Reads never wait for that lock. A conversation that does not exist raises
+    `UnknownConversation`.
     """
 
     async def create(
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
-        """Begin a log with these entries, which count from 1; nobody has its lease. At most `PAGE` of them.
+        """Create a log with these entries, from position 1, without an owner. At most `PAGE` of them.
 
-        Raises `StoreFailed` where there is one of that id.
+        Raises `StoreFailed` if the id exists.
         """
         ...
 
@@ -186,81 +210,138 @@ class Store(Protocol):
         """Begin a log that is too long for `create`."""
         ...
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
-        """Take the lease and raise the epoch, in one step.
+    async def acquire(
+        self,
+        conversation_id: ConversationId,
+        *,
+        address: str,
+        until: float | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> Lease:
+        """Acquire the lease and raise the epoch, in one step.
+
+        `on_lost` tells the holder that it has lost the lease. It is called at most once, in the event loop, when
+        the store finds that another process has acquired the lease or deleted the conversation: in `check`, or soon
+        after an append failed with `LeaseLost`. It is not called after the holder's own `release`, `delete` or
+        `close`. From then on appends fail with `LeaseLost`, and there is nothing to release.
 
         Raises:
-            OwnedElsewhere: another process, or somebody else in this one, holds it.
+            OwnedElsewhere: another process, or another caller in this process, holds it.
         """
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give it back; nothing happens where it is not held any more."""
+        """Release the lease; does nothing if it is no longer held."""
         ...
 
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
     ) -> Future[None]:
-        """Write entries after the last one, all or none. What is handed over first is written first.
+        """Append entries, all or none, in the order of the calls.
 
-        The result is there when they are on disk. It may be there at once. Cancelling it changes nothing. Without
-        `until` it waits `TURN_SECONDS` for the write lock.
+        The future is done when they are on disk, which may be at once. Cancelling it changes nothing. Without
+        `until` the append waits `TURN_SECONDS` for the write lock.
 
         Fails with:
-            LeaseLost: the lease is not held any more, or the log goes on behind the place where these begin.
-            StoreFailed: the system refuses, or refused what was handed over before these.
+            LeaseLost: the lease is no longer held, or the log already has entries at these positions.
+            StoreFailed: the system refuses, or refused an earlier append.
         """
         ...
 
+    def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
+        """Replace the checkpoint of a log, after the appends that were submitted before.
+
+        A checkpoint is an optimisation, and a caller may ignore that it was not saved. It is not saved if it comes
+        less than `CHECKPOINT_ENTRIES` after the saved one.
+
+        Fails with:
+            ValueError: the data is larger than `CHECKPOINT_BYTES`.
+            LeaseLost: the lease is no longer held, or the log ends before the checkpoint.
+            StoreFailed: the system refuses.
+        """
+        ...
+
+    async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
+        """Return the saved checkpoint of a log; None if there is none, or it cannot be read."""
+        ...
+
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Have `lost` called once, in the event loop, when files of the home were removed or replaced. From then on
-        every call raises `HomeLost`."""
+        """Call `lost` once, in the event loop, when files of the home were removed or replaced. From then on every
+        call raises `HomeLost`."""
         ...
 
     async def check(self) -> None:
-        """Find out whether the files of the home are in their place. Raises `HomeLost`."""
+        """Check that the files of the home are in place, and tell the holders of lost leases (`acquire`).
+
+        Raises `HomeLost`.
+        """
         ...
 
     async def writable(self, *, until: float) -> None:
         """Return once this process has had the write lock of the home. Raises `WriteLockHeld`."""
         ...
 
-    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
-        """Entries behind a position, in order, `PAGE` of them at most; none: that was the end.
+    async def read(
+        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        """Return the entries after a position, in order; none if the log ends there.
+
+        A page has at most `limit` entries, and no more than `PAGE`. It ends with the entry that makes it larger
+        than `max_bytes`.
 
         Raises:
-            Unreadable: what follows is damaged or missing.
+            Unreadable: the next entry is damaged or missing.
         """
         ...
 
-    async def head(self, conversation_id: ConversationId) -> Head: ...
+    async def read_before(
+        self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        """Return the last entries before a position, in order; none if the log begins there.
+
+        The limits are those of `read`, counted from the last entry backwards.
+
+        Raises:
+            Unreadable: the entry before the position is damaged or missing.
+        """
+        ...
+
+    async def position_of(self, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
+        """Return the position of the first entry of a type that has this key (`conversation/keys.py`), by an index;
+        None if there is no such entry."""
+        ...
+
+    async def head(self, conversation_id: ConversationId) -> Head:
+        """Return the state of a conversation."""
+        ...
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         """Return the conversations whose log ends after the given position, and those that do not exist.
 
-        One query answers for all of them. While nothing is written to the store, asking again costs next to
-        nothing.
+        One query answers for all of them. While no process writes to the store, asking again costs next to nothing.
         """
         ...
 
-    async def find(self, query: Query) -> ConversationPage: ...
+    async def find(self, query: Query) -> ConversationPage:
+        """Return a page of the conversations that meet the query."""
+        ...
 
     async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
-        """Whether one of these questions was asked in any conversation."""
+        """Return whether one of these approvals was requested in any conversation."""
         ...
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Take it out of lists, or put it back."""
+        """Remove a conversation from lists, or list it again."""
         ...
 
     async def delete(self, lease: Lease) -> None:
-        """Remove the log, and give back its lease with it. The room it took may be free later.
+        """Remove the log and release its lease. Its space may be reclaimed later.
 
         Raises:
-            LeaseLost: the lease is not held any more.
+            LeaseLost: the lease is no longer held.
         """
         ...
 
     async def close(self) -> None:
-        """Finish what was begun, give back every lease, and let go of everything."""
+        """Finish writes under way, release all leases and close everything."""
         ...

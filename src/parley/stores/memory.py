@@ -1,6 +1,6 @@
-"""Logs in memory: for tests, and for whoever wants nothing kept.
+"""The store of `--ephemeral`, and of tests: logs in memory, which end with the process.
 
-Nothing is encoded, copied or waited for; a store ends with its process.
+An append encodes, copies and waits for nothing.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ import itertools
 import os
 import time
 from asyncio import Future
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import (
+    CHECKPOINT_BYTES,
+    CHECKPOINT_ENTRIES,
     PAGE,
+    PAGE_BYTES,
+    Checkpoint,
     ConversationListing,
     ConversationPage,
     Draft,
@@ -37,19 +42,30 @@ __all__ = ["MemoryStore"]
 _ASKED: Final = record_type(QuestionAsked)
 
 
-class _Kept:
+class _Conversation:
     """One conversation."""
 
-    __slots__ = ("archived", "entries", "epoch", "owner", "summary")
+    __slots__ = ("archived", "checkpoint", "entries", "epoch", "keys", "owner", "summary")
 
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
-        self.entries, self.summary, self.archived = list(entries), summary, archived
+        self.entries: list[Entry] = []
+        self.keys: dict[tuple[str, str], Seq] = {}
+        """The first position of each type and key."""
+        self.summary, self.archived = summary, archived
+        self.checkpoint: Checkpoint | None = None
         self.epoch = 0
         self.owner: Owner | None = None
+        self.extend(entries)
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        self.entries += entries
+        for entry in entries:
+            if (key := key_of(entry)) is not None:
+                self.keys.setdefault((entry.type, key), entry.seq)
 
 
 class _Draft:
-    """The port `Draft`: entries that are no conversation yet."""
+    """The port `Draft`: entries that are not a conversation yet."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -67,37 +83,45 @@ class _Draft:
 
 
 class MemoryStore:
-    """The port `Store`; what is appended is there at once."""
+    """The port `Store`. An append is done at once, and a lease is never lost."""
 
     def __init__(self) -> None:
-        self._kept: dict[ConversationId, _Kept] = {}
+        self._conversations: dict[ConversationId, _Conversation] = {}
         self._epochs = itertools.count(1)
+        self._node = os.uname().nodename
         self._newest: float | None = None
-        """When the conversation was active that is listed first."""
+        """The time of activity of the conversation that is listed first."""
         self._closed = False
 
     async def create(
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
         self._refuse_when_closed()
-        if conversation_id in self._kept:
-            raise StoreFailed(f"conversation {conversation_id} is there already")
-        self._kept[conversation_id] = _Kept(entries, self._dated(summary), archived=archived)
+        if conversation_id in self._conversations:
+            raise StoreFailed(f"conversation {conversation_id} already exists")
+        self._conversations[conversation_id] = _Conversation(entries, self._dated(summary), archived=archived)
 
     async def draft(self) -> Draft:
         return _Draft(self)
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
-        kept = self._named(conversation_id)
-        if kept.owner is not None:
-            raise OwnedElsewhere(pid=kept.owner.pid, address=kept.owner.address)
-        kept.epoch = next(self._epochs)
-        kept.owner = Owner(pid=os.getpid(), address=address, since=time.time())
-        return Lease(conversation_id=conversation_id, epoch=kept.epoch, last=Seq(len(kept.entries)))
+    async def acquire(
+        self,
+        conversation_id: ConversationId,
+        *,
+        address: str,
+        until: float | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> Lease:
+        found = self._find(conversation_id)
+        if (owner := found.owner) is not None:
+            raise OwnedElsewhere(node=owner.node, pid=owner.pid, address=owner.address)
+        found.epoch = next(self._epochs)
+        found.owner = Owner(node=self._node, pid=os.getpid(), address=address, since=time.time())
+        return Lease(conversation_id=conversation_id, epoch=found.epoch, last=Seq(len(found.entries)))
 
     async def release(self, lease: Lease) -> None:
-        if (kept := self._held(lease)) is not None:
-            kept.owner = None
+        if (held := self._held(lease)) is not None:
+            held.owner = None
 
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
@@ -113,23 +137,40 @@ class MemoryStore:
 
     def _append(self, lease: Lease, entries: Sequence[Entry], summary: Summary) -> None:
         self._refuse_when_closed()
-        kept = self._held(lease)
-        if kept is None:
+        held = self._held(lease)
+        if held is None or (entries and entries[0].seq <= len(held.entries)):
             raise LeaseLost
-        if entries and entries[0].seq <= len(kept.entries):
-            raise LeaseLost
-        if entries and entries[0].seq > len(kept.entries) + 1:
-            raise StoreFailed("what comes before it was not written")
-        kept.entries += entries
-        kept.summary = self._dated(summary)
+        if entries and entries[0].seq > len(held.entries) + 1:
+            raise StoreFailed("an earlier append was not written")
+        held.extend(entries)
+        held.summary = self._dated(summary)
 
     def _dated(self, summary: Summary) -> Summary:
         at = active_at(summary, self._newest)
         self._newest = at if self._newest is None else max(self._newest, at)
         return replace(summary, updated_at=at, is_active=False)
 
+    def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
+        done: Future[None] = asyncio.get_running_loop().create_future()
+        held = self._held(lease)
+        if len(checkpoint.data) > CHECKPOINT_BYTES:
+            done.set_exception(ValueError(f"a checkpoint of {len(checkpoint.data)} bytes is too large"))
+        elif self._closed:
+            done.set_exception(StoreFailed("the store is closed"))
+        elif held is None or checkpoint.seq > len(held.entries):
+            done.set_exception(LeaseLost())
+        else:
+            saved = held.checkpoint
+            if saved is None or checkpoint.seq >= saved.seq + CHECKPOINT_ENTRIES:
+                held.checkpoint = checkpoint
+            done.set_result(None)
+        return done
+
+    async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
+        return self._find(conversation_id).checkpoint
+
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """It is never lost."""
+        """There are no files to be lost."""
 
     async def check(self) -> None:
         self._refuse_when_closed()
@@ -137,20 +178,35 @@ class MemoryStore:
     async def writable(self, *, until: float) -> None:
         self._refuse_when_closed()
 
-    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
-        return self._named(conversation_id).entries[after : after + PAGE]
+    async def read(
+        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        entries = self._find(conversation_id).entries
+        return _up_to_bytes(entries[after : after + min(limit, PAGE)], max_bytes)
+
+    async def read_before(
+        self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        entries = self._find(conversation_id).entries
+        end = max(0, min(before - 1, len(entries)))
+        page = entries[max(0, end - min(limit, PAGE)) : end]
+        return _up_to_bytes(reversed(page), max_bytes)[::-1]
+
+    async def position_of(self, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
+        return self._find(conversation_id).keys.get((kind, key))
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        return [one for one, end in ends.items() if one not in self._kept or len(self._kept[one].entries) > end]
+        found = self._conversations
+        return [one for one, end in ends.items() if one not in found or len(found[one].entries) > end]
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        kept = self._named(conversation_id)
+        found = self._find(conversation_id)
         return Head(
-            last=Seq(len(kept.entries)),
-            epoch=kept.epoch,
-            owner=kept.owner,
-            summary=kept.summary,
-            archived=kept.archived,
+            last=Seq(len(found.entries)),
+            epoch=found.epoch,
+            owner=found.owner,
+            summary=found.summary,
+            archived=found.archived,
         )
 
     async def find(self, query: Query) -> ConversationPage:
@@ -160,16 +216,16 @@ class MemoryStore:
         found = [
             ConversationListing(
                 conversation_id=conversation_id,
-                summary=kept.summary,
-                archived=kept.archived,
-                owned=kept.owner is not None,
+                summary=one.summary,
+                archived=one.archived,
+                owned=one.owner is not None,
             )
-            for conversation_id, kept in self._kept.items()
-            if query.archived in (None, kept.archived)
-            and (query.asked is None or _asks(kept, query.asked))
-            and (cwd is None or cwd == normalize_path(kept.summary.cwd))
-            and query.state in (None, kept.summary.state)
-            and (text is None or _mentions(kept, text))
+            for conversation_id, one in self._conversations.items()
+            if query.archived in (None, one.archived)
+            and (query.asked is None or (_ASKED, query.asked) in one.keys)
+            and (cwd is None or cwd == normalize_path(one.summary.cwd))
+            and query.state in (None, one.summary.state)
+            and (text is None or _mentions(one, text))
         ]
         found.sort(key=lambda listed: listed.cursor, reverse=True)
         rest = [listed for listed in found if query.after is None or listed.cursor < query.after]
@@ -179,47 +235,55 @@ class MemoryStore:
         self._refuse_when_closed()
         return any(
             approval_id_in(entry.body) in questions
-            for kept in self._kept.values()
-            for entry in kept.entries
+            for one in self._conversations.values()
+            for entry in one.entries
             if entry.type == _ASKED and not entry.is_event
         )
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        self._named(conversation_id).archived = archived
+        self._find(conversation_id).archived = archived
 
     async def delete(self, lease: Lease) -> None:
         self._refuse_when_closed()
         if self._held(lease) is None:
             raise LeaseLost
-        del self._kept[lease.conversation_id]
+        del self._conversations[lease.conversation_id]
 
     async def close(self) -> None:
         self._closed = True
-        for kept in self._kept.values():
-            kept.owner = None
+        for one in self._conversations.values():
+            one.owner = None
 
-    def _named(self, conversation_id: ConversationId) -> _Kept:
+    def _find(self, conversation_id: ConversationId) -> _Conversation:
         self._refuse_when_closed()
         try:
-            return self._kept[conversation_id]
+            return self._conversations[conversation_id]
         except KeyError:
             raise UnknownConversation(conversation_id) from None
 
-    def _held(self, lease: Lease) -> _Kept | None:
-        kept = self._kept.get(lease.conversation_id)
-        return kept if kept is not None and kept.owner is not None and kept.epoch == lease.epoch else None
+    def _held(self, lease: Lease) -> _Conversation | None:
+        """Return the conversation of a lease that is still held."""
+        found = self._conversations.get(lease.conversation_id)
+        return found if found is not None and found.owner is not None and found.epoch == lease.epoch else None
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise StoreFailed("the store is closed")
 
 
-def _asks(kept: _Kept, approval_id: ApprovalId) -> bool:
-    name = approval_id.encode()
-    return any(name in entry.encoded for entry in kept.entries if entry.type == _ASKED)
+def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
+    """Return the entries up to the one that exceeds the limit of bytes."""
+    found: list[Entry] = []
+    size = 0
+    for entry in entries:
+        found.append(entry)
+        size += len(entry.body)
+        if size > max_bytes:
+            break
+    return found
 
 
-def _mentions(kept: _Kept, text: str) -> bool:
-    return text in kept.summary.title.casefold() or any(
-        contains_text(text, entry.body) for entry in kept.entries if entry.is_event and entry.type in SEARCHED
+def _mentions(one: _Conversation, text: str) -> bool:
+    return text in one.summary.title.casefold() or any(
+        contains_text(text, entry.body) for entry in one.entries if entry.is_event and entry.type in SEARCHED
     )

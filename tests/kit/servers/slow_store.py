@@ -75,11 +75,11 @@ class SlowStore(MemoryStore):
 
     def evict(self, conversation_id: ConversationId) -> None:
         """Whoever holds the lease has lost it, and does not know."""
-        self._named(conversation_id).owner = None
+        self._find(conversation_id).owner = None
 
     async def close(self) -> None:
         """It stays for the next one."""
-        for kept in self._kept.values():
+        for kept in self._conversations.values():
             kept.owner = None
 
     async def delete(self, lease: Lease) -> None:

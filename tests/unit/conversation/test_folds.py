@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -39,12 +40,13 @@ from kit.builders.records import (
     turn_ended,
     turn_started,
 )
+from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.log import Entry, Log, LogPayload
 from parley.conversation.projections import Projections
 from parley.conversation.records import RECORD_TYPES, record_type
 from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase
-from parley.wire.events import EventBase
+from parley.wire.events import EventBase, UserMessage
 from parley.wire.ids import ConversationId, MessageId, Seq
 from parley.wire.items import ImageItem
 
@@ -178,6 +180,82 @@ def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: i
     again.replay(kept(entry) for entry in log.entries)
 
     assert told(again) == told(live)
+
+
+def told_after_a_checkpoint(folds: Projections) -> dict[str, Any]:
+    """As `told`, without what a store finds by keys: messages and settlements before the checkpoint."""
+    state, wishes = folds.state, folds.wishes
+    by_key = ("inputs", "messages")
+    return told(folds) | {
+        "state": {name: getattr(state, name) for name in state.__slots__ if name not in by_key},
+        "questions": folds.ledger.open,
+        "wishes": [chain(one) for one in (wishes.first, wishes.now, wishes.of_turn)],
+        "position": folds.position,
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(script=st.lists(steps, max_size=40), at=st.integers(0, 120))
+def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list[tuple[Any, ...]], at: int) -> None:
+    scribe = Scribe()
+    for step in script:
+        scribe.do(step)
+    log, live = Log(), Projections()
+    log.append(scribe.log, at=AT)
+    live.replay(log.entries[:at])
+    data = live.checkpoint()
+    assert (data is not None) == (live.state.phase is Phase.IDLE and live.history.is_settled)
+    if data is None:
+        return
+
+    restored = Projections.restored(data)
+    try:
+        restored.replay(log.entries[at:])
+    except EarlierEntriesNeeded:  # a later message begins a branch at one before the checkpoint
+        assert any(isinstance(one, UserMessage) and one.parent_message_id for one in scribe.log[at:])
+        return
+    for seq in restored.history.missing:
+        restored.supply(log.entries[seq - 1])
+    live.replay(log.entries[at:])
+
+    assert told_after_a_checkpoint(restored) == told_after_a_checkpoint(live)
+
+
+def test_dropped_texts_can_be_supplied_again() -> None:
+    scribe = Scribe()
+    for step in (("say", True, True, -1), ("call", "a"), ("output",), ("end", "done"), ("say", False, False, -1)):
+        scribe.do(step)
+    folds, log = Projections(), Log()
+    log.append(scribe.log, at=AT)
+    folds.replay(log.entries)
+    before = told(folds)
+    folds.history.drop_texts()
+    for seq in folds.history.missing:
+        folds.supply(log.entries[seq - 1])
+
+    assert (told(folds), folds.history.missing) == (before, [])
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(b"\x90"), zlib.compress(b"\x91\x02")])
+def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Projections.restored(data)
+
+
+def test_a_checkpoint_of_a_long_conversation_is_small() -> None:
+    """100,000 entries, of which none was replaced by a summary."""
+    folds, number = Projections(), 0
+    folds.apply(settings_chosen(), at=AT)
+    while folds.position < 100_000:
+        number += 1
+        started = (turn_started(str(number)), user_message("Hello?", message_id=f"m{number}"), model_asked())
+        for one in (*started, model_said(message("Hello.")), turn_ended()):
+            folds.apply(one, at=AT)
+    data = folds.checkpoint()
+
+    assert data is not None
+    assert len(data) < 64 * 1024
+    assert Projections.restored(data).state.next_event_id() == str(number + 1)
 
 
 def test_a_fold_can_begin_again() -> None:

@@ -19,6 +19,7 @@ from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry, ItemKind
 from parley.errors import NotOwned, OwnedElsewhere, StoreFailed
+from parley.ports.store import PAGE, PAGE_BYTES
 from parley.runtime.book import Book
 from parley.runtime.elsewhere import Elsewhere, Neighbours
 from parley.runtime.errors import RemoteRefusal
@@ -37,7 +38,7 @@ from parley.wire.peers import (
 )
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
-OWNER = OwnedElsewhere(pid=7, address="of 7")
+OWNER = OwnedElsewhere(node="here", pid=7, address="of 7")
 TURN = (turn_started(), task_started(), user_message("go"))
 END = (task_complete("Done"), turn_ended())
 
@@ -112,8 +113,10 @@ class GatedStore(SlowStore):
         self.gate.set()
         self.asked = asyncio.Event()
 
-    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
-        found = await super().read(conversation_id, after=after)
+    async def read(
+        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        found = await super().read(conversation_id, after=after, limit=limit, max_bytes=max_bytes)
         self.asked.set()
         await self.gate.wait()
         return found

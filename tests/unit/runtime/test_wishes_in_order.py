@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -48,10 +48,17 @@ class SlowToGive(SlowStore):
 
     is_held = False
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
+    async def acquire(
+        self,
+        conversation_id: ConversationId,
+        *,
+        address: str,
+        until: float | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> Lease:
         if self.is_held:
             await asyncio.Event().wait()
-        return await super().acquire(conversation_id, address=address, until=until)
+        return await super().acquire(conversation_id, address=address, until=until, on_lost=on_lost)
 
 
 def said(conversation: Conversation) -> list[str]:

@@ -1,4 +1,4 @@
-"""Entries on their way into the database."""
+"""Entries that are ready to be written to the database."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
 from parley.wire.ids import Seq
 
@@ -15,42 +16,47 @@ if TYPE_CHECKING:
 
     from parley.stores.sqlite.blobs import Cut
 
-__all__ = ["AT_ONCE", "Batch", "pieces", "places", "values", "write_all"]
+__all__ = ["AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
 
 T = TypeVar("T")
 
 SHORTEST: Final = 4096
-"""Bytes; in what is shorter nothing is worth being kept apart."""
+"""Bodies of fewer bytes have no blobs."""
 
 AT_ONCE: Final = 32
-"""Rows in one statement: few enough for a statement for each number of them to be remembered."""
+"""Rows in one statement: few enough to cache a prepared statement for each number of rows."""
 
 BYTES_AT_ONCE: Final = 64 * 1024
 LONG: Final = BYTES_AT_ONCE // 4
-"""What is as long is written by itself."""
+"""A value of this many bytes is written by a statement of its own."""
 
 _ROW_BYTES: Final = 64
-"""What a row takes besides its body, about."""
+"""The approximate size of a row without its body."""
 
 
 class Batch:
-    """Entries that are written together. Packing them needs no lock, writing them does."""
+    """Entries of one conversation that are written together. Packing them needs no lock, writing them does."""
 
-    __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
+    __slots__ = ("_entries", "cuts", "first", "keys", "packed", "rows", "size")
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self.rows = len(entries)
         self.first = entries[0].seq if entries else None
-        """The position of the first; None: there are no entries."""
+        """The position of the first entry; None if there are no entries."""
         self.packed: list[tuple[int, float, str, bool, bytes]] = []
         self.cuts: list[tuple[int, Cut]] = []
+        self.keys: list[tuple[str, str, int]] = []
+        """Type, key and position of the entries that have a key."""
         self.size = 0
-        """In bytes, about, once they are packed."""
+        """The approximate size in bytes, once they are packed."""
 
     def pack(self) -> None:
-        """Encode them, and cut out and compress what is kept as a blob."""
+        """Encode the entries, find their keys, and cut out and compress blobs."""
         for entry in self._entries:
+            if (key := key_of(entry)) is not None:
+                self.keys.append((entry.type, key, entry.seq))
+                self.size += len(key) + _ROW_BYTES
             body = entry.body
             if len(body) >= SHORTEST:
                 body = self._cut(entry.seq, body)
@@ -68,19 +74,21 @@ class Batch:
 
 
 def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
-    """Write these, each with the row of its conversation."""
+    """Write batches, each with the row of its conversation."""
     entries = [(row, *packed) for row, batch in batches for packed in batch.packed]
     cuts = [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]
     _insert(db, "INSERT INTO entries", entries)
+    keys = [(row, seq, kind, key) for row, batch in batches for kind, key, seq in batch.keys]
+    _insert(db, "INSERT OR IGNORE INTO entry_keys (row, seq, type, key)", keys)
     _insert(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
     _insert(db, "INSERT INTO cuts", [(row, seq, one.offset, one.blob.hash) for row, seq, one in cuts])
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Only the last column may be long."""
+    """Insert rows of which only the last column may be long."""
     if long := [row for row in rows if len(row[-1]) >= LONG]:
-        # SQLite caches the statement with the values that were bound last: bind none, so that a long text is freed.
-        one = f"{into} SELECT {places(len(long[0]))} WHERE ?"
+        # SQLite caches the statement with the values that were bound last. Binding none frees a long value.
+        one = f"{into} SELECT {placeholders(len(long[0]))} WHERE ?"
         db.executemany(one, ((*row, True) for row in long))
         db.execute(one, (*[None] * len(long[0]), False))
     for some in _light_pieces([row for row in rows if len(row[-1]) < LONG]):
@@ -88,7 +96,7 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """As `pieces`; none of them holds very much."""
+    """Like `pieces`, with a limit of bytes for each piece."""
     for some in pieces(rows):
         begin = size = 0
         for place, row in enumerate(some):
@@ -100,18 +108,18 @@ def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[An
 
 
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """As many at a time as one statement takes."""
+    """Split a sequence into pieces of at most `AT_ONCE`."""
     for begin in range(0, len(items), AT_ONCE):
         yield items[begin : begin + AT_ONCE]
 
 
 @cache
 def values(rows: int, columns: int) -> str:
-    """Places for so many rows in a statement."""
-    return f"VALUES {', '.join([f'({places(columns)})'] * rows)}"
+    """Return the VALUES clause with placeholders for a number of rows."""
+    return f"VALUES {', '.join([f'({placeholders(columns)})'] * rows)}"
 
 
 @cache
-def places(number: int) -> str:
-    """Places for so many values in a statement."""
+def placeholders(number: int) -> str:
+    """Return placeholders for a number of values."""
     return ", ".join("?" * number)

@@ -1,7 +1,7 @@
-"""What is written most, of many conversations in as few statements as of one: leases that are taken, and entries.
+"""The SQL of the most frequent writes, for many conversations at once: granting leases and appending entries.
 
-Each statement gives the interpreter away and has to get it back, which takes long where the loop is busy: a
-hundred turns that end at once would wait a thousand times.
+Each statement releases the interpreter lock and has to get it back, which takes long while the event loop is busy.
+So the number of statements does not depend on the number of conversations.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
-from parley.stores.sqlite.batch import Batch, pieces, places, values, write_all
-from parley.stores.sqlite.queries import NEWEST, SUMMARY, columns_of
+from parley.stores.sqlite.batch import Batch, pieces, placeholders, values, write_all
+from parley.stores.sqlite.queries import NEWEST, OWNER, SUMMARY, columns_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""Stands for a number that is none: where the log ends nobody knows then, and it can only be deleted."""
+"""Stands for a column that is not a number. The end of the log is unknown then, and it can only be deleted."""
 
 
 class LeaseRequest(NamedTuple):
-    """A lease that is wanted; its lock is ours by now."""
+    """A lease to be granted. This process already holds its lock."""
 
     row: int
     conversation_id: ConversationId
@@ -34,7 +34,7 @@ class LeaseRequest(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Entries of a conversation that we have the lease of."""
+    """Entries to be appended to a conversation under a lease."""
 
     row: int
     epoch: int
@@ -44,7 +44,7 @@ class Append(NamedTuple):
 
 
 def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease | ParleyError]:
-    """Fences everybody who had one of these leases before."""
+    """Grant leases with new epochs, which fence the earlier holders."""
     heads, _ = _heads(db, [one.row for one in wanted])
     taken: list[Lease | ParleyError] = []
     changes: list[tuple[Any, ...]] = []
@@ -55,34 +55,42 @@ def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease |
         else:
             epoch += 1
             taken.append(Lease(conversation_id=conversation_id, epoch=epoch, last=Seq(heads[row].last)))
-            changes.append((row, epoch, owner.pid, owner.address, owner.since))
+            changes.append((row, epoch, *_columns(owner)))
     if changes:
-        _update(db, "epoch, owner_pid, owner_address, owner_since", changes)
+        _update(db, f"epoch, {OWNER}", changes)
         db.execute("UPDATE epochs SET last = ?", (epoch,))
     return taken
 
 
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
-    """Where nothing goes on behind it, it names no owner: giving the lease back then needs no write."""
+    """Append entries and return an error or None for each append.
+
+    An append that leaves the conversation idle also removes the owner, so that releasing the lease needs no write.
+    """
     heads, newest = _heads(db, {one.row for one in additions})
     refused: list[ParleyError | None] = []
     batches: list[tuple[int, Batch]] = []
     changes: dict[int, tuple[Any, ...]] = {}
     for row, epoch, batch, summary, owner in additions:
-        why = _why_not(heads.get(row), epoch, batch.first)
+        why = _refusal(heads.get(row), epoch, batch.first)
         refused.append(why)
         if why is None:
             last = heads[row].last + batch.rows
             heads[row] = _Head(epoch, last)
-            named = (None, None, None) if summary.state == "idle" else (owner.pid, owner.address, owner.since)
+            named = (None, None, None, None) if summary.state == "idle" else _columns(owner)
             *texts, at = columns_of(summary, newest)
             newest = at if newest is None else max(newest, at)
             changes[row] = (row, last, *named, *texts, at)
             batches.append((row, batch))
     if changes:
-        _update(db, f"last, owner_pid, owner_address, owner_since, {SUMMARY}", list(changes.values()))
+        _update(db, f"last, {OWNER}, {SUMMARY}", list(changes.values()))
         write_all(db, batches)
     return refused
+
+
+def _columns(owner: Owner) -> tuple[str, int, str, float]:
+    """Return the columns of `OWNER`."""
+    return owner.node, owner.pid, owner.address, owner.since
 
 
 class _Head(NamedTuple):
@@ -90,25 +98,25 @@ class _Head(NamedTuple):
     last: int
 
 
-def _why_not(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError | None:
+def _refusal(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError | None:
     if head is None or head.epoch != epoch or (first is not None and first <= head.last):
         return LeaseLost()
     if first is not None and first != head.last + 1:
-        return StoreFailed("what comes before it was not written")
+        return StoreFailed("an earlier append was not written")
     return None
 
 
 def _heads(db: Connection, rows: Collection[int]) -> tuple[dict[int, _Head], float | None]:
-    """The heads of the rows that exist, and when the newest conversation of all was active.
+    """Return the heads of the rows that exist, and the time of the newest activity in any conversation.
 
-    The heads come in one value, because each row of an answer is fetched by itself.
+    The query returns all heads in one value, because fetching each row takes the interpreter lock.
     """
     found: dict[int, _Head] = {}
     newest: float | None = None
     for some in pieces(list(rows)):
         told, newest = db.execute(
             f"SELECT group_concat(row || ' ' || {_number('epoch')} || ' ' || {_number('last')}), {NEWEST}"
-            f" FROM conversations WHERE row IN ({places(len(some))})",
+            f" FROM conversations WHERE row IN ({placeholders(len(some))})",
             some,
         ).fetchone()
         for one in told.split(",") if told else ():
@@ -122,7 +130,7 @@ def _number(column: str) -> str:
 
 
 def _update(db: Connection, columns: str, changes: Sequence[tuple[Any, ...]]) -> None:
-    """Set these columns; each change begins with its row."""
+    """Set columns of conversations; each change begins with the row."""
     new = ", ".join(f"new.{column}" for column in columns.split(", "))
     for some in pieces(changes):
         db.execute(

@@ -1,4 +1,4 @@
-"""What is asked of the database, in SQL. Whatever writes checks before it changes anything."""
+"""The SQL of the store, except its most frequent writes. A function that writes checks first and changes then."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import LeaseLost, StoreFailed, UnknownConversation, Unreadable
-from parley.ports.store import PAGE, STATES, ConversationListing, ConversationPage, Head, Owner, Query, Summary
+from parley.ports.store import (
+    CHECKPOINT_ENTRIES,
+    PAGE,
+    PAGE_BYTES,
+    STATES,
+    Checkpoint,
+    ConversationListing,
+    ConversationPage,
+    Head,
+    Owner,
+    Query,
+    Summary,
+)
 from parley.stores.search import SEARCHED, active_at, approval_id_in, normalize_path
-from parley.stores.sqlite.batch import Batch, write_all
+from parley.stores.sqlite.batch import Batch, placeholders, write_all
 from parley.stores.sqlite.damage import (
     KnownConversation,
     fetch_around_damage,
@@ -29,34 +41,38 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOBS_INDEX",
     "NEWEST",
+    "OWNER",
     "SUMMARY",
     "ChangeDetector",
     "add_to_draft",
     "as_text",
     "asks_any",
+    "checkpoint_of",
     "clear_owner",
     "columns_of",
     "create",
     "delete",
     "entries_after",
+    "entries_before",
+    "epochs_of",
     "expired",
     "find",
     "finish_draft",
     "head",
     "owner_in",
+    "position_of",
     "read_snapshot",
     "remove_some",
     "reserve",
     "row_of",
+    "save_checkpoint",
     "set_archived",
 ]
 
-PAGE_BYTES: Final = 16 * 1024 * 1024
-"""What one page of entries holds in memory, about: a conversation may have many large images."""
-
+OWNER: Final = "owner_node, owner_pid, owner_address, owner_since"
 SUMMARY: Final = "title, cwd, model, state, updated_at"
 _SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state, updated_at"
-"""Texts as bytes, for one that is damaged must not fail the whole list."""
+"""Texts are read as bytes, because one that is damaged must not fail the whole list."""
 
 
 # --- writing -----------------------------------------------------------------------------
@@ -65,7 +81,7 @@ _SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BL
 def create(
     db: Connection, conversation_id: ConversationId, batch: Batch, summary: Summary, *, archived: bool
 ) -> int:
-    """The number of its row."""
+    """Create a conversation and return its row number."""
     _refuse_taken(db, conversation_id)
     newest = db.execute(f"SELECT {NEWEST}").fetchone()[0] if summary.is_active else None
     made = db.execute(
@@ -79,12 +95,12 @@ def create(
 
 def _refuse_taken(db: Connection, conversation_id: ConversationId) -> None:
     if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone():
-        raise StoreFailed(f"conversation {conversation_id} is there already")
+        raise StoreFailed(f"conversation {conversation_id} already exists")
 
 
 def clear_owner(db: Connection, row: int, epoch: int) -> None:
     db.execute(
-        "UPDATE conversations SET owner_pid = NULL, owner_address = NULL, owner_since = NULL"
+        "UPDATE conversations SET owner_node = NULL, owner_pid = NULL, owner_address = NULL, owner_since = NULL"
         " WHERE row = ? AND epoch = ?",
         (row, epoch),
     )
@@ -97,18 +113,18 @@ def set_archived(db: Connection, conversation_id: ConversationId, *, archived: b
 
 
 def delete(db: Connection, row: int, epoch: int) -> None:
-    """It is gone at once; its entries are removed afterwards (`remove_some`)."""
+    """Delete a conversation. Its entries are removed later (`remove_some`)."""
     if not db.execute("DELETE FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).rowcount:
         raise LeaseLost
     last = "SELECT seq FROM entries WHERE row = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
     db.execute(f"INSERT INTO removed VALUES (?, coalesce(({last}), 0))", (row, row))
 
 
-# A draft counts as deleted until it is whole. Whoever writes it holds its lock, and until then nobody removes it.
+# A draft counts as deleted until it is finished. The lock of its writer keeps `remove_some` from removing it.
 
 
 def reserve(db: Connection) -> int:
-    """The number of a row that nobody else will ever have."""
+    """Return a row number that is never used again."""
     if not db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'conversations'").rowcount:
         db.execute("INSERT INTO sqlite_sequence VALUES ('conversations', 1)")
     row: int = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'conversations'").fetchone()[0]
@@ -123,7 +139,7 @@ def add_to_draft(db: Connection, row: int, batch: Batch) -> None:
         last = first - 1 + batch.rows
         changed = db.execute("UPDATE removed SET last = ? WHERE row = ? AND last = ?", (last, row, first - 1))
         if not changed.rowcount:
-            raise StoreFailed("what comes before it was not written")
+            raise StoreFailed("an earlier append was not written")
     write_all(db, [(row, batch)])
 
 
@@ -132,7 +148,7 @@ def finish_draft(
 ) -> None:
     _refuse_taken(db, conversation_id)
     if not db.execute("DELETE FROM removed WHERE row = ? AND last = ?", (row, last)).rowcount:
-        raise StoreFailed("what comes before it was not written")
+        raise StoreFailed("an earlier append was not written")
     db.execute(
         f"INSERT INTO conversations (row, id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (row, conversation_id, last, archived, *columns_of(summary)),
@@ -140,7 +156,7 @@ def finish_draft(
 
 
 def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
-    """Remove a page of entries of a conversation that is gone, the last first; whether there may be more."""
+    """Remove the last page of entries of a deleted conversation; return whether there may be more to remove."""
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
     found = next((one for one in deleted if not is_leased(one[0])), None)
     if found is None:
@@ -149,6 +165,10 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
     rest = last - PAGE
     db.execute("DELETE FROM entries WHERE row = ? AND seq > ?", (row, rest))
     db.execute("DELETE FROM cuts WHERE row = ? AND seq > ?", (row, rest))
+    # An entry has at most one key, so a page of keys for each page of entries removes all of them in time.
+    keys = f"SELECT type, key FROM entry_keys WHERE row = ? LIMIT {PAGE}"
+    db.execute(f"DELETE FROM entry_keys WHERE row = ? AND (type, key) IN ({keys})", (row, row))
+    db.execute("DELETE FROM checkpoints WHERE row = ?", (row,))
     if rest > 0:
         db.execute("UPDATE removed SET last = ? WHERE row = ?", (rest, row))
     else:
@@ -161,12 +181,12 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
 
 @contextmanager
 def read_snapshot(db: Connection) -> Iterator[None]:
-    """What is read in this block is as of its first statement; one statement alone needs no such block."""
+    """Let all statements of this block read the database as it is at the first of them."""
     db.execute("BEGIN")
     try:
         yield
     finally:
-        if db.in_transaction:  # some errors end it
+        if db.in_transaction:  # some errors end the transaction
             db.execute("ROLLBACK")
 
 
@@ -179,7 +199,7 @@ def row_of(db: Connection, conversation_id: ConversationId) -> int:
 
 
 def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tuple[Any, ...] | None:
-    """Columns of a conversation; None: there is none of that id.
+    """Return columns of a conversation; None if the id does not exist.
 
     Raises:
         Unreadable: its row is damaged.
@@ -201,38 +221,59 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
 
 
 def owner_in(db: Connection, row: int) -> Owner | None:
-    """Who has taken the lease last and not given it back, dead or alive."""
-    found = db.execute(
-        "SELECT owner_pid, owner_address, owner_since FROM conversations WHERE row = ?", (row,)
-    ).fetchone()
+    """Return the last process that acquired the lease and did not release it, dead or alive."""
+    found = db.execute(f"SELECT {OWNER} FROM conversations WHERE row = ?", (row,)).fetchone()
     return None if found is None else _owner(*found)
 
 
-def entries_after(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
-    """A page. Often nothing is there, and then one look is enough."""
+def entries_after(
+    db: Connection, conversation_id: ConversationId, after: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+) -> list[Entry]:
+    """Return a page of entries after a position. Often there are none, and then one query is enough."""
     if _end_of(db, conversation_id)[1] <= after:
         return []
     with read_snapshot(db), unreadable_if_damaged(conversation_id):
-        return _page_after(db, conversation_id, after)
+        row, last = _end_of(db, conversation_id)
+        most = min(limit, PAGE, last - after)
+        return _page(db, conversation_id, row, range(after + 1, after + most + 1), max_bytes)
+
+
+def entries_before(
+    db: Connection, conversation_id: ConversationId, before: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+) -> list[Entry]:
+    """Return a page of the last entries before a position, in ascending order."""
+    with read_snapshot(db), unreadable_if_damaged(conversation_id):
+        row, last = _end_of(db, conversation_id)
+        end = min(before - 1, last)
+        most = min(limit, PAGE, end)
+        return _page(db, conversation_id, row, range(end, end - most, -1), max_bytes)[::-1]
 
 
 def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
-    """The row of a conversation, and its last position."""
+    """Return the row and the last position of a conversation."""
     kept = _named(db, "row, last", conversation_id)
     if kept is None:
         raise UnknownConversation(conversation_id)
     row, last = kept
     if type(last) is not int:
-        raise Unreadable(conversation_id, "where it ends is damaged")
+        raise Unreadable(conversation_id, "its last position is damaged")
     return row, last
 
 
-def _page_after(db: Connection, conversation_id: ConversationId, after: Seq) -> list[Entry]:
+def _page(
+    db: Connection, conversation_id: ConversationId, row: int, positions: range, max_bytes: int
+) -> list[Entry]:
+    """Return the entries at positions that ascend or descend, up to the one that exceeds the limit of bytes.
+
+    Raises:
+        Unreadable: the first of them is missing, or one of them is damaged.
+    """
     from parley.stores.sqlite.blobs import decompress, restore
 
-    row, last = _end_of(db, conversation_id)
+    if not positions:
+        return []
     cuts: dict[int, list[tuple[int, bytes]]] = {}
-    for seq, offset, digest in _cuts(db, row, after):
+    for seq, offset, digest in _cuts(db, row, positions):
         cuts.setdefault(seq, []).append((offset, digest))
 
     def blob(digest: bytes) -> bytes:
@@ -242,12 +283,12 @@ def _page_after(db: Connection, conversation_id: ConversationId, after: Seq) -> 
         return decompress(packed[0][0])
 
     found: list[Entry] = []
-    size, due = 0, after + 1
-    for seq, at, kind, is_event, body in _entries(db, row, after):
+    size = 0
+    for due, (seq, at, kind, is_event, body) in zip(positions, _entries(db, row, positions), strict=False):
         if seq != due:
             break
         try:
-            # JSON has no NUL, and a zeroed page at the end of a long body is nothing but.
+            # JSON contains no NUL, and a zeroed page at the end of a long body contains nothing else.
             if type(at) is not float or body is None or b"\0" in body:
                 raise ValueError("not what was written")
             if seq in cuts:
@@ -255,51 +296,98 @@ def _page_after(db: Connection, conversation_id: ConversationId, after: Seq) -> 
             found.append(Entry.kept(seq, at, kind.decode(), is_event=bool(is_event), body=body))
         except ValueError as error:
             raise Unreadable(conversation_id, f"entry {seq} is damaged ({error})") from error
-        due += 1
         size += len(body)
-        if size > PAGE_BYTES:
+        if size > max_bytes:
             break
-    if not found and after < last:
-        raise Unreadable(conversation_id, f"entry {due} is missing")
+    if not found:
+        raise Unreadable(conversation_id, f"entry {positions[0]} is missing")
     return found
 
 
-def _entries(db: Connection, row: int, after: Seq) -> Iterator[tuple[Any, ...]]:
-    """Columns of a page of entries."""
-    wanted = (
+def _entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of the entries at these positions; after a damaged page of the index, by a table scan."""
+    direction = "ASC" if positions.step > 0 else "DESC"
+    query = (
         "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries {}"
-        " WHERE row = ? AND seq > ? ORDER BY seq LIMIT ?"
+        f" WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq {direction}"
     )
-    last = after
+    read = 0
     try:
-        for entry in db.execute(wanted.format(""), (row, after, PAGE)):
+        for entry in db.execute(query.format(""), (row, *_bounds(positions))):
             yield entry
-            last = entry[0]
+            read += 1
     except Exception as error:
         if not is_damage(error):
             raise
-        yield from db.execute(wanted.format("NOT INDEXED"), (row, last, PAGE - (last - after)))
+        if rest := positions[read:]:
+            yield from db.execute(query.format("NOT INDEXED"), (row, *_bounds(rest)))
+
+
+def _bounds(positions: range) -> tuple[int, int]:
+    """Return the least and the greatest position."""
+    return min(positions[0], positions[-1]), max(positions[0], positions[-1])
 
 
 BLOBS_INDEX: Final = "INDEXED BY cuts_by_blob"
-"""An index of the table `cuts` that holds all columns of it."""
+"""An index of the table `cuts` that contains all its columns."""
 
 
-def _cuts(db: Connection, row: int, after: Seq) -> list[tuple[Any, ...]]:
-    """Return position, offset and hash of what is cut out of a page of entries."""
-    wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset"
-    return fetch_around_damage(db, wanted, (row, after + 1, after + PAGE), instead=BLOBS_INDEX)
+def _cuts(db: Connection, row: int, positions: range) -> list[tuple[Any, ...]]:
+    """Return position, offset and hash of the blobs that were cut out of the entries at these positions."""
+    query = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset"
+    return fetch_around_damage(db, query, (row, *_bounds(positions)), instead=BLOBS_INDEX)
+
+
+def position_of(db: Connection, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
+    """Return the position of the entry with a key; None if there is none."""
+    row, _ = _end_of(db, conversation_id)
+    with unreadable_if_damaged(conversation_id):
+        found = db.execute(
+            "SELECT seq FROM entry_keys WHERE row = ? AND type = ? AND key = ?", (row, kind, key)
+        ).fetchone()
+    return None if found is None else Seq(found[0])
+
+
+def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint of a conversation, unless the saved one is recent enough."""
+    head = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
+    if head is None or head[0] != epoch or checkpoint.seq > head[1]:
+        raise LeaseLost
+    saved = db.execute("SELECT seq FROM checkpoints WHERE row = ?", (row,)).fetchone()
+    if saved is None or checkpoint.seq >= saved[0] + CHECKPOINT_ENTRIES:
+        db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (row, checkpoint.seq, checkpoint.data))
+
+
+def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint | None:
+    """Return the checkpoint of a conversation; None if there is none, or it is damaged."""
+    row, last = _end_of(db, conversation_id)
+    found = fetch_readable(db, "SELECT seq, data FROM checkpoints WHERE row = ?", (row,))
+    for seq, data in found:
+        if type(seq) is int and 0 < seq <= last and type(data) is bytes:
+            return Checkpoint(seq=Seq(seq), data=data)
+    return None
+
+
+def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
+    """Return the epochs of the rows that exist."""
+    found: dict[int, int] = {}
+    for begin in range(0, len(rows), CONVERSATIONS_A_STATEMENT):
+        some = rows[begin : begin + CONVERSATIONS_A_STATEMENT]
+        found |= dict(
+            db.execute(f"SELECT row, epoch FROM conversations WHERE row IN ({placeholders(len(some))})", some)
+        )
+    return found
 
 
 def head(db: Connection, conversation_id: ConversationId, is_leased: Callable[[int], bool]) -> Head:
-    columns = f"row, last, epoch, archived, owner_pid, owner_address, owner_since, {_SUMMARY_READ}"
+    columns = f"row, last, epoch, archived, {OWNER}, {_SUMMARY_READ}"
     found = _named(db, columns, conversation_id)
     if found is None:
         raise UnknownConversation(conversation_id)
-    row, last, epoch, archived, pid, address, since, *summary = found
+    row, last, epoch, archived, node, pid, address, since, *summary = found
     if not isinstance(last, int):
-        raise Unreadable(conversation_id, "its length is damaged")
-    owner = _owner(pid, address, since)
+        raise Unreadable(conversation_id, "its last position is damaged")
+    owner = _owner(node, pid, address, since)
     return Head(
         last=Seq(last),
         epoch=epoch,
@@ -310,7 +398,7 @@ def head(db: Connection, conversation_id: ConversationId, is_leased: Callable[[i
 
 
 def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> ConversationPage:
-    where = ["typeof(updated_at) = 'real'"]  # what is damaged there has no place in the list
+    where = ["typeof(updated_at) = 'real'"]  # a damaged time has no position in the list
     values: list[Any] = []
     if query.archived is not None:
         where.append("archived = ?")
@@ -382,9 +470,9 @@ def _listed(
     is_leased: Callable[[int], bool],
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[ConversationListing]:
-    """Latest activity first; the last of the values says how many, -1: all.
+    """Return conversations, the latest activity first. The last of the values is the limit; -1 means no limit.
 
-    `is_wanted` decides about a conversation whose row is damaged and that only an index knows.
+    `is_wanted` decides about a conversation whose row is damaged and which only an index lists.
     """
     wanted = f"SELECT row, id, archived, {_SUMMARY_READ} FROM conversations WHERE {where}"
     try:
@@ -416,7 +504,7 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """One conversation of a list, if it belongs there."""
+    """Return the row of one conversation, if it belongs to the list."""
     try:
         return db.execute(f"{wanted} AND row = ?", (*values, known.row)).fetchall()
     except Exception as error:
@@ -430,16 +518,16 @@ def _each(
 
 
 NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
-"""When the conversation was active that is listed first."""
+"""The time of activity of the conversation that is listed first."""
 
 
 def columns_of(summary: Summary, newest: object = None) -> tuple[str, str, str, str, float]:
-    """The columns of `SUMMARY`; `newest` as `active_at` needs it, for a conversation that is active now."""
+    """Return the columns of `SUMMARY`; `newest` is that of `active_at`, for a conversation that is active now."""
     return summary.title, summary.cwd, summary.model, summary.state, active_at(summary, newest)
 
 
 def _summary(title: bytes, cwd: bytes, model: bytes, state: Any, updated_at: Any) -> Summary:
-    """Of a row that is damaged, what can be shown."""
+    """Return the summary in a row; a damaged column has a default."""
     return Summary(
         title=as_text(title),
         cwd=as_text(cwd),
@@ -453,10 +541,10 @@ def as_text(kept: bytes) -> str:
     return kept.decode(errors="replace")
 
 
-def _owner(pid: int | None, address: str | None, since: float | None) -> Owner | None:
+def _owner(node: str | None, pid: int | None, address: str | None, since: float | None) -> Owner | None:
     if pid is None:
         return None
-    return Owner(pid=pid, address=address or "", since=since or 0.0)
+    return Owner(node=node or "", pid=pid, address=address or "", since=since or 0.0)
 
 
 # --- change detection --------------------------------------------------------------------
@@ -466,9 +554,10 @@ CONVERSATIONS_A_STATEMENT: Final = 400
 
 
 class ChangeDetector:
-    """Compares positions with the ends of the logs, and remembers the last comparison and its database version.
+    """Finds which of many logs have grown: with one query for all, and with none while no process writes.
 
-    SQLite has a version for each connection: it changes with the commits of all other connections.
+    It remembers the last comparison and the data version of its connection, which each commit of another connection
+    changes.
     """
 
     def __init__(self) -> None:

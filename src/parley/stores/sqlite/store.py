@@ -1,8 +1,8 @@
-"""Logs in one SQLite database, `parley.db` in the home, shared by every process that has the same home.
+"""The store of a home: one SQLite database, `parley.db`, shared by all processes of the home.
 
-Nothing is opened, and SQLite is not even imported, before the first call that needs it. One thread writes
-(`writer.py`), a few others read. A lease is a lock of the kernel, which ends with the process, and an epoch in the
-database, which is checked by every append.
+The first call that needs the database opens it; SQLite is not imported before. One thread writes (`writer.py`), a
+few threads read. A lease is a lock of the kernel, which ends with its process, and an epoch in the database, which
+every append checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from parley.conversation.log import Entry
 from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreError, StoreFailed, UnknownConversation
 from parley.ports.store import (
+    CHECKPOINT_BYTES,
+    PAGE,
+    PAGE_BYTES,
     TURN_SECONDS,
+    Checkpoint,
     ConversationListing,
     ConversationPage,
     Head,
@@ -47,51 +51,53 @@ __all__ = ["SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
-"""Who has just taken a lease has not written down yet who it is, and who gives one back has still its lock."""
+"""A process that acquires a lease has the lock before its name is in the database; one that releases it removes its
+name before it frees the lock."""
 
 OPEN_SECONDS: Final = 0.5
-"""How long reading waits for the home to be opened. Then it is read without being open, for as long as another
-process holds the write lock."""
+"""How long a read waits for the home to be opened. After that, and while another process holds the write lock, it
+reads without opening the home."""
 
-ROWS: Final = 1000
-"""Conversations whose rows need not be looked up again."""
+CACHED_ROWS: Final = 1000
+"""How many conversations have a cached row number."""
 
 T = TypeVar("T")
 
 
-class _Held:
-    """A lease that we have."""
+class _HeldLease:
+    """A lease that this store holds."""
 
-    __slots__ = ("epoch", "is_named", "owner", "row", "written")
+    __slots__ = ("epoch", "is_named", "last_append", "on_lost", "owner", "row")
 
-    def __init__(self, row: int, epoch: int, owner: Owner) -> None:
-        self.row, self.epoch, self.owner = row, epoch, owner
+    def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
+        self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """Whether the database may say that we have it."""
-        self.written: Future[None] | None = None
-        """What was appended last."""
+        """False if the database is known not to name the owner, so that a release writes nothing."""
+        self.last_append: Future[None] | None = None
 
-    def rests(self, written: Future[None]) -> None:
-        """Something was appended behind which nothing goes on."""
-        if written is self.written and not written.cancelled() and written.exception() is None:
+    def after_idle_append(self, done: Future[None]) -> None:
+        """Note that an append has ended the turn: the database names no owner any more."""
+        if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
 
 
 class SqliteStore:
-    """The port `Store`, for one event loop; and what only a database needs: giving space back, and a copy.
+    """The port `Store` for one event loop, with maintenance of the database: reclaiming space, and backups.
 
-    Every call raises `BadHome` where the home cannot hold conversations.
+    Every call raises `BadHome` if the home cannot hold conversations.
     """
 
     def __init__(self, home: str | Callable[[], str]) -> None:
-        """`home` is a path, or finds it when it is first needed; what it raises then, the call does."""
+        """`home` is a path, or a function that finds it on first use; the call that needs it raises its errors."""
         self._writer = Writer(home if callable(home) else lambda: home)
-        self._held: dict[ConversationId, _Held] = {}
+        self._node = os.uname().nodename
+        self._held: dict[ConversationId, _HeldLease] = {}
         self._rows: dict[ConversationId, int] = {}
-        """Of those that were taken last. A number is never used again."""
+        """Cached row numbers. A row number is never reused."""
         self._detector = ChangeDetector()
-        self._left_behind: set[Task[Lease] | Task[None]] = set()
-        """What goes on although nobody awaits it any more."""
+        self._deletions: set[Future[None]] = set()
+        self._background: set[Task[Any]] = set()
+        """Tasks that finish although their caller was cancelled."""
         self._opening: Future[None] | None = None
         """Done when the home is open, or could not be opened."""
         self._closed = False
@@ -100,141 +106,247 @@ class SqliteStore:
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
         batch = Batch(entries)
-        row = await self._write(
-            partial(
-                queries.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived
-            ),
-            batch,
+        create = partial(
+            queries.create, conversation_id=conversation_id, batch=batch, summary=summary, archived=archived
         )
-        self._remember(conversation_id, row)
+        self._cache_row(conversation_id, await self._write(create, batch))
 
     async def draft(self) -> SqliteDraft:
         row = await self._write(queries.reserve)
-        opened = await self._opened()
-        if not opened.lease_locks.try_acquire(row):
+        database = await self._opened()
+        if not database.lease_locks.try_acquire(row):
             raise StoreFailed(f"row {row} is taken")
-        return SqliteDraft(row, opened.lease_locks, self._write, self._remove_the_deleted_if_possible)
+        return SqliteDraft(row, database.lease_locks, self._write, self._try_to_remove_deleted)
 
-    async def acquire(self, conversation_id: ConversationId, *, address: str, until: float | None = None) -> Lease:
-        taking = asyncio.ensure_future(self._acquire(conversation_id, address, until))
+    # --- leases ------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        conversation_id: ConversationId,
+        *,
+        address: str,
+        until: float | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> Lease:
+        acquiring = asyncio.ensure_future(self._acquire(conversation_id, address, until, on_lost))
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(acquiring)
         except asyncio.CancelledError:
-            self._left_behind.add(taking)
-            taking.add_done_callback(self._give_back)
+            self._background.add(acquiring)
+            acquiring.add_done_callback(self._release_unwanted)
             raise
 
-    async def _acquire(self, conversation_id: ConversationId, address: str, until: float | None) -> Lease:
+    async def _acquire(
+        self, conversation_id: ConversationId, address: str, until: float | None, on_lost: Callable[[], None]
+    ) -> Lease:
         known = self._rows.pop(conversation_id, None)
         if known is not None:
             try:
-                return await self._acquire_row(conversation_id, known, address, until)
+                return await self._acquire_row(conversation_id, known, address, until, on_lost)
             except UnknownConversation:
                 pass  # it was deleted, and may have been imported again
         row = await self._read(partial(queries.row_of, conversation_id=conversation_id))
-        return await self._acquire_row(conversation_id, row, address, until)
+        return await self._acquire_row(conversation_id, row, address, until, on_lost)
 
     async def _acquire_row(
-        self, conversation_id: ConversationId, row: int, address: str, until: float | None
+        self,
+        conversation_id: ConversationId,
+        row: int,
+        address: str,
+        until: float | None,
+        on_lost: Callable[[], None],
     ) -> Lease:
-        opened = await self._opened(until)
-        await self._take(opened, row)
-        owner = Owner(pid=os.getpid(), address=address, since=time.time())
+        database = await self._opened(until)
+        await self._lock(database, row)
+        owner = Owner(node=self._node, pid=os.getpid(), address=address, since=time.time())
         try:
-            wanted = bulk_queries.LeaseRequest(row, conversation_id, owner)
-            lease = await asyncio.shield(self._writer.submit_one(bulk_queries.grant_leases, wanted, until=until))
+            request = bulk_queries.LeaseRequest(row, conversation_id, owner)
+            lease = await asyncio.shield(self._writer.submit_one(bulk_queries.grant_leases, request, until=until))
         except BaseException:
-            opened.lease_locks.release(row)
+            database.lease_locks.release(row)
             raise
-        self._held[conversation_id] = _Held(row, lease.epoch, owner)
-        self._remember(conversation_id, row)
+        self._held[conversation_id] = _HeldLease(row, lease.epoch, owner, on_lost)
+        self._cache_row(conversation_id, row)
         return lease
 
-    def _remember(self, conversation_id: ConversationId, row: int) -> None:
-        if len(self._rows) >= ROWS:
+    def _cache_row(self, conversation_id: ConversationId, row: int) -> None:
+        if len(self._rows) >= CACHED_ROWS:
             del self._rows[next(iter(self._rows))]
         self._rows[conversation_id] = row
 
-    async def _take(self, opened: Database, row: int) -> None:
-        """Take the lock of a conversation, or say who has it."""
+    async def _lock(self, database: Database, row: int) -> None:
+        """Acquire the lock of a conversation. Raises `OwnedElsewhere` with the owner, if it is known."""
         for _ in range(TRIES):
             self._refuse_when_closed()
-            if opened.lease_locks.try_acquire(row):
+            if database.lease_locks.try_acquire(row):
                 return
             owner = await self._read(partial(queries.owner_in, row=row))
             if owner is not None:
-                raise OwnedElsewhere(pid=owner.pid, address=owner.address)
+                raise OwnedElsewhere(node=owner.node, pid=owner.pid, address=owner.address)
             await asyncio.sleep(PAUSE_SECONDS)
-        raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(opened))
+        raise OwnedElsewhere(node="", pid=0, address="", lock_holder=await self._lock_holder(database))
 
-    async def _lock_holder(self, opened: Database) -> str | None:
+    async def _lock_holder(self, database: Database) -> str | None:
         """Describe the holder of the write lock. The owner of a lease that names no owner waits for this lock."""
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
 
-        path = os.path.join(opened.home, WRITE_LOCK)
-        return await asyncio.get_running_loop().run_in_executor(opened.pool, holder_of, path)
+        path = os.path.join(database.home, WRITE_LOCK)
+        return await asyncio.get_running_loop().run_in_executor(database.pool, holder_of, path)
 
-    def _give_back(self, taking: Task[Lease]) -> None:
-        """A lease came when nobody wanted it any more."""
-        self._left_behind.discard(taking)
-        if not taking.cancelled() and taking.exception() is None:
-            giving = asyncio.ensure_future(self.release(taking.result()))
-            self._left_behind.add(giving)
-            giving.add_done_callback(self._left_behind.discard)
+    def _release_unwanted(self, acquiring: Task[Lease]) -> None:
+        """Release a lease that was granted after its caller was cancelled."""
+        self._background.discard(acquiring)
+        if not acquiring.cancelled() and acquiring.exception() is None:
+            self._run_in_background(self.release(acquiring.result()))
+
+    def _run_in_background(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def release(self, lease: Lease) -> None:
-        opened, held = self._writer.opened, self._held.get(lease.conversation_id)
-        if opened is None or held is None or held.epoch != lease.epoch or self._closed:
+        database, held = self._writer.opened, self._held.get(lease.conversation_id)
+        if database is None or held is None or held.epoch != lease.epoch or self._closed:
             return
         del self._held[lease.conversation_id]
         if not held.is_named:
-            opened.lease_locks.release(held.row)
+            database.lease_locks.release(held.row)
             return
         # A caller that has waited for the write lock in vain does not wait a second time.
         now = asyncio.get_running_loop().time()
         cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch), until=now)
-        cleared.add_done_callback(lambda _: opened.lease_locks.release(held.row))
+        cleared.add_done_callback(lambda _: database.lease_locks.release(held.row))
         try:
             await asyncio.shield(cleared)
         except StoreError:
-            pass  # its lock is free, which is what counts
+            pass  # the lock is free, which is what counts
+
+    async def _verify_leases(self) -> None:
+        """Find the leases that this store has lost to another process, and tell their holders."""
+        held = {one.row: (conversation_id, one) for conversation_id, one in self._held.items()}
+        if not held or self._writer.opened is None:
+            return
+        epochs = await self._read(partial(queries.epochs_of, rows=tuple(held)))
+        for row, (conversation_id, one) in held.items():
+            if epochs.get(row) == one.epoch or self._held.get(conversation_id) is not one:
+                continue
+            if row not in epochs and any(not deletion.done() for deletion in self._deletions):
+                continue  # this store may be deleting it
+            del self._held[conversation_id]
+            self._writer.opened.lease_locks.release(row)
+            one.on_lost()
+
+    # --- writing -----------------------------------------------------------------------
 
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
     ) -> Future[None]:
         held, loop = self._held.get(lease.conversation_id), asyncio.get_running_loop()
         if self._closed or held is None or held.epoch != lease.epoch:
-            refused: Future[None] = loop.create_future()
-            refused.set_exception(StoreFailed("the store is closed") if self._closed else LeaseLost())
-            return refused
+            return _failed(StoreFailed("the store is closed") if self._closed else LeaseLost())
         batch = Batch(entries)
         held.is_named = True
-        addition = bulk_queries.Append(held.row, held.epoch, batch, summary, held.owner)
+        append = bulk_queries.Append(held.row, held.epoch, batch, summary, held.owner)
         until = loop.time() + TURN_SECONDS if until is None else until
-        held.written = written = self._writer.submit_one(bulk_queries.append_entries, addition, batch, until=until)
+        held.last_append = done = self._writer.submit_one(bulk_queries.append_entries, append, batch, until=until)
         if summary.state == "idle":
-            written.add_done_callback(held.rests)
-        return written
+            done.add_done_callback(held.after_idle_append)
+        done.add_done_callback(self._after_append)
+        return done
+
+    def _after_append(self, done: Future[None]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), LeaseLost) and not self._closed:
+            self._run_in_background(self._verify_leases_if_possible())
+
+    async def _verify_leases_if_possible(self) -> None:
+        try:
+            await self._verify_leases()
+        except StoreError:
+            pass  # the next append or `check` finds it
+
+    def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
+        if len(checkpoint.data) > CHECKPOINT_BYTES:
+            return _failed(ValueError(f"a checkpoint of {len(checkpoint.data)} bytes is too large"))
+        held = self._held.get(lease.conversation_id)
+        if self._closed or held is None or held.epoch != lease.epoch:
+            return _failed(StoreFailed("the store is closed") if self._closed else LeaseLost())
+        save = partial(queries.save_checkpoint, row=held.row, epoch=held.epoch, checkpoint=checkpoint)
+        return self._writer.submit(save)
 
     async def writable(self, *, until: float) -> None:
         await asyncio.shield(self._writer.submit(open_only, until=until))
 
-    async def read(self, conversation_id: ConversationId, *, after: Seq) -> list[Entry]:
-        return await self._read(partial(queries.entries_after, conversation_id=conversation_id, after=after))
+    async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
+        await self._write(partial(queries.set_archived, conversation_id=conversation_id, archived=archived))
+
+    async def delete(self, lease: Lease) -> None:
+        database, held = self._writer.opened, self._held.get(lease.conversation_id)
+        if database is None or held is None or held.epoch != lease.epoch:
+            raise LeaseLost
+
+        def after_deletion(deletion: Future[None]) -> None:
+            self._deletions.discard(deletion)
+            if deletion.exception() is None and self._held.get(lease.conversation_id) is held:
+                del self._held[lease.conversation_id]
+                database.lease_locks.release(held.row)
+
+        deletion = self._writer.submit(partial(queries.delete, row=held.row, epoch=held.epoch))
+        self._deletions.add(deletion)
+        deletion.add_done_callback(after_deletion)
+        await asyncio.shield(deletion)
+        await self._try_to_remove_deleted()
+
+    async def _remove_deleted(self, until: float | None = None) -> None:
+        """Remove the entries of deleted conversations."""
+        database = await self._opened()
+        while await self._write(partial(queries.remove_some, is_leased=database.lease_locks.is_held), until=until):
+            pass
+
+    async def _try_to_remove_deleted(self) -> None:
+        try:
+            await self._remove_deleted(until=asyncio.get_running_loop().time())
+        except StoreError:
+            pass  # the next deletion or `tidy` removes the rest
+
+    async def _write(
+        self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
+    ) -> T:
+        """Run `work` in a transaction. It is done completely or not at all, also if the caller is cancelled."""
+        return await asyncio.shield(self._writer.submit(work, batch, until=until))
+
+    # --- reading -----------------------------------------------------------------------
+
+    async def read(
+        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        read = partial(queries.entries_after, limit=limit, max_bytes=max_bytes)
+        return await self._read(partial(read, conversation_id=conversation_id, after=after))
+
+    async def read_before(
+        self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        read = partial(queries.entries_before, limit=limit, max_bytes=max_bytes)
+        return await self._read(partial(read, conversation_id=conversation_id, before=before))
+
+    async def position_of(self, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
+        return await self._read(partial(queries.position_of, conversation_id=conversation_id, kind=kind, key=key))
+
+    async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
+        return await self._read(partial(queries.checkpoint_of, conversation_id=conversation_id))
 
     async def head(self, conversation_id: ConversationId) -> Head:
         source = await self._readable()
-        return await self._read(
-            partial(queries.head, conversation_id=conversation_id, is_leased=source.lease_locks.is_held)
-        )
+        is_leased = source.lease_locks.is_held
+        return await self._read(partial(queries.head, conversation_id=conversation_id, is_leased=is_leased))
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
         self._writer.on_lost = lost
 
     async def check(self) -> None:
-        if (opened := self._writer.opened) is not None:
-            await asyncio.get_running_loop().run_in_executor(opened.pool, opened.check)
+        if (database := self._writer.opened) is not None:
+            await asyncio.get_running_loop().run_in_executor(database.pool, database.check)
+            await self._verify_leases()
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         # The versions that a detector remembers belong to connections that stay open.
@@ -248,81 +360,68 @@ class SqliteStore:
     async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
         return await self._read(partial(queries.asks_any, questions=frozenset(questions)))
 
-    async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        await self._write(partial(queries.set_archived, conversation_id=conversation_id, archived=archived))
-
-    async def delete(self, lease: Lease) -> None:
-        opened, held = self._writer.opened, self._held.get(lease.conversation_id)
-        if opened is None or held is None or held.epoch != lease.epoch:
-            raise LeaseLost
-
-        def gone(deleted: Future[None]) -> None:
-            if deleted.exception() is None:
-                del self._held[lease.conversation_id]
-                opened.lease_locks.release(held.row)
-
-        deleted = self._writer.submit(partial(queries.delete, row=held.row, epoch=held.epoch))
-        deleted.add_done_callback(gone)
-        await asyncio.shield(deleted)
-        await self._remove_the_deleted_if_possible()
+    # --- maintenance -------------------------------------------------------------------
 
     async def expired(self, *, archived_before: float) -> list[ConversationListing]:
-        """Archived conversations that were last active before a moment."""
+        """Return the archived conversations that were last active before a time."""
         source = await self._readable()
-        return await self._read(
-            partial(queries.expired, archived_before=archived_before, is_leased=source.lease_locks.is_held)
-        )
+        is_leased = source.lease_locks.is_held
+        return await self._read(partial(queries.expired, archived_before=archived_before, is_leased=is_leased))
 
     async def unused_blobs(self) -> Freed:
-        """What `tidy` would remove."""
+        """Count the blobs that `tidy` would remove."""
         from parley.stores.sqlite import maintenance
 
         return await self._read(maintenance.unused_blobs)
 
     async def reclaimable_bytes(self) -> int:
-        """By how many bytes `tidy` would make the database smaller, about, besides those blobs."""
+        """Estimate by how many bytes `tidy` would shrink the database, besides unused blobs."""
         from parley.stores.sqlite import maintenance
 
         source = await self._readable()
         return await self._read(partial(maintenance.reclaimable_bytes, is_leased=source.lease_locks.is_held))
 
     async def tidy(self) -> Freed:
-        """Remove what deleted conversations have left and blobs that nothing refers to, and make the database
-        smaller; others write between the steps."""
+        """Remove the entries of deleted conversations and unused blobs, and shrink the database.
+
+        Other processes can write between the steps.
+        """
         from parley.stores.sqlite import maintenance
 
-        await self._remove_the_deleted()
+        if self._deletions:  # the lock of a conversation is held until its deletion is confirmed
+            await asyncio.wait(set(self._deletions))
+        await self._remove_deleted()
         count = size = 0
         while (step := await self._write(maintenance.remove_unused_blobs)).blobs:
             count += step.blobs
             size += step.bytes
         while await self._write(maintenance.shrink):
             pass
-        self._writer.fold_soon()
+        self._writer.checkpoint_soon()
         await self._write(lambda db: None)
         return maintenance.Freed(blobs=count, bytes=size)
 
     async def backup(self, path: str) -> None:
-        """Write a consistent copy, which is complete as soon as it is there.
+        """Write a consistent copy of the database, which appears when it is complete.
 
-        Where the caller is cancelled, nothing of it is left; a copy that is complete by then stays, and counts.
+        If the caller is cancelled, no file is left, unless the copy is complete by then.
 
         Raises:
-            FileExistsError: something of that name exists; it stays as it is.
+            FileExistsError: the path exists; it is not changed.
         """
-        given_up = Event()
+        cancelled = Event()
 
         def copy(db: Connection) -> bool:
             from parley.stores.sqlite.maintenance import copy_to
 
-            return copy_to(db, path, given_up)
+            return copy_to(db, path, cancelled)
 
         source = await self._readable()
         copying = asyncio.get_running_loop().run_in_executor(source.pool, source.read, copy)
         try:
             is_new = await asyncio.shield(copying)
         except asyncio.CancelledError:
-            given_up.set()
+            cancelled.set()
             await asyncio.wait((copying,))
             if copying.exception() is not None:
                 raise
@@ -335,35 +434,20 @@ class SqliteStore:
             self._closed = True
             for held in self._held.values():
                 cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch))
-                cleared.add_done_callback(Future.exception)  # its lock is freed all the same
+                cleared.add_done_callback(Future.exception)  # the lock is released below in any case
             self._held.clear()
         await self._writer.close()
         if self._writer.home is not None:
             self._writer.home.lease_locks.close()
 
-    async def _remove_the_deleted(self, until: float | None = None) -> None:
-        opened = await self._opened()
-        while await self._write(partial(queries.remove_some, is_leased=opened.lease_locks.is_held), until=until):
-            pass
-
-    async def _remove_the_deleted_if_possible(self) -> None:
-        try:
-            await self._remove_the_deleted(until=asyncio.get_running_loop().time())
-        except StoreError:
-            pass  # they are gone all the same; whoever deletes or tidies next removes what is left
-
-    async def _write(
-        self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
-    ) -> T:
-        """Done or not done, also where the caller is cancelled."""
-        return await asyncio.shield(self._writer.submit(work, batch, until=until))
+    # --- the open database -------------------------------------------------------------
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise StoreFailed("the store is closed")
 
     async def _opened(self, until: float | None = None) -> Database:
-        """What can be used until something is awaited."""
+        """Open the database if needed. The caller may use it until its next await."""
         if self._writer.opened is None:
             await asyncio.shield(self._writer.submit(open_only, until=until))
         self._refuse_when_closed()
@@ -381,30 +465,35 @@ class SqliteStore:
             if opening.done():
                 opening.result()
         self._refuse_when_closed()
-        if (opened := self._writer.opened) is not None:
-            return opened
+        if (database := self._writer.opened) is not None:
+            return database
         from parley.stores.sqlite.read_only import ReadOnlyHome
 
-        assert self._writer.home is not None  # its lock is waited for
+        assert self._writer.home is not None  # the writer waits for its lock
         return ReadOnlyHome(self._writer.home, lambda: self._writer.opened)
 
-    async def _read(self, ask: Callable[[Connection], T]) -> T:
+    async def _read(self, query: Callable[[Connection], T]) -> T:
         source = await self._readable()
-        return await asyncio.get_running_loop().run_in_executor(source.pool, source.read, ask)
+        return await asyncio.get_running_loop().run_in_executor(source.pool, source.read, query)
 
 
-class Write(Protocol):
+def _failed(error: Exception) -> Future[None]:
+    future: Future[None] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
+
+
+class _Write(Protocol):
     def __call__(self, work: Callable[[Connection], Any], batch: Batch | None = None) -> Awaitable[Any]: ...
 
 
 class SqliteDraft:
-    """The port `Draft`. Its row is locked from before its first entry until it is finished or dropped."""
+    """The port `Draft`. The lock of its row is held from before its first entry until it is finished or dropped."""
 
     def __init__(
-        self, row: int, lease_locks: LeaseLocks, write: Write, clear: Callable[[], Awaitable[None]]
+        self, row: int, lease_locks: LeaseLocks, write: _Write, remove_deleted: Callable[[], Awaitable[None]]
     ) -> None:
-        """`clear` removes what counts as deleted, as far as that can be done now."""
-        self._row, self._lease_locks, self._write, self._clear = row, lease_locks, write, clear
+        self._row, self._lease_locks, self._write, self._remove_deleted = row, lease_locks, write, remove_deleted
         self._last = START
         self._is_open = True
 
@@ -428,7 +517,7 @@ class SqliteDraft:
     async def drop(self) -> None:
         if self._is_open:
             self._close()
-            await self._clear()
+            await self._remove_deleted()
 
     def _close(self) -> None:
         self._is_open = False

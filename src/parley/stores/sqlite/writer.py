@@ -152,7 +152,7 @@ class Writer:
         self._waking = False
         self._more.put(None)
 
-    def fold_soon(self) -> None:
+    def checkpoint_soon(self) -> None:
         """Have the log of the database folded in with the next transaction: only then a database gets smaller."""
         self._grown = CHECKPOINT_BYTES
 

@@ -137,6 +137,19 @@ async def test_what_nothing_refers_to_is_removed_and_its_space_given_back(store:
     assert len(other) == 1
 
 
+async def test_tidying_removes_a_conversation_whose_deletion_is_under_way(store: SqliteStore, home: Path) -> None:
+    await store.create(FIRST, answers(1, 3), summary())
+    lease = await store.acquire(FIRST, address="")
+    deleting = asyncio.ensure_future(store.delete(lease))
+    await asyncio.sleep(0)  # the deletion is submitted, and is one transaction with what is submitted in this tick
+    deleting.cancel()
+    await store.tidy()
+    await store.close()
+
+    assert in_the_database(home, "SELECT count(*) FROM entries") == 0
+    assert in_the_database(home, "SELECT count(*) FROM removed") == 0
+
+
 async def test_tidying_ends_a_deletion_that_was_broken_off(store: SqliteStore, home: Path) -> None:
     await store.create(FIRST, answers(1, PAGE), summary())
     lease = await store.acquire(FIRST, address="")
