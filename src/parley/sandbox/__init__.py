@@ -1,4 +1,4 @@
-"""Keeping commands within their bounds, by what the system has for that."""
+"""Confines commands to their bounds, with the mechanisms of the operating system."""
 
 from parley.sandbox.sandboxed import Report, Sandboxed, Tried
 

@@ -1,7 +1,6 @@
-"""Programs for the kernel's packet filter, written with names for the places that are jumped to.
+"""An assembler for the kernel's packet filter (BPF), with named labels.
 
-Knows the instructions and how far each can jump. Does not know what a program decides;
-`seccomp.py` does.
+Knows the instructions and how far each can jump. Does not know what a program decides; `seccomp` does.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from msgspec import Struct
 __all__ = ["Code"]
 
 _INSTRUCTION: Final = struct.Struct("<HBBI")
-"""A `struct sock_filter`: operation, how far to jump if so, how far if not, and a number. Both
-machines that we know are little-endian."""
+"""A `struct sock_filter`: operation, jump distance if true, jump distance if false, and a number. Both supported
+machines are little-endian."""
 
 _LOAD: Final = 0x20
 _AND: Final = 0x54
@@ -25,12 +24,12 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""Over how many instructions a condition jumps by itself: its byte holds one more, which is needed
-where both of its ways are too long."""
+"""The longest distance that a conditional jump covers by itself. Its byte could hold one more, which is needed if
+both targets are too far away and two long jumps follow the condition."""
 
 
 class _Plain(Struct, frozen=True):
-    """An instruction that goes on to the next, or ends the program."""
+    """An instruction that continues with the next one, or ends the program."""
 
     operation: int
     number: int
@@ -40,73 +39,73 @@ class _Condition(Struct, frozen=True):
     operation: int
     number: int
     then: str | None
-    """Where to go on; None: with the next instruction."""
+    """The label to jump to; None: continue with the next instruction."""
     otherwise: str | None
 
 
-class _Place(Struct, frozen=True):
+class _Label(Struct, frozen=True):
     name: str
 
 
 class Code:
-    """A program in the making. It has one register, and jumps forwards only."""
+    """A program that is being built. It has one register, and jumps forward only."""
 
     def __init__(self) -> None:
-        self._steps: list[_Plain | _Condition | _Place] = []
+        self._steps: list[_Plain | _Condition | _Label] = []
 
     def load(self, offset: int) -> None:
-        """Take the four bytes that stand there."""
+        """Load four bytes at an offset into the register."""
         self._steps.append(_Plain(_LOAD, offset))
 
     def keep(self, mask: int) -> None:
-        """Clear all other bits."""
+        """Clear all bits of the register that are not in the mask."""
         self._steps.append(_Plain(_AND, mask))
 
     def if_equal(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Go on at one of two places; None: with the next instruction."""
+        """Compare the register with a number, and jump to a label; None: continue with the next instruction."""
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """The same, where both are taken as unsigned."""
+        """As `if_equal`, for a register that is greater than the number, both unsigned."""
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 
     def answer(self, number: int) -> None:
-        """End with this."""
+        """End the program with a result."""
         self._steps.append(_Plain(_RETURN, number))
 
-    def place(self, name: str) -> None:
-        """What comes next can be jumped to, from whatever stands before it."""
-        self._steps.append(_Place(name))
+    def label(self, name: str) -> None:
+        """Name the next instruction, so that earlier instructions can jump to it."""
+        self._steps.append(_Label(name))
 
     def assembled(self) -> bytes:
-        """All of it.
+        """Return the encoded program.
 
         Raises:
-            ValueError: two places have the same name.
-            KeyError: a jump leads to a place that is not behind it.
+            ValueError: two labels have the same name.
+            KeyError: a jump leads to a label that does not come after it.
         """
-        # From the end to the beginning: then it is known how much each jump has to pass over, also
-        # where a long one has become two.
+        # From the end to the beginning: so the distance of each jump is known, also where a long jump needs two
+        # instructions.
         backwards: list[bytes] = []
-        places: dict[str, int] = {}
+        labels: dict[str, int] = {}
 
-        def distance(behind: int) -> int:
-            """From the next instruction that is written down to the one with so many at and behind it."""
-            return len(backwards) - behind
+        def distance(remaining: int) -> int:
+            """Return the distance from the next instruction to the one that starts the `remaining` last ones."""
+            return len(backwards) - remaining
 
         for step in reversed(self._steps):
             match step:
                 case _Plain(operation, number):
                     backwards.append(_INSTRUCTION.pack(operation, 0, 0, number))
-                case _Place(name):
-                    if name in places:
-                        raise ValueError(f"there are two places `{name}`")
-                    places[name] = len(backwards)
+                case _Label(name):
+                    if name in labels:
+                        raise ValueError(f"two labels have the name `{name}`")
+                    labels[name] = len(backwards)
                 case _Condition(operation, number, then, otherwise):
                     following = len(backwards)
                     ends: list[int] = []
                     for goal in (then, otherwise):
-                        end = following if goal is None else places[goal]
+                        end = following if goal is None else labels[goal]
                         if distance(end) > _REACH:
                             backwards.append(_INSTRUCTION.pack(_JUMP, 0, 0, distance(end)))
                             end = len(backwards)

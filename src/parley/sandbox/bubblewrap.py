@@ -1,7 +1,7 @@
-"""Confinement by bubblewrap: a command sees the files through mounts of its own, most of them read-only.
+"""Confinement by bubblewrap: a command has its own mount namespace, in which most mounts are read-only.
 
-Makes words for the launcher out of policy. What these are is found in `places`; system calls
-are the business of `seccomp`.
+Builds the command line of bubblewrap (the launcher) from a resolved policy. `seccomp` builds the filter of system
+calls.
 """
 
 from __future__ import annotations
@@ -29,38 +29,39 @@ __all__ = [
     "OLDEST",
     "Bubblewrap",
     "arguments",
+    "expected_mounts",
     "is_trustworthy",
-    "knows_sizes",
-    "laid",
     "launcher",
     "limiter",
     "mounts",
+    "supports_size",
 ]
 
 OLDEST: Final = (0, 4)
-"""Older versions may not tell what became of the command (`--json-status-fd`)."""
+"""The first version that reports how the command ended (`--json-status-fd`)."""
 _SIZES_SINCE: Final = (0, 7)
+"""The first version that can limit the size of a tmpfs (`--size`)."""
 
 _LAUNCHERS: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _LIMITERS: Final = ("/usr/bin/prlimit", "/bin/prlimit")
 _DEFAULT_PATH: Final = "/bin:/usr/bin"
-"""Where programs are looked for when the command's environment has no PATH."""
+"""Search path for programs if the command's environment has no PATH."""
 
 _PROCESSES: Final = 512
-"""More than a parallel build of a large project has, and few enough for the computer to stay usable. Does
-not hold for root, for whom the kernel makes an exception."""
+"""Limit of processes: more than a parallel build of a large project needs, and few enough for the computer to stay
+usable. The kernel does not apply it to root."""
 _SHARED_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""As much as containers have by default. It is in memory, and goes with the command."""
+"""Size of `/dev/shm`, as containers have it by default. Its memory is freed when the command ends."""
 _FIRST_DESCRIPTOR: Final = 3
 
-_MOST_WORDS: Final = 9000
-"""The launcher takes no more of them, its own and the command's together."""
-_LONGEST_WORD: Final = 128 * 1024
-"""The system takes no word or variable of so many bytes, the NUL at its end counted."""
-_MOST_BYTES: Final = 6 * 1024 * 1024
-"""The system takes no more for all words and variables of a program, however large its stack may become."""
+_MAX_ARGUMENTS: Final = 9000
+"""Limit of the launcher for its own arguments and those of the command together."""
+_MAX_ARGUMENT_BYTES: Final = 128 * 1024
+"""Limit of the kernel for one argument or variable, including the NUL at its end."""
+_MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
+"""Limit of the kernel for all arguments and variables of a program, whatever its stack limit."""
 _POINTER_BYTES: Final = 8
-"""What each of them costs besides."""
+"""Size of the pointer to each argument or variable, which the kernel counts as well."""
 
 _NAMESPACES: Final = (
     "--unshare-user",
@@ -75,17 +76,20 @@ _NAMESPACES: Final = (
 
 
 def launcher() -> str | None:
-    """Where bubblewrap is; never looked for in `PATH`, which may lead into the project."""
+    """Return the path of bubblewrap. `PATH` is not searched, because it may lead into the project."""
     return next(filter(is_trustworthy, _LAUNCHERS), None)
 
 
 def limiter() -> str | None:
-    """The program that limits how many processes there can be: run inside, where only the command's own count."""
+    """Return the path of the program that limits the number of processes.
+
+    It runs inside the sandbox, where only the processes of the command count.
+    """
     return next(filter(is_trustworthy, _LIMITERS), None)
 
 
 def is_trustworthy(path: str) -> bool:
-    """Whether a program is there that nobody but root could have put there."""
+    """Return whether a path is a program that only root could have installed."""
     try:
         found = [os.stat(place) for place in (path, os.path.dirname(path))]
     except OSError:
@@ -94,27 +98,27 @@ def is_trustworthy(path: str) -> bool:
     return is_program and all(each.st_uid == 0 and not each.st_mode & 0o022 for each in found)
 
 
-def knows_sizes(path: str, version: tuple[int, ...]) -> bool:
-    """Whether a launcher can limit how much a file system in memory holds: not when it has the rights of root."""
+def supports_size(path: str, version: tuple[int, ...]) -> bool:
+    """Return whether a launcher can limit the size of a tmpfs. A set-user-id launcher cannot."""
     return version >= _SIZES_SINCE and not os.stat(path).st_mode & stat.S_ISUID
 
 
-# --- its words ---------------------------------------------------------------------------
+# --- arguments ---------------------------------------------------------------------------
 
 
 def mounts(policy: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
-    """What is laid over what, outer directories first."""
-    fenced = policy.git_directories + policy.protected + policy.missing_git + policy.installed
-    hidden_directories, hidden_files = _seen(policy.hidden_directories, policy), _seen(policy.hidden_files, policy)
+    """Yield the options of the launcher for each mount, outer directories first."""
+    hidden_directories = _to_cover(policy.hidden_directories, policy)
+    hidden_files = _to_cover(policy.hidden_files, policy)
     words: dict[str, tuple[str, ...]] = {}
-    # A directory that something fenced lies in could be renamed, and another one with a `.git` of its own
-    # be put in its place; a mount point cannot.
-    for place in fenced + hidden_directories + hidden_files:
+    # A command could rename a directory around a protected path and create another one with a `.git` in its place.
+    # A mount point cannot be renamed.
+    for place in policy.read_only + hidden_directories + hidden_files:
         for folder in parents(place):
             if folder not in policy.roots and policy.is_writable(folder) and not _is_its_own(folder):
                 words[folder] = ("--bind", folder, folder)
     words |= {path: ("--bind", path, path) for path in policy.roots}
-    words |= {path: ("--ro-bind", path, path) for path in fenced}
+    words |= {path: ("--ro-bind", path, path) for path in policy.read_only}
     words |= {path: ("--tmpfs", path) for path in hidden_directories}
     words |= {path: ("--ro-bind", "/dev/null", path) for path in hidden_files}
     for path in sorted(words, key=depth):
@@ -123,8 +127,8 @@ def mounts(policy: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
         yield ("--remount-ro", path)
 
 
-def _seen(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
-    """Without what is in the `/dev` of the computer, where a command has one of its own: nothing of it is there."""
+def _to_cover(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
+    """Return the hidden paths that need a mount: not those in `/dev`, because a command has a `/dev` of its own."""
     return tuple(
         path
         for path in hidden
@@ -136,14 +140,14 @@ def _seen(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
 
 
 def _is_its_own(folder: str) -> bool:
-    """Whether a command has a directory of its own there, which must not give way to that of the computer."""
+    """Return whether the launcher mounts a directory here that belongs to the command alone."""
     return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 
-def laid(policy: ResolvedPolicy) -> Iterator[Mount]:
-    """What that comes to, upon what is always there."""
+def expected_mounts(policy: ResolvedPolicy) -> Iterator[Mount]:
+    """Yield all mounts that the command must have, in the order in which they are mounted."""
     words = [each for each in mounts(policy) if each[0] != "--remount-ro" and each[-1] != "/"]
-    # There nobody can put a link, and the launcher has covered some of it itself.
+    # No command can create a link in `/proc`, and the launcher covers some of it itself.
     words = [each for each in words if not each[-1].startswith("/proc/")]
     yield Mount(place="/", source="/", writable="/" in policy.roots)
     yield Mount(place="/dev", source=None, writable=False)
@@ -155,19 +159,25 @@ def laid(policy: ResolvedPolicy) -> Iterator[Mount]:
 
 
 def arguments(
-    policy: ResolvedPolicy, *, cwd: str, env: Mapping[str, str], network: bool, has_proc: bool, has_sizes: bool
+    policy: ResolvedPolicy,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    network: bool,
+    has_proc: bool,
+    has_size_option: bool,
 ) -> tuple[str, ...]:
-    """All words but those that name descriptors or the command."""
+    """Return the options of the launcher, without those that name descriptors."""
     first, *others = ("--ro-bind", "/", "/"), *mounts(policy)
     if "/" in policy.roots:
         first = ("--bind", "/", "/")
         others.remove(first)
     if not has_proc:
         others = [each for each in others if not each[-1].startswith("/proc/")]
-    # Read-only: where the user is root, the settings of the kernel are his files. Without a `/proc` of its own
-    # the command must not see the one in which all other processes are.
+    # `/proc` is read-only, because root could change settings of the kernel there. If it cannot be mounted, an
+    # empty directory covers the `/proc` of the computer, in which all other processes can be seen.
     proc = ("--proc", "/proc") if has_proc else ("--tmpfs", "/proc")
-    size = ("--size", str(_SHARED_MEMORY_BYTES)) if has_sizes else ()
+    size = ("--size", str(_SHARED_MEMORY_BYTES)) if has_size_option else ()
     return (
         "--die-with-parent",
         "--new-session",
@@ -183,15 +193,15 @@ def arguments(
 
 
 def _as_file(words: Iterable[str]) -> bytes:
-    """The words as `--args` reads them."""
+    """Encode arguments for `--args`."""
     return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-def _refuse_unsayable(command: Command) -> None:
-    """See that nothing can be taken for a word of the launcher's own.
+def _refuse_unencodable(command: Command) -> None:
+    """Check that no text of the command could be read as several arguments of the launcher.
 
     Raises:
-        CommandNotStarted: something cannot be said, or there is nothing to run.
+        CommandNotStarted: a text cannot be encoded, or the command is empty.
     """
     if not command.argv:
         raise CommandNotStarted("command args are empty")
@@ -232,17 +242,20 @@ def _refuse_missing(command: Command) -> None:
     raise _refused(number)
 
 
-def _refuse_too_long(command: Command, words: int) -> None:
-    """See that neither the launcher nor the system finds so many words too many.
+def _refuse_too_long(command: Command, arguments: int) -> None:
+    """Check the limits of the launcher and the kernel for arguments and variables.
 
     Raises:
-        CommandNotStarted: they would, in the words of the system.
+        CommandNotStarted: a limit is exceeded, with the error of the system.
     """
     texts = [*command.argv, *(f"{name}={value}" for name, value in command.env.items())]
     sizes = [len(os.fsencode(text)) + 1 for text in texts]
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    most = _MOST_BYTES if stack == resource.RLIM_INFINITY else max(_LONGEST_WORD, min(_MOST_BYTES, stack // 4))
-    if words > _MOST_WORDS or max(sizes) > _LONGEST_WORD or sum(sizes) + len(sizes) * _POINTER_BYTES > most:
+    limit = max(_MAX_ARGUMENT_BYTES, min(_MAX_TOTAL_BYTES, stack // 4))
+    if stack == resource.RLIM_INFINITY:
+        limit = _MAX_TOTAL_BYTES
+    total = sum(sizes) + len(sizes) * _POINTER_BYTES
+    if arguments > _MAX_ARGUMENTS or max(sizes) > _MAX_ARGUMENT_BYTES or total > limit:
         raise _refused(errno.E2BIG)
 
 
@@ -250,17 +263,17 @@ def _refused(number: int) -> CommandNotStarted:
     return CommandNotStarted(os_detail(OSError(number, os.strerror(number))))
 
 
-def _most_processes() -> int:
-    """As many as we may allow: nobody may allow more than he is allowed."""
-    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-    return _PROCESSES if most == resource.RLIM_INFINITY else min(_PROCESSES, most)
+def _max_processes() -> int:
+    """Return the limit of processes, which cannot exceed the limit of the server itself."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NPROC)
+    return _PROCESSES if limit == resource.RLIM_INFINITY else min(_PROCESSES, limit)
 
 
 # --- running a command -------------------------------------------------------------------
 
 
 class Bubblewrap:
-    """Starts commands by way of the launcher."""
+    """Starts commands with bubblewrap."""
 
     def __init__(
         self,
@@ -270,54 +283,54 @@ class Bubblewrap:
         launcher: str,
         limiter: str | None,
         has_proc: bool,
-        has_sizes: bool,
+        has_size_option: bool,
     ) -> None:
         self._starter = starter
         self._protected = protected
         self._launcher = launcher
-        self._limits = () if limiter is None else (limiter, f"--nproc={_most_processes()}", "--core=0", "--")
+        self._limits = () if limiter is None else (limiter, f"--nproc={_max_processes()}", "--core=0", "--")
         self._has_proc = has_proc
-        self._has_sizes = has_sizes
+        self._has_sizes = has_size_option
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
         """As `Commands.run`."""
-        taken: list[GitPlaceholder] = []
+        placeholders: list[GitPlaceholder] = []
         denials = Denials(output)
         try:
             ended = await self._protected.run(
                 self._starter,
-                lambda: self._prepared(command, bounds, taken, denials),
+                lambda: self._prepared(command, bounds, placeholders, denials),
                 output=denials,
                 roots=[root.path for root in bounds.writable],
                 accepted=command.accepted,
             )
             return denials.explained(ended)
         finally:
-            if taken:
-                await in_thread(lambda: release_all(taken), needs_one=False)
+            if placeholders:
+                await in_thread(lambda: release_all(placeholders), needs_one=False)
 
     def _prepared(
-        self, command: Command, bounds: SandboxPolicy, taken: list[GitPlaceholder], denials: Denials
+        self, command: Command, bounds: SandboxPolicy, placeholders: list[GitPlaceholder], denials: Denials
     ) -> LaunchSpec:
-        _refuse_unsayable(command)
+        _refuse_unencodable(command)
         policy = resolve(bounds)
         refuse_hidden_cwd(policy, command.cwd)
         denials.begin(policy)
         _refuse_missing(command)
-        policy = add_placeholders(policy, taken)
+        policy = add_placeholders(policy, placeholders)
         # No mount can cover a link, so links are restored after the command.
         self._protected.protect(policy, policy.links)
         return self.start(command, bounds, policy)
 
     def start(self, command: Command, bounds: SandboxPolicy, policy: ResolvedPolicy) -> LaunchSpec:
-        """How the command is started."""
+        """Return how to start the command."""
         words = arguments(
             policy,
             cwd=command.cwd,
             env=command.env,
             network=bounds.network,
             has_proc=self._has_proc,
-            has_sizes=self._has_sizes,
+            has_size_option=self._has_sizes,
         )
         filtered = program(
             os.uname().machine,
@@ -330,14 +343,14 @@ class Bubblewrap:
         options = ("--args", "--seccomp", "--json-status-fd", "--block-fd")
         descriptors = (word for place, option in enumerate(options, first) for word in (option, str(place)))
         argv = (self._launcher, *descriptors, "--", *self._limits, *command.argv)
-        _refuse_too_long(command, words=len(argv) + len(words))
+        _refuse_too_long(command, arguments=len(argv) + len(words))
         return LaunchSpec(
             argv=argv,
             cwd=command.cwd,
-            # What else the command has would reach into the launcher: there is no sandbox around that yet.
+            # The launcher is not confined, so it must not see the variables of the command, such as LD_PRELOAD.
             env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,
-            mounts=tuple(laid(policy)),
+            mounts=tuple(expected_mounts(policy)),
             timeout_seconds=command.timeout_seconds,
         )

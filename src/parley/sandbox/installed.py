@@ -37,7 +37,7 @@ def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
         return  # no directory has such a name; starting the command says so
     except OSError as error:
         raise SandboxUnavailable(
-            f"the working directory {quoted(cwd)} cannot be looked at: {error.strerror}"
+            f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
         ) from None
     within = [root for root in (*policy.roots, *policy.refused) if is_below(real, root)]
     if within and max(within, key=len) in policy.refused:

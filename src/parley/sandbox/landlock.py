@@ -1,9 +1,9 @@
-"""Confinement by Landlock: a command gives up all rights to files but those that rules grant.
+"""Confinement by Landlock: a command gives up all rights to files except those that rules grant.
 
-A rule grants a right to a directory and to all that is in it; nothing can be taken out again. So
-where something is hidden, the directories on the way to it are listed, and what they hold is granted
-one by one. A `.git` cannot be taken out of a root in this way, as then nothing new could be made
-there: the files in it that Git obeys are restored after the command (`protected_files`).
+A rule grants a right to a directory and everything in it, without exceptions. To hide a path, each directory that
+leads to it is listed, and its other entries are granted one by one; no new file can be created in such a directory.
+So `.git` cannot be excluded from a root: the files in it that Git obeys are restored after the command instead
+(`protected_files`).
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ from parley.sandbox.seccomp import program
 __all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
 
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
-"""Those of `/dev` that programs need. All others are out of reach: the user may be root, and then a device is
-a disk with all that is hidden on it. Pseudo-terminals too: whoever may open one in `/dev/pts` may open those
-that the user sits at."""
+"""Devices that programs need. No other device is granted: for root, one may be the disk that holds the hidden
+files. Neither are pseudo-terminals: the right to `/dev/pts` would include the terminals of the user."""
 
 _LIST: Final = int(Files.READ_DIR)
 _USE_DEVICE: Final = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE | Files.IOCTL_DEV)
 
 _MOST_RULES: Final = 20_000
-"""Each costs some microseconds at every start. A directory of so many entries is no home of anything hidden."""
+"""Limit of rules. Each costs some microseconds when a command starts."""
 
 
 class Entry(Struct, frozen=True):
-    """Something in a directory."""
+    """An entry of a directory."""
 
     path: str
     is_folder: bool
 
 
 Listing = Callable[[str], Iterable[Entry]]
-"""What a directory holds, links left out: nothing is granted to a link, only to what it leads to."""
+"""Lists a directory without its links: a right is granted to the target of a link, not to the link."""
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """What a directory holds; nothing if it may not be listed, and then nothing in it is granted."""
+    """Yield the entries of a directory, without links; none if the server cannot list it."""
     try:
         with os.scandir(folder) as found:
             for entry in found:
@@ -73,8 +72,7 @@ def entries(folder: str) -> Iterator[Entry]:
 
 
 def read_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """All may be read but what is hidden, and devices. Names of what is hidden can be listed where their
-    directory can."""
+    """Yield rules to read everything except hidden paths and devices. Names of hidden files can still be listed."""
     yield Rule("/", _LIST)
     closed = _closed(policy)
     ways = _ways(closed)
@@ -89,8 +87,7 @@ def read_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[R
 
 
 def write_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """The roots may be written to. Where something hidden lies in one, the directories on the way to it stay
-    as they are, and what else they hold may be written to."""
+    """Yield rules to write to the roots, except to hidden paths and the directories that lead to them."""
     closed = _closed(policy)
     ways = _ways(closed)
     for root in policy.roots:
@@ -110,22 +107,22 @@ def _device_rules() -> Iterator[Rule]:
 
 
 def _closed(policy: ResolvedPolicy) -> set[str]:
-    """What is granted to nobody as part of something else."""
+    """Return the paths that no rule for a directory may include."""
     return {*policy.hidden, "/dev"}
 
 
 def _ways(closed: Iterable[str]) -> dict[str, None]:
-    """All directories in which something closed lies, at any depth, outer ones first."""
+    """Return all directories that contain a closed path, at any depth, outer ones first."""
     return dict.fromkeys(sorted({folder for path in closed for folder in parents(path)}, key=depth))
 
 
 def restriction(
     policy: ResolvedPolicy, bounds: SandboxPolicy, *, abi: int, machine: str, listing: Listing = entries
 ) -> Restriction:
-    """What the command gives up.
+    """Return the restriction for a command.
 
     Raises:
-        SandboxUnavailable: that would take too many rules, or the machine is not known.
+        SandboxUnavailable: there would be too many rules, or the machine is not supported.
     """
     handled = files_of(abi)
     scoped = scopes_of(abi)

@@ -1,4 +1,4 @@
-"""The mechanisms by name: whether this system has what each needs, and whether it works."""
+"""Probes the mechanisms: whether this system has what each of them needs, and whether it confines commands."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ __all__ = ["Name", "ProbeResult", "not_probed", "probe"]
 
 Name = Literal["bubblewrap", "landlock", "seatbelt"]
 
-_PATIENCE_SECONDS: Final = 20.0
+_TIMEOUT_SECONDS: Final = 20.0
 
 _TITLES: Final[dict[Name, str]] = {"bubblewrap": "bubblewrap", "landlock": "Landlock", "seatbelt": "Seatbelt"}
 
 _NO_LANDLOCK: Final = {errno.ENOSYS: "the kernel has none", errno.EOPNOTSUPP: "it is switched off in the kernel"}
 
-_NO_PROC: Final = "mount proc"
-"""In the launcher's complaint, where the system does not let it be mounted, as in many containers."""
+_PROC_ERROR: Final = "mount proc"
+"""Part of the launcher's error where the system does not let it mount `/proc`, as in many containers."""
 
 
 class ProbeResult(Struct, frozen=True, kw_only=True):
-    """What became of trying one out."""
+    """Whether a mechanism works here."""
 
     name: Name
     title: str
-    """As it is called in a sentence."""
+    """Its name in a sentence."""
     mechanism: ConfinementMechanism | None = None
     """None: it does not work."""
     fault: str | None = None
-    """Why not, as a part of a sentence."""
+    """Why it does not work, as a part of a sentence."""
     facts: tuple[tuple[str, str], ...] = ()
     is_known: bool = True
-    """Whether it will be the same the next time."""
+    """False: another attempt may have another result."""
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
-    """Try a mechanism out, in Parley's `home` if it has one.
+    """Probe a mechanism. Its self test runs in Parley's `home`.
 
     Raises:
-        CommandNotStarted: this could not be found out; another time it may.
+        CommandNotStarted: the probe itself failed; another attempt may succeed.
     """
     match name:
         case "bubblewrap":
@@ -61,12 +61,12 @@ async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home
 
 
 def not_probed(name: Name, why: str) -> ProbeResult:
-    """One of which nothing could be found out."""
+    """Return the result for a mechanism whose probe failed."""
     return ProbeResult(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
 
 
 async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | None) -> ProbeResult:
-    from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, knows_sizes, launcher, limiter
+    from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, launcher, limiter, supports_size
 
     found = ProbeResult(name="bubblewrap", title=_TITLES["bubblewrap"])
     path, limits = launcher(), limiter()
@@ -82,17 +82,17 @@ async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | N
     if numbers and numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return replace(found, fault=f"version {version} of it is installed, and {oldest} is needed", facts=facts)
-    has_sizes = knows_sizes(path, numbers)
+    has_size_option = supports_size(path, numbers)
     faults: list[str] = []
     for has_proc, proc in ((True, "its own"), (False, "none: the system does not let it be mounted")):
         mechanism = Bubblewrap(
-            starter, protected, launcher=path, limiter=limits, has_proc=has_proc, has_sizes=has_sizes
+            starter, protected, launcher=path, limiter=limits, has_proc=has_proc, has_size_option=has_size_option
         )
         fault = await run_self_test(mechanism, home=home)
         if fault is None:
             return replace(found, mechanism=mechanism, facts=(*facts, ("proc", proc)))
         faults.append(fault)
-        if _NO_PROC not in fault:
+        if _PROC_ERROR not in fault:
             break
     return replace(found, fault=faults[0], facts=facts)
 
@@ -136,6 +136,6 @@ async def _seatbelt(starter: Starter, home: str | None) -> ProbeResult:
 
 async def _version(starter: Starter, path: str) -> str:
     said = bytearray()
-    start = LaunchSpec(argv=(path, "--version"), cwd="/", env={}, timeout_seconds=_PATIENCE_SECONDS)
+    start = LaunchSpec(argv=(path, "--version"), cwd="/", env={}, timeout_seconds=_TIMEOUT_SECONDS)
     await starter.start(start, output=lambda _, data: said.extend(data))
     return said.decode(errors="replace").strip().removeprefix("bubblewrap ")

@@ -1,4 +1,4 @@
-"""What Landlock can grant and take, by the version that the kernel has (its ABI)."""
+"""The rights that Landlock controls, by the version of its interface in the kernel (ABI)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = [
 ]
 
 OLDEST: Final = 3
-"""Before it, files outside could be truncated."""
+"""The first version that controls truncation of files."""
 
 
 class Files(IntFlag):
-    """Rights to files and directories, by the kernel's numbers."""
+    """Rights to files and directories, as bits of the kernel's interface."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -51,16 +51,16 @@ class Network(IntFlag):
 
 
 class Scope(IntFlag):
-    """What does not reach beyond those who are restricted alike."""
+    """Means of communication that are limited to processes with the same restriction."""
 
     ABSTRACT_UNIX_SOCKET = 1 << 0
     SIGNAL = 1 << 1
 
 
-# As plain numbers: they are combined for every rule of every command.
+# Plain integers, because they are combined for every rule of every command.
 
 READ: Final = int(Files.READ_FILE | Files.EXECUTE)
-"""Of a file. Listing is a right of its own."""
+"""To read and run a file. Listing a directory is another right."""
 
 WRITE_TO_FILE: Final = int(Files.WRITE_FILE | Files.TRUNCATE)
 
@@ -76,16 +76,16 @@ WRITE: Final = int(
     | Files.REFER
     | Files.TRUNCATE
 )
-"""Never devices: the user may be root, and a device the whole disk."""
+"""Does not include creating devices: for root, a device may be the whole disk."""
 
 _SINCE: Final = {Files.REFER: 2, Files.TRUNCATE: 3, Files.IOCTL_DEV: 5, Files.RESOLVE_UNIX: 9}
 _NETWORK_SINCE: Final = 4
 SCOPES_SINCE: Final = 6
-"""Before it, a command can send signals to all processes of the user."""
+"""The first version that can keep a command from sending signals to other processes of the user."""
 
 
 def files_of(abi: int) -> int:
-    """All that this kernel can take."""
+    """Return all rights to files that this version controls."""
     return sum(int(right) for right in Files if _SINCE.get(right, 1) <= abi)
 
 

@@ -1,8 +1,7 @@
-"""Commands within their bounds, or not at all.
+"""Runs commands within their bounds, or not at all.
 
-Chooses among the mechanisms of this system, each tried out before the first command relies on it.
-Does not know how any of them works: they are loaded when they are needed, so that a server that
-confines nothing has nothing to pay.
+Chooses among the mechanisms of this system, and runs the self test of a mechanism before it is used. Does not know
+how they work: their modules are imported when they are needed, so that a server without a sandbox starts quickly.
 """
 
 from __future__ import annotations
@@ -25,68 +24,69 @@ if TYPE_CHECKING:
 __all__ = ["Report", "Sandboxed", "Tried"]
 
 _MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
-"""Of each system, the best one first."""
+"""The mechanisms of each system, the best one first."""
 
-_DETECTS_ONLY: Final[Mapping[Name, str]] = {
+_WARNINGS: Final[Mapping[Name, str]] = {
     "landlock": "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they "
     "are undone when the commands have ended. bubblewrap prevents them"
 }
-"""What whoever runs the server has to know of a mechanism."""
+"""Warnings for the person who runs the server, by mechanism."""
 
 
-def _say_nothing(sentence: str) -> None:
-    """Nobody wants to know."""
+def _ignore(sentence: str) -> None:
+    """Ignore a warning."""
 
 
 def _load_nothing() -> None:
-    """Do nothing: for callers that have loaded all modules."""
+    """Do nothing, for callers that have imported all modules."""
 
 
 class Tried(Struct, frozen=True, kw_only=True):
-    """A mechanism that this system may have, for a person to read."""
+    """The state of a mechanism, for a person to read."""
 
     name: str
     fault: str | None
     """Why it cannot be used; None: it works."""
     facts: tuple[tuple[str, str], ...]
-    """What was found, by name."""
+    """Facts about it, by name."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What keeps commands within their bounds here, and why."""
+    """Which mechanism confines commands here, and why."""
 
     used: str | None
     why_none: str | None
     tried: tuple[Tried, ...]
     hidden: tuple[str, ...]
-    """Of what is to be hidden, what is there."""
+    """The hidden paths that exist."""
 
 
 class Sandboxed:
-    """Runs commands. With bounds, something keeps them there; without, they may do what the user may."""
+    """Runs commands: with bounds in a sandbox, without bounds with all rights of the user."""
 
     def __init__(
         self,
         starter: Callable[[], Starter],
         *,
         home: Callable[[], str | None] = lambda: None,
-        warn: Callable[[str], object] = _say_nothing,
+        warn: Callable[[str], object] = _ignore,
         preload: Callable[[], object] = _load_nothing,
         platform: str = sys.platform,
     ) -> None:
-        """`starter` is called when the first command is run; `home` when a mechanism is tried out: Parley's own
-        directory, in which no command can write; `warn` when one is used for the first time that prevents less
-        than another would; `preload` in another thread, before the first command that could write where Parley is
-        installed if its sandbox had a hole: it loads all modules that are not loaded yet."""
+        """`starter` is called when the first command runs. `home` is called for a self test and returns Parley's
+        home, to which no command can write. `warn` is called when a mechanism is first used that prevents less than
+        another. `preload` is called in another thread before the first command with a root in which Parley is
+        installed: it imports all modules, so that none is imported from a directory that a command may have
+        changed."""
         self._make_starter, self._home, self._warn, self._preload = starter, home, warn, preload
         self._loading = asyncio.Lock()
         self._is_loaded = False
         self._made_starter: Starter | None = None
         self._platform = platform
-        self._found: dict[str, ProbeResult] = {}
-        self._said: set[Name] = set()
+        self._results: dict[str, ProbeResult] = {}
+        self._warned: set[Name] = set()
         self._protected: ProtectedFiles | None = None
-        self._trying = asyncio.Lock()
+        self._probing = asyncio.Lock()
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
         if command.bounds is None:
@@ -124,23 +124,23 @@ class Sandboxed:
         return confine_thread(bounds)
 
     async def report(self, bounds: SandboxPolicy) -> Report:
-        """What there is for these bounds; tries out everything."""
+        """Probe all mechanisms, and report which one is used for these bounds."""
         from parley.sandbox.resolved_policy import resolve
 
         choice = self._choice(bounds)
-        tried = [await self._find(name) for name in _MECHANISMS.get(self._platform, ())]
+        tried = [await self._probe(name) for name in _MECHANISMS.get(self._platform, ())]
         wanted = [found for found in tried if found.name in choice]
         decisive = next((found for found in wanted if found.mechanism is not None or not found.is_known), None)
         used = None if decisive is None or decisive.mechanism is None else decisive.name
         return Report(
             used=used,
-            why_none=None if used else self._complaint(bounds, wanted),
+            why_none=None if used else self._reason(bounds, wanted),
             tried=tuple(Tried(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
             hidden=resolve(SandboxPolicy(hidden=bounds.hidden)).hidden,
         )
 
     async def close(self) -> None:
-        """Kill all that runs, and run nothing more."""
+        """Kill all running commands. No command can be started afterwards."""
         if self._made_starter is not None:
             await self._made_starter.close()
 
@@ -155,27 +155,30 @@ class Sandboxed:
         return [name for name in known if bounds.mechanism in ("auto", name)]
 
     async def _chosen(self, bounds: SandboxPolicy) -> ConfinementMechanism | str:
-        """The first that works, or why there is none: not a lesser one because nothing is known of a better."""
+        """Return the first mechanism that works, or why there is none.
+
+        A lesser mechanism is not used while it is unknown whether a better one works.
+        """
         tried: list[ProbeResult] = []
         for name in self._choice(bounds):
-            found = await self._find(name)
+            found = await self._probe(name)
             if found.mechanism is not None:
-                self._say_what_it_lacks(name)
+                self._warn_once(name)
                 return found.mechanism
             tried.append(found)
             if not found.is_known:
                 break
-        return self._complaint(bounds, tried)
+        return self._reason(bounds, tried)
 
-    def _say_what_it_lacks(self, name: Name) -> None:
-        if name in _DETECTS_ONLY and name not in self._said:
-            self._said.add(name)
-            self._warn(_DETECTS_ONLY[name])
+    def _warn_once(self, name: Name) -> None:
+        if name in _WARNINGS and name not in self._warned:
+            self._warned.add(name)
+            self._warn(_WARNINGS[name])
 
-    async def _find(self, name: Name) -> ProbeResult:
-        """The mechanism, tried out until it is known whether it works."""
-        async with self._trying:
-            if name not in self._found:
+    async def _probe(self, name: Name) -> ProbeResult:
+        """Return the result of a probe, which is repeated until it is known whether the mechanism works."""
+        async with self._probing:
+            if name not in self._results:
                 from parley.sandbox import mechanisms
                 from parley.sandbox.protected_files import ProtectedFiles
 
@@ -183,12 +186,12 @@ class Sandboxed:
                     self._protected = ProtectedFiles()
                 try:
                     found = await mechanisms.probe(name, self._starter, self._protected, home=self._home())
-                    self._found[name] = found
+                    self._results[name] = found
                 except CommandNotStarted as error:
                     return mechanisms.not_probed(name, error.detail)
-            return self._found[name]
+            return self._results[name]
 
-    def _complaint(self, bounds: SandboxPolicy, tried: Sequence[ProbeResult]) -> str:
+    def _reason(self, bounds: SandboxPolicy, tried: Sequence[ProbeResult]) -> str:
         if tried:
             return "; ".join(f"{found.title}: {found.fault}" for found in tried)
         if self._platform in _MECHANISMS:

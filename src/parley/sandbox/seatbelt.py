@@ -1,12 +1,10 @@
-"""Confinement on macOS: a profile for Seatbelt, and the launcher that lays it on.
+"""Confinement on macOS: a profile for Seatbelt, and the launcher that applies it.
 
-A profile is text. No path is ever part of it: paths are handed over as parameters, which the text
-names. What it does not name is denied. What is kept from a command is an exception within the rule
-that allows the rest, so that it does not matter in which order rules are looked at; only that the way
-to it cannot be moved is said by rules of their own, which deny and come behind.
+A profile is a text that allows operations; all others are denied. It contains no path: paths are passed as named
+parameters. A protected path is an exception within the rule that allows the rest, so the order of rules does not
+matter. Only the rules that keep directories from being moved deny something, and they come last.
 
-The file system does not tell `.GIT` from `.git`. So each path that is kept from a command is also
-kept from it in every other spelling.
+The file system does not distinguish `.GIT` from `.git`. So each protected path is protected in every spelling.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from parley.sandbox.threads import in_thread
 __all__ = ["LAUNCHER", "Profile", "Seatbelt", "profile", "words"]
 
 LAUNCHER: Final = "/usr/bin/sandbox-exec"
-"""Never looked for elsewhere: the project may have put a program of that name into the search path."""
+"""`PATH` is not searched, because it may lead into the project."""
 
 _BASE: Final = r"""(version 1)
 (deny default)
@@ -64,12 +62,11 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "sysctl.proc_cputype")
   (sysctl-name "vm.loadavg"))
 """
-"""What every command may do. Names of users come from a service; what the system says of itself does
-not hold the words and variables of other processes (`kern.procargs2`); and of the terminals, it has
-those that it made itself."""
+"""What every command may do. A service resolves names of users. The readable system values do not include arguments
+and variables of other processes (`kern.procargs2`). Of the terminals, a command may use those that it created."""
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
-"""What is typed there is not for a command to read."""
+"""Terminals of other processes, whose input a command must not read."""
 
 _NETWORK: Final = """(allow system-socket)
 (allow network-outbound (remote ip "*:*"))
@@ -82,8 +79,7 @@ _NETWORK: Final = """(allow system-socket)
   (global-name "com.apple.trustd.agent"))
 (allow sysctl-read (sysctl-name-prefix "net.routetable."))
 """
-"""Addresses of the network alone, not the named sockets of this computer; but the one that names of other
-computers are asked for."""
+"""Internet addresses, and the one unix socket that resolves host names."""
 
 _UNIX_SOCKETS: Final = """(allow network-outbound (remote unix-socket))
 (allow network-inbound (local unix-socket))
@@ -92,15 +88,15 @@ _UNIX_SOCKETS: Final = """(allow network-outbound (remote unix-socket))
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What a command may do, as Seatbelt takes it."""
+    """A Seatbelt profile."""
 
     text: str
     parameters: dict[str, str]
-    """By the names that the text has for them."""
+    """Values of the parameters, by their names in the text."""
 
 
 class Seatbelt:
-    """Has commands started by the launcher."""
+    """Starts commands with `sandbox-exec`."""
 
     name: Final = "seatbelt"
 
@@ -126,13 +122,13 @@ def _prepared(command: Command, bounds: SandboxPolicy) -> LaunchSpec:
 
 
 def words(profile: Profile, argv: Sequence[str]) -> tuple[str, ...]:
-    """The command line that has a command run under a profile."""
+    """Return the command line that runs a command under a profile."""
     parameters = (f"-D{name}={value}" for name, value in profile.parameters.items())
     return (LAUNCHER, "-p", profile.text, *parameters, "--", *argv)
 
 
 def profile(policy: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Profile:
-    """What these policy come to. They must be as the system has them, behind all links."""
+    """Return the profile for a resolved policy."""
     named = _Named()
     parts = [_BASE]
     if network:
@@ -147,14 +143,14 @@ def profile(policy: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Pro
 
 
 class _Named:
-    """The parameters of a profile, each named when it is first needed."""
+    """The parameters of a profile. Each gets its name when it is first needed."""
 
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}
         self._names: dict[tuple[str, str], str] = {}
 
     def name(self, kind: str, value: str) -> str:
-        """What the text says in place of a value."""
+        """Return the expression for a value in the text."""
         known = (kind, value)
         if known not in self._names:
             count = sum(other == kind for other, _ in self._names)
@@ -163,38 +159,37 @@ class _Named:
         return f'(param "{self._names[known]}")'
 
     def at(self, path: str) -> str:
-        """A filter for a path alone."""
+        """Return a filter for a path alone."""
         return f"(literal {self.name('PATH', path)})"
 
     def below(self, path: str) -> str:
-        """A filter for a path and all that is in it."""
+        """Return a filter for a path and everything in it."""
         return f"(subpath {self.name('PATH', path)})"
 
     def in_any_spelling(self, path: str) -> str:
-        """A filter for the same, whatever the case of its letters."""
+        """Return a filter for a path and everything in it, in upper and lower case."""
         return f"(regex {self.name('SPELLING', _any_spelling(path))})"
 
 
 def _reading(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Everything but what is hidden; and within that, the roots."""
-    yield _allow("file-read*", _but((), [*_kept(policy.hidden, named), _OTHER_TERMINALS]))
+    """Yield rules to read everything except hidden paths, and roots inside hidden directories."""
+    yield _allow("file-read*", _except((), [*_filters(policy.hidden, named), _OTHER_TERMINALS]))
     for root in policy.roots:
         if any(is_below(root, hidden) for hidden in policy.hidden):
             hidden = [path for path in policy.hidden if path != root and is_below(path, root)]
-            yield _allow("file-read*", _but([named.below(root)], _kept(hidden, named)))
+            yield _allow("file-read*", _except([named.below(root)], _filters(hidden, named)))
 
 
 def _writing(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """The roots but what is protected in them; and none of the directories that lead to that can be moved away."""
+    """Yield rules to write to the roots except protected paths, and not to move directories that lead to these."""
     by_name = {f"{root.rstrip('/')}/{name}" for root in policy.roots for name in (GIT, *AGENTS)}
-    fenced = policy.git_directories + policy.protected + policy.missing_git + policy.installed + policy.hidden
-    fences = {*fenced, *by_name} - {*policy.roots}
+    protected = {*policy.read_only, *policy.hidden, *by_name} - {*policy.roots}
     for root in policy.roots:
-        inside = sorted(path for path in fences if is_below(path, root))
-        yield _allow("file-write*", _but([named.below(root)], _kept(inside, named)))
+        inside = sorted(path for path in protected if is_below(path, root))
+        yield _allow("file-write*", _except([named.below(root)], _filters(inside, named)))
     pinned = {
         folder
-        for path in (*policy.roots, *fences)
+        for path in (*policy.roots, *protected)
         for folder in parents(path)
         if any(is_below(folder, root) for root in policy.roots)
     }
@@ -202,8 +197,8 @@ def _writing(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
         yield f"(deny file-write-unlink {named.at(folder)})\n"
 
 
-def _kept(paths: Sequence[str], named: _Named) -> list[str]:
-    """Filters for what must not be touched. The literal one is for a path at which nothing is yet."""
+def _filters(paths: Sequence[str], named: _Named) -> list[str]:
+    """Return filters for protected paths. The literal filter matches also a path that does not exist yet."""
     return [kind(path) for path in paths for kind in (named.at, named.below, named.in_any_spelling)]
 
 
@@ -211,8 +206,8 @@ def _allow(operation: str, condition: str) -> str:
     return f"(allow {operation}\n  {condition})\n"
 
 
-def _but(filters: Sequence[str], exceptions: Sequence[str]) -> str:
-    """All of the filters, and none of the exceptions."""
+def _except(filters: Sequence[str], exceptions: Sequence[str]) -> str:
+    """Return a condition: all of the filters hold, and none of the exceptions."""
     conditions = [*filters, *(f"(require-not {exception})" for exception in exceptions)]
     return "(require-all\n    {})".format("\n    ".join(conditions))
 
@@ -223,14 +218,14 @@ _ANY_CHARACTER: Final = "[^/]"
 _ANY_CHARACTERS: Final = "[^/]+"
 
 _PIECES: Final = re.compile(r"[\x20-\x7E]|[^\x20-\x7E]+")
-"""What a path is taken apart into: characters that can be written in one way only, and runs of others."""
+"""Splits a path into characters with a single encoding, and runs of other characters."""
 
 
 def _any_spelling(path: str) -> str:
-    """An expression for a path and what is in it, in upper and lower case.
+    """Return a regular expression for a path and everything in it, in upper and lower case.
 
-    Where a character has no plain way to be said in an expression, any is meant: a few more names are
-    then kept from a command.
+    A character that cannot be written plainly in an expression is replaced by any character. So the expression may
+    protect a few more names.
     """
     return f"^{''.join(map(_expression, _PIECES.findall(path.rstrip('/'))))}(/|$)"
 

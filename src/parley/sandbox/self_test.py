@@ -1,4 +1,4 @@
-"""Trying a mechanism out before it is relied on: a command that is confined by it attempts what it must not do."""
+"""The self test of a mechanism: a confined command attempts what the sandbox must prevent."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy,
 
 __all__ = ["ConfinementMechanism", "run_self_test"]
 
-_PATIENCE_SECONDS: Final = 20.0
-"""For what takes a tenth of a second, on a computer with other work to do."""
-_MOST_SAID: Final = 300
-"""Bytes of a complaint that are passed on."""
-_PASSING: Final = (
+_TIMEOUT_SECONDS: Final = 20.0
+"""Timeout of a command that takes a tenth of a second on an idle computer."""
+_MAX_ERROR_BYTES: Final = 300
+"""Bytes of an error message that are passed on."""
+_TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),
     f"killed by signal {signal.SIGKILL:d}",
     "another has taken its place",
     "Can't find source",
 )
-"""What is said when the system is short of something, or somebody has been at the ground meanwhile: that says
-nothing about the mechanism."""
+"""Parts of errors that say nothing about the mechanism: the system lacks a resource, or another process has changed
+the directories of the test."""
 
-_NOT_IN_TMP: Final = "/var/tmp"
-"""No root, unless somebody names it as one. `/tmp` is, and so commands of another server could change what lies
-there while a mechanism is tried out."""
+_FALLBACK: Final = "/var/tmp"
+"""A directory that is writable for commands only if the settings name it. `/tmp` is a root by default, so commands
+of another server could change the directories of the test there."""
 _UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
-"""Why nothing can be made in a directory, now or later."""
+"""Errors that mean that the server cannot create a directory here at any time."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -71,27 +71,27 @@ print("confined")
 
 
 class ConfinementMechanism(Protocol):
-    """A mechanism."""
+    """A mechanism that confines commands."""
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult: ...
 
 
 async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = None) -> str | None:
-    """Why it does not work here, as a part of a sentence; None: it does.
+    """Return why a mechanism does not work here, as a part of a sentence; None if it works.
 
-    It is tried out in Parley's `home`, where that is there and can be written to: no command can.
+    The test uses directories in Parley's `home`, to which no command can write, if the home exists and is writable.
 
     Raises:
-        CommandNotStarted: this could not be found out; another time it may.
+        CommandNotStarted: the test could not be run; another attempt may succeed.
     """
     try:
-        with _ground(home) as ground:
-            return await _tried(mechanism, *ground)
+        with _directories(home) as directories:
+            return await _test(mechanism, *directories)
     except OSError as error:
         raise CommandNotStarted(os_detail(error)) from error
 
 
-async def _tried(mechanism: ConfinementMechanism, inside: str, outside: str, hidden: str) -> str | None:
+async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidden: str) -> str | None:
     found = os.stat(inside)
     bounds = SandboxPolicy(
         writable=(WritableRoot(path=inside, device=found.st_dev, inode=found.st_ino),),
@@ -101,37 +101,37 @@ async def _tried(mechanism: ConfinementMechanism, inside: str, outside: str, hid
         argv=(sys.executable, "-I", "-S", "-c", _SCRIPT, inside, outside, hidden),
         cwd="/",
         env={},
-        timeout_seconds=_PATIENCE_SECONDS,
+        timeout_seconds=_TIMEOUT_SECONDS,
         bounds=bounds,
     )
     said = bytearray()
     try:
         ended = await mechanism.run(command, bounds, output=lambda _, data: said.extend(data))
     except SandboxUnavailable as error:
-        return _lasting(_last_line(said) or error.detail)
+        return _permanent(_last_line(said) or error.detail)
     if ended.timed_out:
-        raise CommandNotStarted(f"a first command took more than {_PATIENCE_SECONDS:g} seconds")
+        raise CommandNotStarted(f"a first command took more than {_TIMEOUT_SECONDS:g} seconds")
     if ended.signal == signal.SIGKILL or ended.exit_code == 128 + signal.SIGKILL:
         raise CommandNotStarted("a first command was killed")
     if ended.exit_code == 0 and said == b"confined\n":
         return None
-    return _lasting(_last_line(said) or f"a first command ended with {ended.exit_code}")
+    return _permanent(_last_line(said) or f"a first command ended with {ended.exit_code}")
 
 
-def _lasting(fault: str) -> str:
-    """The fault, if it is one that stays.
+def _permanent(fault: str) -> str:
+    """Return the fault, if another attempt would find it again.
 
     Raises:
-        CommandNotStarted: it passes.
+        CommandNotStarted: it is transient.
     """
-    if any(words in fault for words in _PASSING):
+    if any(words in fault for words in _TRANSIENT):
         raise CommandNotStarted(fault)
     return fault
 
 
 @contextmanager
-def _ground(home: str | None) -> Iterator[tuple[str, str, str]]:
-    """A directory inside, one outside, and a file that is hidden."""
+def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
+    """Create a writable directory, another directory and a hidden file; remove them afterwards."""
     place = os.path.realpath(_new_directory(home))
     try:
         inside, outside, hidden = (os.path.join(place, name) for name in ("inside", "outside", "hidden"))
@@ -145,15 +145,15 @@ def _ground(home: str | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _new_directory(home: str | None) -> str:
-    for place in filter(None, (home, _NOT_IN_TMP)):
+    for place in filter(None, (home, _FALLBACK)):
         try:
-            return tempfile.mkdtemp(prefix="trial-", dir=place)
+            return tempfile.mkdtemp(prefix="self-test-", dir=place)
         except OSError as error:
             if error.errno not in _UNUSABLE:
                 raise
-    return tempfile.mkdtemp(prefix="parley-trial-")
+    return tempfile.mkdtemp(prefix="parley-self-test-")
 
 
 def _last_line(said: bytearray) -> str:
-    lines = said[-_MOST_SAID:].decode(errors="replace").strip().splitlines()
+    lines = said[-_MAX_ERROR_BYTES:].decode(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("bwrap: ") if lines else ""

@@ -1,7 +1,4 @@
-"""The numbers of the system calls that we name, on the machines that we know.
-
-Only numbers; which of them a command may use is decided in `seccomp.py`.
-"""
+"""Numbers of system calls, for each supported machine. `seccomp` decides which calls a command may make."""
 
 from __future__ import annotations
 
@@ -13,17 +10,16 @@ from msgspec import Struct
 __all__ = ["LAST_KNOWN", "MACHINES", "Machine"]
 
 LAST_KNOWN: Final = 469
-"""The last number that any machine had given away when the names were chosen, in Linux 6.17; all
-machines count alike from 424 on. What lies beyond may do anything."""
+"""The highest number in Linux 6.17, the same on all machines. What calls with higher numbers do is unknown."""
 
 
 class Machine(Struct, frozen=True):
-    """A kind of processor, as the kernel sees it."""
+    """A processor architecture, as the kernel sees it."""
 
     architecture: int
-    """How the kernel marks a call in the machine's own convention: its `AUDIT_ARCH_` number."""
+    """The `AUDIT_ARCH_` number by which the kernel marks calls in the machine's own convention."""
     numbers: Mapping[str, int]
-    """By name. A call that is missing does not exist there."""
+    """Numbers by name. A call that is missing does not exist on this machine."""
 
 
 _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {

@@ -1,4 +1,4 @@
-"""Work on files beside the event loop, which is never left half done."""
+"""Runs file operations in threads, so that they do not block the event loop and are always completed."""
 
 from __future__ import annotations
 

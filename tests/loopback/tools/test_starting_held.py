@@ -153,7 +153,9 @@ async def test_a_command_does_not_run_whose_mounts_are_something_else(
 
 @BUBBLEWRAP
 async def test_what_is_hidden_where_the_launcher_mounts_something_itself_is_hidden(executor: Executor) -> None:
-    mechanism = Bubblewrap(executor, ProtectedFiles(), launcher=BWRAP, limiter=None, has_proc=True, has_sizes=False)
+    mechanism = Bubblewrap(
+        executor, ProtectedFiles(), launcher=BWRAP, limiter=None, has_proc=True, has_size_option=False
+    )
     hidden = ("/dev/pts", "/dev/null", "/dev/tty0", "/proc/bus", "/proc/version")
     script = "ls -A /proc/bus; cat /proc/version 2>/dev/null; echo >/dev/null"
     command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)

@@ -8,14 +8,16 @@ import pytest
 from kit.builders.bounds import bounds
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Mount, Output
-from parley.sandbox.bubblewrap import Bubblewrap, arguments, is_trustworthy, knows_sizes, laid, mounts
+from parley.sandbox.bubblewrap import Bubblewrap, arguments, expected_mounts, is_trustworthy, mounts, supports_size
 from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.seccomp import program
 
 
 def test_nothing_can_be_written_to_without_a_root() -> None:
-    words = arguments(ResolvedPolicy(), cwd="/here", env={"A": "1"}, network=False, has_proc=True, has_sizes=True)
+    words = arguments(
+        ResolvedPolicy(), cwd="/here", env={"A": "1"}, network=False, has_proc=True, has_size_option=True
+    )
 
     assert words == (
         "--die-with-parent",
@@ -35,7 +37,7 @@ def test_nothing_can_be_written_to_without_a_root() -> None:
 
 
 def test_with_the_network_and_without_a_proc_of_its_own() -> None:
-    words = arguments(ResolvedPolicy(), cwd="/", env={}, network=True, has_proc=False, has_sizes=True)
+    words = arguments(ResolvedPolicy(), cwd="/", env={}, network=True, has_proc=False, has_size_option=True)
 
     assert "--unshare-net" not in words
     assert "--proc" not in words
@@ -43,7 +45,7 @@ def test_with_the_network_and_without_a_proc_of_its_own() -> None:
 
 
 def test_memory_that_is_shared_is_not_limited_where_the_launcher_does_not_know_how() -> None:
-    words = arguments(ResolvedPolicy(), cwd="/", env={}, network=True, has_proc=True, has_sizes=False)
+    words = arguments(ResolvedPolicy(), cwd="/", env={}, network=True, has_proc=True, has_size_option=False)
 
     at = words.index("--dev")
     assert words[at : at + 6] == ("--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
@@ -67,7 +69,7 @@ def test_sizes_are_known_since_a_version_and_not_to_one_with_the_rights_of_root(
     program.touch()
     program.chmod(mode)
 
-    assert knows_sizes(str(program), version) is knows
+    assert supports_size(str(program), version) is knows
 
 
 def test_outer_mounts_come_first_and_what_is_fenced_lies_over_its_root() -> None:
@@ -150,7 +152,7 @@ def test_nothing_of_the_computer_s_own_is_laid_over_what_a_command_has_for_itsel
 @pytest.mark.parametrize("has_proc", [True, False])
 def test_what_is_hidden_in_proc_is_hidden_where_there_is_one_and_never_looked_for(has_proc: bool) -> None:
     policy = ResolvedPolicy(hidden_directories=("/proc/bus",), hidden_files=("/proc/kcore",))
-    words = arguments(policy, cwd="/", env={}, network=True, has_proc=has_proc, has_sizes=True)
+    words = arguments(policy, cwd="/", env={}, network=True, has_proc=has_proc, has_size_option=True)
 
     assert [word for word in words if word.startswith("/proc/")] == (
         ["/proc/bus", "/proc/kcore", "/proc/bus"] if has_proc else []
@@ -165,7 +167,7 @@ def test_all_can_be_the_root() -> None:
         env={},
         network=True,
         has_proc=True,
-        has_sizes=True,
+        has_size_option=True,
     )
 
     at = words.index("--bind")
@@ -175,7 +177,7 @@ def test_all_can_be_the_root() -> None:
 
 
 def laid_upon(policy: ResolvedPolicy) -> list[tuple[str, str | None, bool]]:
-    return [(each.place, each.source, each.writable) for each in laid(policy)]
+    return [(each.place, each.source, each.writable) for each in expected_mounts(policy)]
 
 
 def test_what_is_mounted_is_told_in_the_order_of_the_words() -> None:
@@ -273,7 +275,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
         launcher="/usr/bin/bwrap",
         limiter="/usr/bin/prlimit",
         has_proc=True,
-        has_sizes=True,
+        has_size_option=True,
     )
     given = command("sh", "-c", "true", env={"PATH": "/bin", "LD_PRELOAD": "/w/evil.so"})
 
@@ -281,7 +283,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
         await mechanism.run(given, bounds(), output=lambda stream, data: None)
 
     [start] = starter.starts
-    words = arguments(ResolvedPolicy(), cwd="/", env=given.env, network=False, has_proc=True, has_sizes=True)
+    words = arguments(ResolvedPolicy(), cwd="/", env=given.env, network=False, has_proc=True, has_size_option=True)
     assert start == LaunchSpec(
         argv=(
             *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--block-fd", "8", "--"),
@@ -336,7 +338,7 @@ async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
 async def test_what_cannot_be_a_command_is_refused_before_the_launcher_sees_it(given: Command, detail: str) -> None:
     starter = NeverStarts()
     mechanism = Bubblewrap(
-        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True
+        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_size_option=True
     )
 
     with pytest.raises(CommandNotStarted) as refused:
@@ -351,7 +353,7 @@ async def test_a_program_is_not_read_before_it_is_started(tmp_path: Path) -> Non
     program.chmod(0o755)
     starter = NeverStarts()
     mechanism = Bubblewrap(
-        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_sizes=True
+        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_size_option=True
     )
 
     with pytest.raises(SandboxUnavailable):  # which is what this starter answers

@@ -1,4 +1,4 @@
-"""Packet filter programs with names for places, put together and played through."""
+"""Packet filter programs with labels, assembled and interpreted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_jump_reaches_its_place_however_far_it_is(between: int) -> None:
     for _ in range(between):
         code.keep(0xFF)
     code.answer(1)
-    code.place("far")
+    code.label("far")
     code.answer(2)
 
     assert answers(code, 7, 8) == [2, 1]
@@ -39,9 +39,9 @@ def test_both_ways_of_a_condition_can_be_long(between: int) -> None:
     code.if_above(7, then="far", otherwise="near")
     for _ in range(between):
         code.keep(0)
-    code.place("near")
+    code.label("near")
     code.answer(1)
-    code.place("far")
+    code.label("far")
     code.answer(2)
 
     assert answers(code, 0, 7, 8, 0xFFFFFFFF) == [1, 1, 2, 2]
@@ -58,7 +58,7 @@ def test_a_ladder_of_conditions_finds_every_rung(gaps: list[int]) -> None:
     for rung, gap in enumerate(gaps):
         for _ in range(gap):
             code.keep(0xFF)
-        code.place(f"rung {rung}")
+        code.label(f"rung {rung}")
         code.answer(rung)
 
     assert answers(code, *range(len(gaps) + 1)) == [*range(len(gaps)), 999]
@@ -66,15 +66,15 @@ def test_a_ladder_of_conditions_finds_every_rung(gaps: list[int]) -> None:
 
 def test_a_place_that_is_not_behind_the_jump_or_stands_there_twice_is_an_error() -> None:
     backwards = Code()
-    backwards.place("here")
+    backwards.label("here")
     backwards.if_equal(1, then="here")
     backwards.answer(0)
     twice = Code()
-    twice.place("here")
-    twice.place("here")
+    twice.label("here")
+    twice.label("here")
     twice.answer(0)
 
     with pytest.raises(KeyError):
         backwards.assembled()
-    with pytest.raises(ValueError, match="two places `here`"):
+    with pytest.raises(ValueError, match="two labels have the name `here`"):
         twice.assembled()
