@@ -164,7 +164,7 @@ BAD_SCRIPTS = {
     '{"replies": [[{"text": 5}]]}': "Expected `str`, got `int` - at `$.replies[0][0].text`",
     '{"replies": []}': "Expected `array` of length >= 1 - at `$.replies`",
     '{"replies": [[{"text": "a", "fail": "b"}]]}': (
-        "Expected one thing in a step, got text and fail - at `$.replies[0][0]`"
+        "Expected exactly one field in a step, got text and fail - at `$.replies[0][0]`"
     ),
     "{": "Input data was truncated",
 }

@@ -1,6 +1,6 @@
-"""Ways to a model: one module for each API, chosen by `wire_api`.
+"""Clients for model APIs: one module for each API, chosen by `wire_api`.
 
-Importing this package costs nothing: what an API needs is loaded when a conversation first uses it.
+An API's module is imported when a conversation first uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["model_opener"]
 
 
 def model_opener(*, http: Http, environ: Mapping[str, str], clock: Clock) -> OpenModel:
-    """What opens models in this process; keys come from `environ`, each time one is needed."""
+    """Return the factory for models in this process. Keys are read from `environ` for each request."""
     scripted_replies: Counter[ConversationId] = Counter()
 
     def open_model(settings: Settings, conversation: ConversationId) -> Model:

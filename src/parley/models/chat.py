@@ -1,4 +1,4 @@
-"""The Chat Completions API: its requests.
+"""Requests of the Chat Completions API.
 
 `chat_reply.py` decodes the replies. Providers differ in how they stream reasoning and what they require of it in
 the next request; docs/protocol.md (Chat Completions) has the rules.
@@ -30,7 +30,7 @@ __all__ = ["ChatModel", "encode_chat"]
 
 
 class ChatModel:
-    """A model behind `/chat/completions`."""
+    """A model that is reached over `/chat/completions`."""
 
     def __init__(self, settings: Settings, *, http: Http, environ: Mapping[str, str], clock: Clock) -> None:
         self._model = settings.model
@@ -76,23 +76,23 @@ class ChatModel:
 
 
 EMPTY_REASONING: Final = " "
-"""Sent where there is no reasoning and the provider requires some: Kimi refuses an empty text."""
+"""Sent in place of missing reasoning if the provider requires some: Kimi refuses an empty text."""
 
 UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-"""Google's documented stand-in for the thought signature of a call that its model did not make."""
+"""Google's documented placeholder for the thought signature of a call that its model did not make."""
 
 
 class Filled(Struct, frozen=True, kw_only=True):
-    """Which members are added to messages that lack them, because the provider refused a request without them.
+    """Members to add to messages that lack them, after the provider refused a request without them.
 
-    A conversation lacks them where another model, or an older version of Parley, wrote a part of it.
+    A conversation lacks them if another model, or an older version of Parley, wrote a part of it.
     """
 
     reasoning_content: bool = False
     thought_signature: bool = False
 
     def after(self, refused: UnexpectedStatus) -> Filled:
-        """What to add after this refusal."""
+        """Return the members to add after this refusal."""
         if refused.status != 400:
             return self
         return Filled(
@@ -107,9 +107,9 @@ NOTHING_FILLED: Final = Filled()
 def encode_chat(
     request: ModelRequest, *, model: str, stream_usage: bool, to: str = "", filled: Filled = NOTHING_FILLED
 ) -> bytes:
-    """The body of the request (docs/protocol.md, requests to the model).
+    """Return the body of the request (docs/protocol.md, requests to the model).
 
-    `to` is the provider and the model: reasoning goes back to where it came from and to no other.
+    `to` names the provider and the model: reasoning is sent back only to the one that produced it.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -128,12 +128,12 @@ def encode_chat(
 
 
 def _system(request: ModelRequest) -> str:
-    """Return all instructions as one text: many providers take a single system message, and no developer's."""
+    """Join all instructions into one text: many providers take one system message and no developer message."""
     return "\n\n".join(filter(None, (request.instructions, request.developer_instructions)))
 
 
 class _Response:
-    """One response of the model: a message of the assistant, and the outputs of its calls."""
+    """One response of the model: an assistant message and the outputs of its calls."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -143,7 +143,7 @@ class _Response:
         self.outputs: list[dict[str, Any]] = []
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Whether the item cannot be part of this response, also where the end of the response is not known."""
+        """Return whether the item begins another response. Old logs do not record where a response ends."""
         match item:
             case UserItem() | MessageFields():
                 return True
@@ -191,7 +191,7 @@ class _Response:
 def _messages(
     history: Sequence[HistoryItem], breaks: frozenset[int], *, to: str, filled: Filled
 ) -> Iterator[dict[str, Any]]:
-    """The history as messages: a response is one message, followed by the outputs of all its calls."""
+    """Yield the history as messages: one message for each response, followed by the outputs of its calls."""
     response = _Response()
     for place, item in enumerate(history):
         if place in breaks or response.ends_before(item):
@@ -215,14 +215,14 @@ def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[st
 
 
 def _content(content: tuple[InputItem, ...]) -> str | Raw | list[Any]:
-    """Texts alone are one text, which every provider takes; parts are for what is more."""
+    """Return the content of a user message: one text if it has only texts, else parts."""
     if is_text(content):
         return joined_text(content)
     return parts_of(content, _part)
 
 
 class _TextPart(Struct, frozen=True, tag_field="type", tag="text", gc=False):
-    """A text; a dict would take several times the room, and a message may have a great many."""
+    """A text part. A dict would take several times the memory, and a message may have very many parts."""
 
     text: str | Raw
 

@@ -1,7 +1,7 @@
-"""The Chat Completions API: its streamed replies.
+"""Streamed replies of the Chat Completions API.
 
-The decoder is pure: it is fed bytes and returns chunks. Providers stream the same things in different ways; all
-of these are read, whichever provider sends them: calls with and without an index or an id, reasoning under three
+The decoder is pure: it is fed bytes and returns chunks. Providers stream the same content in different ways. The
+decoder accepts all of them from every provider: calls with and without an index or an id, reasoning under three
 names or as parts of the content, errors in the middle of the stream, several ways to end.
 """
 
@@ -42,16 +42,16 @@ __all__ = ["ChatDecoder"]
 END_MARK: Final = b"[DONE]"
 
 FAILED: Final = frozenset({"error", "network_error", "insufficient_system_resource"})
-"""Finish reasons of a response that broke off at the provider (OpenRouter, Z.ai, DeepSeek)."""
+"""Finish reasons of a response that failed at the provider (OpenRouter, Z.ai, DeepSeek)."""
 
 CUT: Final = frozenset({"length", "model_length", "max_tokens", "content_filter", "sensitive"})
 """Finish reasons of a response that the provider ended before the model had finished."""
 
 MEASURE_BYTES: Final = 256 * 1024
-"""How often the size of a reply is compared with its limits: after so many bytes of the stream."""
+"""Bytes of the stream between two checks of the size of the reply."""
 
 MAX_ERROR_BYTES: Final = 64 * 1024
-"""How long an error may be that is read."""
+"""Size of the largest error that is decoded."""
 
 NO_REASON: Final = "the provider gave no reason"
 
@@ -100,7 +100,7 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] | None = None
     error: Raw | UnsetType = UNSET
     usage: Raw | UnsetType = UNSET
-    """Decoded only where it was asked for: an unknown shape must not cost the text beside it."""
+    """Decoded only if usage was requested: an unknown shape must not lose the text in the same event."""
 
 
 class _Usage(Struct, frozen=True):
@@ -116,7 +116,7 @@ _USAGE: Final = msgspec.json.Decoder(_Usage | None)
 
 
 class _Call:
-    """A call as far as it has come."""
+    """A call, incomplete until the response ends."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -137,10 +137,10 @@ class _Call:
 
 
 class _Calls:
-    """The calls of one response, gathered from their pieces.
+    """The calls of one response, assembled from their pieces.
 
-    A piece belongs to the call with its id and index. A new id is a new call, also at an index that is taken:
-    some providers send index 0 for every call. Without an id the index decides, and without both a piece
+    A piece belongs to the call with its id and index. A new id is a new call, even if its index is in
+    use: some providers send index 0 for every call. Without an id the index decides; without both a piece
     continues the last call.
     """
 
@@ -158,7 +158,7 @@ class _Calls:
         return sorted(self._calls, key=lambda call: call.index)
 
     def extend(self, piece: _CallPiece, *, has_halves: bool) -> int:
-        """Add a piece; return by how many characters the calls have grown."""
+        """Add a piece; return the number of characters it adds."""
         function = piece.function
         ids = len(self._named)
         arguments = text_or_json(function.arguments)[0] if function is not None else ""
@@ -205,7 +205,7 @@ class _Calls:
 
 
 class _Reasoning:
-    """The reasoning of one response, which most responses do not have: as it is shown, and as it goes back."""
+    """The reasoning of one response, which most responses do not have: as it is shown, and as it is sent back."""
 
     def __init__(self, size: ReplySize) -> None:
         self.heard = False
@@ -274,7 +274,7 @@ class _Reasoning:
         return text
 
     def fields(self) -> dict[str, Any]:
-        """Return the reasoning as it goes back."""
+        """Return the reasoning as it is sent back to the provider."""
         fields: dict[str, Any] = {}
         if self._reasoning_content is not None:
             fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
@@ -290,10 +290,10 @@ class _Reasoning:
 
 
 class ChatDecoder:
-    """One reply. Deltas come as they are fed; what they add up to comes with `end`.
+    """Decodes one reply. `feed` returns deltas; `end` returns the whole items.
 
-    A finish reason ends the response, and so do the end mark and the end of the body. Where token
-    counts were asked for they come after the finish reason, and are waited for a little.
+    A finish reason, the end mark, or the end of the body ends the response. If token counts were requested,
+    they come after the finish reason, and the decoder is `whole` but not yet `done` until then.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -306,12 +306,12 @@ class ChatDecoder:
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
-        """The end mark has come."""
+        """The end mark was received."""
         self._last_read = b""
         self._text = TextBuffer()
         self._reasoning: _Reasoning | None = None
         self._is_thinking = False
-        """Reasoning has come since the last text."""
+        """Reasoning was received after the last text."""
         self._has_halves = False
         """This reply splits surrogate pairs."""
         self._calls = _Calls()
@@ -384,7 +384,7 @@ class ChatDecoder:
         self._size.check()
 
     def _read(self, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> str:
-        """Take in the reasoning of a delta; return its text."""
+        """Process the reasoning of a delta; return its text."""
         if (reasoning := self._reasoning) is None:
             reasoning = self._reasoning = _Reasoning(self._size)
         thought, text = reasoning.extend(delta, splits_pairs=self._has_halves, has_halves=has_halves)
@@ -397,7 +397,7 @@ class ChatDecoder:
         return text
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Take in a finish reason; return whether the response failed with it."""
+        """Process a finish reason; return whether it means that the response failed."""
         self.whole = self.heard = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
@@ -406,7 +406,7 @@ class ChatDecoder:
         return self.done
 
     def _fails(self, event: _Event, payload: bytes) -> bool:
-        """Take in an event without choices or with an error; return whether the response failed with it."""
+        """Process an event without choices or with an error; return whether the response failed."""
         error = _error(event.error)
         if error is None:
             error = _error_without_name(payload)
@@ -443,7 +443,7 @@ class ChatDecoder:
         return chunks
 
     def _thought_through(self) -> ReasoningDone:
-        """A thought is whole when the model begins to speak."""
+        """End the current reasoning: the model began its text, or the response ended."""
         assert self._reasoning is not None  # it began the thought
         self._is_thinking = False
         return ReasoningDone(summaries=(), raw=(self._reasoning.take_thought(),))
@@ -456,7 +456,7 @@ def _thought(reasoning: str | _Thought) -> str:
 
 
 def _thinking(raw: Raw) -> tuple[str, bool]:
-    """The text of a thinking part, and whether it was a list."""
+    """Return the text of a thinking part, and whether it was a list."""
     value = read_json(raw)
     if not isinstance(value, list):
         return (value if isinstance(value, str) else ""), False
@@ -465,20 +465,20 @@ def _thinking(raw: Raw) -> tuple[str, bool]:
 
 
 def _kept(raw: Raw, *, has_halves: bool) -> Raw:
-    """A value as it is stored and sent back; it has to be valid UTF-8 without stand-ins."""
+    """Return a value as it is stored and sent back: valid UTF-8 without stand-ins."""
     text = bytes(raw).decode(errors="replace")
     return Raw((without_stand_ins(text) if has_halves else text).encode())
 
 
 def _error(raw: Raw | UnsetType) -> Any:
-    """An error of any shape; None: there is none."""
+    """Decode an error of any shape; None: there is none."""
     if raw is UNSET:
         return None
     return read_json(raw) if len(bytes(raw)) <= MAX_ERROR_BYTES else NO_REASON
 
 
 def _message(error: Any) -> str:
-    """What an error of any shape says."""
+    """Return the message of an error of any shape."""
     match error:
         case str() if error:
             return error
@@ -493,7 +493,7 @@ def _message(error: Any) -> str:
 
 
 def _error_without_name(payload: bytes) -> Any:
-    """The event itself, where it is an error without a member `error`, as older vLLM sends it; else None."""
+    """Return the event if it is an error without a member `error`, as older vLLM sends it; else None."""
     match read_json(payload) if len(payload) <= MAX_ERROR_BYTES else None:
         case {"object": "error"} as error:
             return error
@@ -502,7 +502,7 @@ def _error_without_name(payload: bytes) -> Any:
 
 
 def _failure_after_events(data: bytes) -> str | None:
-    """The error in a body that ended without an end: some servers write it as plain JSON, not as an event."""
+    """Return the error at the end of a truncated body: some servers write it as plain JSON, not as an event."""
     for line in data.splitlines():
         if line.lstrip().startswith(b"{") and len(line) <= MAX_ERROR_BYTES:
             match read_json(line):

@@ -1,6 +1,6 @@
-"""Connections to providers, kept for the next request: only so many, and only for a while.
+"""The pool of connections to providers.
 
-Imports the HTTP library, and is itself imported by the first request alone.
+Imports the HTTP library, so the first request imports this module.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["MOST_CONNECTING", "connector"]
 
 IDLE_SECONDS: Final = 15.0
-"""How long a connection without a request is kept."""
+"""How long an idle connection is kept."""
 
 MOST_IDLE: Final = 100
 FEWEST_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""Of the files that this process may open, one in so many may be an idle connection."""
+"""One in this many of the files that the process may open may be an idle connection."""
 
 MOST_CONNECTING: Final = 64
-"""Connections to one provider that are made at the same time. Thousands of requests that begin together wait here
-for the connections of those that end, instead of making one connection each."""
+"""Connections to one provider that are opened at the same time. Of thousands of requests that begin together, most
+wait here and then reuse the connections of requests that have ended."""
 
 
 def connector() -> aiohttp.TCPConnector:
-    """As many connections as there are conversations, of which few stay open without a request."""
+    """Return a pool that opens a connection for every request that needs one, and keeps few idle ones."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _Connector(most_idle=min(MOST_IDLE, max(FEWEST_IDLE, limit // IDLE_SHARE)))
 
@@ -51,11 +51,11 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.connector.Connection:
-        """Return an idle connection, or make one when fewer than `MOST_CONNECTING` are being made."""
+        """Return an idle connection, or open one if fewer than `MOST_CONNECTING` are being opened."""
         async with self._connecting[req.connection_key]:
             return await super().connect(req, traces, timeout)
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        """The library has no public limit for idle connections."""
+        """Close the connection if there are enough idle ones. The library has no public limit for them."""
         idle = sum(map(len, self._conns.values()))
         super()._release(key, protocol, should_close=should_close or idle >= self._most_idle)

@@ -1,6 +1,6 @@
-"""Images and files in what the user said: what they are called, how their bytes travel, what is wrong with them.
+"""Images and files in user messages: their names, their encoding, and their faults.
 
-Knows no model API: how a part is written down stays with each of them.
+Knows no model API: each API encodes the parts of a message itself.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ MEDIA_TYPES: Final = {
     ".xls": "application/vnd.ms-excel",
     ".xlsx": f"{_OFFICE}.spreadsheetml.sheet",
 }
-"""By how a name ends. All else is called plain text, which source code is; other kinds no provider reads."""
+"""Media types by file extension. Every other file is plain text, such as source code."""
 
 PLAIN_TEXT: Final = "text/plain"
 
 
 def file_data_url(data: str, filename: str) -> str:
-    """A file as providers take it: base64 alone is not enough, they want to be told its type."""
+    """Return a file as a data URL: providers require its media type besides the base64 data."""
     media_type = PDF if is_pdf(data) else MEDIA_TYPES.get(PurePath(filename).suffix.lower(), PLAIN_TEXT)
     return f"data:{media_type};base64,{data}"
 
 
 def is_pdf(data: str) -> bool:
-    """Whether a file, in base64, is a PDF, whatever it is called."""
+    """Return whether a file in base64 is a PDF, whatever its name."""
     return data.startswith(_PDF_BEGINS)
 
 
 def text_in(data: str) -> str | None:
-    """The text of a file in base64; None if it is none, in UTF-8 and without NUL."""
+    """Return the text of a file in base64; None if it is not UTF-8 or contains NUL."""
     try:
         text = b64decode(data, validate=True).decode("utf-8-sig")
     except ValueError:
@@ -65,7 +65,7 @@ def text_in(data: str) -> str | None:
 
 
 def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
-    """The words of a message as one string; as JSON where some of them are kept so."""
+    """Join the texts of a message into one string, which is JSON if a long text is stored as JSON."""
     if LongTextItem not in set(map(type, content)):
         return text_of(content)
     strings = (
@@ -77,12 +77,12 @@ def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
 
 
 def refusal(item: InputItem, *, api: str) -> str:
-    """Why a message with this item is not taken."""
+    """Return why a message with this item is refused."""
     return f"{_name(item)} cannot be sent over the {api} API"
 
 
 def left_out(item: InputItem, *, api: str) -> str:
-    """What the model reads where the history holds an item that its API has no place for."""
+    """Return the text that replaces an item of the history that the API cannot carry."""
     return f"[Left out: {refusal(item, api=api)}.]"
 
 
@@ -104,15 +104,15 @@ def _name(item: InputItem) -> str:
             return "a file by file id"
 
 
-# --- items that say too little or too much -----------------------------------------------
+# --- invalid items -----------------------------------------------------------------------
 
 _BASE64_DIGITS: Final = re.compile("[A-Za-z0-9+/]*")
 _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
-"""The last digit and its padding, as an encoder writes them: the bits of the digit that are not used are zero."""
+"""The last base64 digit and its padding: the unused bits of the digit are zero."""
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """What is wrong with an item, whoever it is for: a sentence that names it. None: nothing."""
+    """Return a sentence about what is wrong with an item for every API; None: nothing."""
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
@@ -128,7 +128,7 @@ def flaw_of(item: InputItem) -> str | None:
 
 
 def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Exactly one of the places that something may come from has to be named."""
+    """Return a sentence unless exactly one of the sources is given."""
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:
         case []:
@@ -140,7 +140,7 @@ def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None
 
 
 def _is_base64(text: str) -> bool:
-    """A file may be tens of megabytes: each character is looked at once."""
+    """Return whether a text is base64, reading each character once: a file may have tens of megabytes."""
     digits = _BASE64_DIGITS.match(text)
     padded = text[digits.end() - 1 :] if digits and digits.end() < len(text) else ""
     return len(text) % 4 == 0 and _BASE64_END.fullmatch(padded) is not None

@@ -1,6 +1,6 @@
-"""Who asks a provider: the key and the headers of its settings, and how neither is ever shown.
+"""The key and headers of a request to a provider, and their redaction from errors.
 
-Keys are read when a request is made and live as long as it does.
+A key is read for each request and dropped with it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ OPENAI_HINT: Final = "Set it, or put it into auth.json in Parley's home director
 HIDDEN: Final = "***"
 
 SHORTEST_SECRET: Final = 8
-"""Words that are shorter hide nothing, and striking them out would garble every text."""
+"""Shorter values are not redacted: they are no secrets, and removing them would garble texts."""
 
 _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.IGNORECASE)
 
 
 class Credentials:
-    """What one request says about who asks. Its fields show in no repr."""
+    """The headers of one request, with its secrets. No field appears in the repr."""
 
     __slots__ = ("_secrets", "headers")
 
     def __init__(self, headers: dict[str, str], secrets: set[str]) -> None:
         self.headers = headers
-        """By name in lower case."""
+        """By lower-case name."""
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
-        """The text without secrets. `is_cut`: it may end in the middle of one."""
+        """Redact secrets from a text. `is_cut`: the text may end in the middle of a secret."""
         if is_cut:
             begun = max((_overlap(text, secret) for secret in self._secrets), default=0)
             text = text[: len(text) - begun]
@@ -51,10 +51,10 @@ class Credentials:
 
 
 def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
-    """The headers that the provider's settings ask for, with its key.
+    """Return the headers of a request to the provider, with its key.
 
     Raises:
-        MissingVariable: the key is to come from a variable that is not set, or empty.
+        MissingVariable: the variable that holds the key is not set, or empty.
     """
     provider = settings.provider
     headers = {name.lower(): value for name, value in provider.http_headers.items()}
@@ -69,7 +69,7 @@ def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
             secrets.update(_long_words(value))
     if key := _key(provider, settings.home, environ):
         headers["authorization"] = f"Bearer {key}"
-        if len(key) >= SHORTEST_SECRET:  # local servers are given words such as `none`
+        if len(key) >= SHORTEST_SECRET:  # local servers are often given a placeholder such as `none`
             secrets.add(key)
     return Credentials(headers, secrets)
 
@@ -96,7 +96,7 @@ def _key_in_auth_file(home: str) -> str | None:
     try:
         key = msgspec.json.decode(read_file(os.path.join(home, "auth.json")), type=_AuthFile).OPENAI_API_KEY
     except (OSError, ValueError):
-        return None  # not there or not ours: the environment may have the key
+        return None  # missing or unreadable: the environment may have the key
     return key.strip() if key else None
 
 
@@ -105,5 +105,5 @@ def _long_words(value: str) -> Iterator[str]:
 
 
 def _overlap(text: str, secret: str) -> int:
-    """How many characters at the end of the text are the beginning of the secret, but not all of it."""
+    """Return the length of the longest proper prefix of the secret with which the text ends."""
     return next((n for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n])), 0)

@@ -1,4 +1,4 @@
-"""What the embedded provider says when it has no script: enough to see Parley at work, without a key."""
+"""The built-in script of the scripted provider: a short conversation that needs no key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One address of a provider: asked, asked again while it is refused in passing, read to the end.
+"""Requests to one URL of a provider, with retries.
 
-Knows statuses, retries and whose key to send. Knows nothing of what is asked and answered: an API
-brings the body of its request and a decoder for the reply.
+Knows statuses, retries and keys. Does not know the content: an API passes the body of its request and a decoder
+for the reply.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from parley.wire.text import replace_surrogates
 __all__ = ["Decoder", "Endpoint", "origin_of"]
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60
-"""A provider may ask for a longer pause; a person who waits would rather read the failure."""
+"""The longest pause that a provider may request; with a longer one the request fails."""
 
 AFTERTHOUGHT_SECONDS: Final = 3.0
-"""How long the token counts of a response that is whole are waited for; they come right behind it."""
+"""How long to wait for the token counts of a complete response; they usually follow at once."""
 
 
 class Decoder(Protocol):
-    """Turns the bytes of one reply into chunks. Fed by hand."""
+    """Decodes the bytes of one reply into chunks."""
 
     done: bool
-    """Nothing that may still come matters."""
+    """The rest of the body is not needed."""
 
     whole: bool
-    """What may still come is welcome, but the response is whole without it."""
+    """The response is complete; only token counts may follow."""
 
     heard: bool
-    """The last `feed` held a meaningful event: one that adds something to the response."""
+    """The last `feed` had an event that adds to the response."""
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """What `data` completes.
+        """Decode the next bytes; return the chunks that they complete.
 
         Raises:
             ReplyTooLarge: the reply exceeds a limit of its provider.
@@ -56,19 +56,19 @@ class Decoder(Protocol):
         ...
 
     def end(self) -> list[Chunk]:
-        """The last chunks, once `done` or when the body has come to its orderly end.
+        """Return the last chunks, after `done` or the end of the body.
 
         Raises:
-            ModelStreamBroken: what came is not a whole response.
+            ModelStreamBroken: the response is incomplete.
         """
         ...
 
 
 class Endpoint:
-    """Where one conversation's requests go.
+    """The URL, credentials and retry policy for the requests of one conversation.
 
     Raises:
-        BadSetting: the provider's settings name no address.
+        BadSetting: the provider has no `base_url`.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class Endpoint:
         self._http, self._environ, self._clock = http, environ, clock
 
     async def stream(self, body: bytes, decoder: Decoder) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Ask, and yield what the decoder makes of the reply, one batch for each read that held something.
+        """Send the request and yield the decoded reply, one batch for each read with content.
 
-        The end of the response is in one batch with what came with it.
+        The end of the response is in the same batch as the last chunks.
 
         Raises:
-            ModelError: there is no reply, it broke off, or it is too large.
+            ModelError: there is no reply, it is incomplete, or it is too large.
         """
         who = credentials(self._settings, self._environ)
         idle_seconds = self._provider.stream_idle_timeout_ms / 1000
         with self._limits_named(), closing(await self._accepted(body, who)) as reply:
-            del body  # it was sent, and may be large
-            afterthought: float | None = None  # until when more is waited for, once it is whole
+            del body  # it was sent and may be large
+            afterthought: float | None = None  # deadline for token counts, once the response is complete
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
             while not decoder.done and (data := await _more(reply, silent_at, afterthought)):
@@ -122,14 +122,14 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """Name this provider's setting in an error about a reply that is too large."""
+        """Name this provider's setting in an error about too large a reply."""
         try:
             yield
         except ReplyTooLarge as too_large:
             raise too_large.of_provider(self._provider.id) from None
 
     async def _accepted(self, body: bytes, who: Credentials) -> Reply:
-        """The reply of the first try that is not refused."""
+        """Send the request, with retries; return the first reply that is not refused."""
         headers = {**self._headers, **who.headers}
         idle_seconds = self._provider.stream_idle_timeout_ms / 1000
         attempt = 1
@@ -138,7 +138,7 @@ class Endpoint:
             try:
                 reply = await self._http.post(self._url, headers=headers, body=body, idle_seconds=idle_seconds)
             except CannotConnect as unreachable:
-                # The turn tries again, and announces it.
+                # The turn retries, and says so.
                 raise CannotConnect(
                     unreachable.url,
                     who.hide_in(unreachable.detail),
@@ -173,10 +173,10 @@ class Endpoint:
 
 
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
-    """What comes next; nothing at the end. With `until`, what comes later or not at all is not needed.
+    """Read the next bytes; empty at the end of the body, or when the deadline `until` passes.
 
     Raises:
-        ModelStreamBroken: the body broke off, or nothing came before `silent_at`.
+        ModelStreamBroken: the connection was lost, or nothing came before `silent_at`.
     """
     if until is None:
         return await reply.read(within_seconds=silent_at - time.monotonic())
@@ -188,7 +188,7 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
 
 
 def origin_of(provider: Provider) -> str:
-    """The name of a provider in a log: its address, without the parts that may hold secrets."""
+    """Return the name of a provider for the log: its URL without the parts that may hold secrets."""
     if not provider.base_url:
         return provider.id
     parts = urlsplit(provider.base_url)
@@ -204,7 +204,7 @@ def _address(provider: Provider, path: str) -> str:
 
 
 def _phrase(reply: Reply) -> str:
-    """What the status means; servers abbreviate it or leave it out."""
+    """Return the standard reason phrase of the status: servers abbreviate it or leave it out."""
     try:
         return HTTPStatus(reply.status).phrase
     except ValueError:
@@ -212,7 +212,7 @@ def _phrase(reply: Reply) -> str:
 
 
 def _seconds(retry_after: str | None, *, now: float) -> float | None:
-    """How long a `retry-after` asks to wait, given in seconds or as a date; None: it does not say."""
+    """Parse a `retry-after` header, in seconds or as a date; return seconds, or None if it is invalid."""
     if retry_after is None:
         return None
     from email.utils import parsedate_to_datetime  # loaded with the HTTP library

@@ -1,8 +1,7 @@
-"""One HTTP client for the whole process, and its replies as they come.
+"""The HTTP client of the process, and streamed replies.
 
-Knows connections, silence, and the ways in which both go wrong. Knows no provider, no key and no
-second try: `endpoint.py` does. The HTTP library is the heaviest import of all and is loaded in a
-thread, so that nobody waits for it but the first request.
+Knows connections, timeouts and their errors. Does not know providers, keys or retries: `endpoint.py` does. The HTTP
+library is the slowest import of all and is loaded in a thread, so that only the first request waits for it.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ if TYPE_CHECKING:
 __all__ = ["Http", "Reply"]
 
 CONNECT_SECONDS: Final = 30
-"""How long a provider may take to accept a connection: ample for a far and busy one, and short
-enough to leave a person hope for the next try."""
+"""How long a provider may take to accept a connection: enough for a distant, busy one, and short enough for a
+retry while the user waits."""
 
 FINISH_SECONDS: Final = 0.2
-"""How long the end of a body that is no longer needed is waited for. It is on its way with the
-last bytes that were; a server that holds it back costs this pause and a new connection."""
+"""How long to wait for the end of a body whose content is complete. It usually arrives with the last bytes; a
+server that delays it costs this pause and a new connection."""
 
 REFUSAL_SECONDS: Final = 5
-"""How long the body of a refusal is waited for; it only explains."""
+"""How long to wait for the body of a refusal, which only explains it."""
 
 REFUSAL_BYTES: Final = 4096
-"""How much of such a body is read."""
+"""How much of the body of a refusal is read."""
 
 POLITE_SECONDS: Final = 0.0005
-"""How long loading the library may keep everybody else from running, at a time."""
+"""The longest that loading the library may hold the interpreter lock at a time."""
 
 SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the answer broke off"
 
 LOOK_SECONDS: Final = 1.0
-"""How often a reply that is silent is looked at: a connection may be lost without a word."""
+"""How often a silent reply is checked: the library does not always report a lost connection."""
 
 
 class Http:
-    """The way out. One for the whole process; made early, it does nothing until it is needed."""
+    """The HTTP client of the whole process. It opens nothing until the first request."""
 
     def __init__(self) -> None:
         self._library: Future[None] | None = None
@@ -62,12 +61,12 @@ class Http:
         """By scheme and host."""
 
     def warm_up(self) -> None:
-        """Begin to load the HTTP library in a thread; the first request waits for the rest, if any."""
-        with suppress(MemoryError, RuntimeError):  # no thread can be started: the first request tries again
+        """Start to load the HTTP library in a thread."""
+        with suppress(MemoryError, RuntimeError):  # no thread could be started: the first request retries
             self._load()
 
     async def post(self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float) -> Reply:
-        """Send `body`, and return the reply once its head has come, whatever its status.
+        """Send `body`, and return the reply when its head has arrived, whatever its status.
 
         The caller closes the reply. Cancelling closes the connection.
 
@@ -83,9 +82,9 @@ class Http:
             async with asyncio.timeout(idle_seconds):
                 response = await session.post(
                     url,
-                    data=_Body(body),  # a large body leaves in pieces
+                    data=_Body(body),  # so that a large body is sent in pieces
                     headers=headers,
-                    allow_redirects=False,  # keys do not follow one
+                    allow_redirects=False,  # a redirect must not receive keys
                     proxy=self._proxy(url),
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
@@ -93,7 +92,7 @@ class Http:
             raise CannotConnect(_shown(url), "nobody answered in time") from None
         except TimeoutError:
             raise ModelStreamBroken(SILENT) from None
-        # The library's own errors hold the request, keys and all: none of them travels on.
+        # The library's errors hold the request with its keys: none of them is chained or passed on.
         except (
             aiohttp.ClientConnectorError,
             aiohttp.InvalidURL,
@@ -106,9 +105,9 @@ class Http:
         return Reply(response, idle_seconds)
 
     async def close(self) -> None:
-        """Close every connection. Requests that still run break off.
+        """Close every connection, and fail running requests.
 
-        Loading the library is waited for: OpenSSL crashes where a process ends while it reads its certificates.
+        Waits for the library to load: OpenSSL crashes if the process ends while it reads certificates.
         """
         if self._library is not None:
             await asyncio.gather(asyncio.wrap_future(self._library), return_exceptions=True)
@@ -117,7 +116,7 @@ class Http:
             await session.close()
 
     def _proxy(self, url: str) -> str | None:
-        """Looked up once where only the environment says so: it is the same until the process ends, and long."""
+        """Return the proxy for a URL. The look-up is slow; on Linux its result cannot change and is cached."""
         parts = urlsplit(url)
         place = parts.scheme, parts.hostname
         if place not in self._proxies or sys.platform != "linux":
@@ -128,7 +127,7 @@ class Http:
         library = self._library
         if library is None or (library.done() and library.exception() is not None):
             library = Future[None]()
-            library.set_running_or_notify_cancel()  # a request that is cancelled does not cancel it
+            library.set_running_or_notify_cancel()  # a cancelled request does not cancel it
             start_thread(_import_library, library, name="import-http")
             self._library = library
         return library
@@ -149,7 +148,7 @@ class Http:
 
 
 class _Body(io.BytesIO):
-    """The body of a request as a file.
+    """The body of a request as a file object.
 
     The HTTP library calls `getbuffer` to learn the size, for which `io.BytesIO` would copy the whole body.
     """
@@ -163,7 +162,7 @@ class _Body(io.BytesIO):
 
 
 class Reply:
-    """The answer to one request: its head, and a body that may still be coming."""
+    """The reply to one request: its head, and a body that may still be streamed."""
 
     def __init__(self, response: aiohttp.ClientResponse, idle_seconds: float) -> None:
         self._response, self._idle_seconds = response, idle_seconds
@@ -172,10 +171,10 @@ class Reply:
         self.retry_after = response.headers.get("retry-after")
 
     async def read(self, *, within_seconds: float | None = None) -> bytes:
-        """All that has come since the last call, or what comes next; nothing at the orderly end.
+        """Return the bytes received since the last call, waiting for some; empty at the end of the body.
 
         Raises:
-            ModelStreamBroken: the body broke off, or nothing came for as long as is allowed.
+            ModelStreamBroken: the connection was lost, or nothing came within the idle timeout.
         """
         import aiohttp
 
@@ -198,32 +197,32 @@ class Reply:
             raise ModelStreamBroken(_in_words(error)) from None
 
     def _is_lost(self) -> bool:
-        """The connection is gone though the body has not ended: the library does not always say so."""
+        """Return whether the connection was lost before the body ended; the library does not always report it."""
         connection = self._response.connection
         return connection is not None and (connection.transport is None or connection.transport.is_closing())
 
     async def beginning(self) -> bytes:
-        """The first `REFUSAL_BYTES` of the body, or as much of them as can be had."""
+        """Read the first `REFUSAL_BYTES` of the body, or as many as arrive."""
         body = b""
         try:
             async with asyncio.timeout(REFUSAL_SECONDS):
                 while len(body) < REFUSAL_BYTES and (data := await self.read()):
                     body += data
         except (TimeoutError, ModelStreamBroken):
-            pass  # what came explains better than nothing
+            pass  # a part of it explains enough
         return body[:REFUSAL_BYTES]
 
     async def finish(self) -> None:
-        """Wait a moment for the end of the body, so that the connection can serve the next request."""
+        """Wait a moment for the end of the body, so that the connection can be reused."""
         try:
             async with asyncio.timeout(FINISH_SECONDS):
                 while await self.read():
                     pass
         except (TimeoutError, ModelStreamBroken):
-            pass  # then it cannot; closing will end it
+            pass  # not reusable: `close` closes the connection
 
     def close(self) -> None:
-        """Close the connection at once, unless the body has ended: then it stays for the next request."""
+        """Close the connection, or return it to the pool if the body has ended."""
         self._response.close()
 
 
@@ -241,10 +240,9 @@ def _import_library(library: Future[None]) -> None:
 
 
 def _proxy(scheme: str, host: str | None) -> str | None:
-    """The proxy that the environment names for this host.
+    """Return the proxy that the environment names for this host.
 
-    The library could look it up itself, but would then also look for passwords in `~/.netrc` and
-    refuse requests that have a key already.
+    The library's own look-up would also read passwords from `~/.netrc` and refuse requests that have a key.
     """
     from urllib.request import getproxies, proxy_bypass  # loaded with the HTTP library
 
@@ -254,13 +252,13 @@ def _proxy(scheme: str, host: str | None) -> str | None:
 
 
 def _shown(url: str) -> str:
-    """The address as people may see it: without the parts that may hold secrets."""
+    """Return the URL without the parts that may hold secrets."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _in_words(error: Exception) -> str:
-    """What went wrong on the way, without addresses or headers."""
+    """Describe an error without URLs or headers."""
     import aiohttp
 
     match error:

@@ -1,4 +1,4 @@
-"""The data of server-sent events as structs, read as leniently as the protocol asks."""
+"""Lenient decoding of the data of server-sent events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | None:
-    """The payload, with U+FFFD for what is no character; None when it does not fit, and is to be skipped."""
+    """Decode a payload, with U+FFFD for invalid UTF-8; None if it has the wrong shape and is to be skipped."""
     try:
         return decoder.decode(payload)  # nearly always, and without a copy
     except (ValueError, RecursionError):
@@ -36,7 +36,7 @@ def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
 
 
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
-    """The arguments of a call as text, and whether they came as text: some models send the object itself."""
+    """Return the arguments of a call as text, and whether they were text: some models send an object."""
     if raw is UNSET:
         return "", False
     if (text := read_payload(_TEXT, raw)) is not None:
@@ -46,7 +46,7 @@ def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
 
 
 def read_json(raw: Raw | bytes) -> Any:
-    """The value of any JSON text; None when it is not valid."""
+    """Decode any JSON value; None if it is invalid."""
     return read_payload(_ANYTHING, raw)
 
 

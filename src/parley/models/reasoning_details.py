@@ -1,4 +1,4 @@
-"""`reasoning_details` of OpenRouter: blocks of reasoning, some of them signed, which go back unchanged.
+"""`reasoning_details` of OpenRouter: blocks of reasoning, some of them signed, which are sent back unchanged.
 
 A block is streamed in pieces. Pieces that follow one another with the same type and index are one block: their
 texts are joined, and of every other member the last value that is not null counts.
@@ -25,7 +25,7 @@ class _Block:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
     def extend(self, members: dict[str, Any]) -> int:
-        """Take the members of a further piece; return about how many characters they add besides the text."""
+        """Merge the members of another piece; return about how many characters they add besides the text."""
         changed = {
             name: value
             for name, value in members.items()
@@ -36,7 +36,7 @@ class _Block:
 
 
 class ReasoningDetails:
-    """Gathers the blocks of one response."""
+    """Assembles the blocks of one response."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -64,7 +64,7 @@ class ReasoningDetails:
         return shown, size + len(shown)
 
     def whole(self) -> list[dict[str, Any]]:
-        """The blocks as they go back."""
+        """Return the blocks as they are sent back."""
         return [
             {**block.members, TEXTS[block.kind]: block.text.text()} if block.text else block.members
             for block in self._blocks

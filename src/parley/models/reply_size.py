@@ -13,7 +13,7 @@ DEFAULT_LIMITS: Final = ReplyLimits()
 
 
 class ReplySize:
-    """How many characters and calls of one reply have come so far."""
+    """The characters and calls of one reply so far."""
 
     __slots__ = ("arguments", "calls", "limits", "text")
 

@@ -1,7 +1,7 @@
-"""Looking up addresses in threads that nobody has to wait for.
+"""DNS look-ups in daemon threads.
 
-The event loop's own threads are joined when it ends, so that a name server that does not answer
-would hold up the end of the whole server.
+The event loop joins its own threads when it ends, so that an unresponsive name server would delay the end of the
+server.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ __all__ = ["DaemonResolver"]
 
 
 class DaemonResolver:
-    """A resolver in the shape that the HTTP library asks for."""
+    """A resolver for the HTTP library."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[dict[str, Any]]:
-        """The addresses of a host.
+        """Return the addresses of a host.
 
         Raises:
-            OSError: it has none, or none could be found out.
+            OSError: it has none, or the look-up failed.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[Any]] = loop.create_future()
 
         def tell(addresses: list[Any] | None, error: OSError | None) -> None:
             if found.done():
-                return  # nobody waits any more
+                return  # the request was cancelled
             if error is not None:
                 found.set_exception(error)
             else:
@@ -48,7 +48,7 @@ class DaemonResolver:
             try:
                 loop.call_soon_threadsafe(tell, addresses, failed)
             except RuntimeError:
-                pass  # the loop has ended meanwhile
+                pass  # the loop has ended
 
         start_thread(look_up, name="resolve")
         return [
@@ -64,4 +64,4 @@ class DaemonResolver:
         ]
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the resolver holds no resources."""

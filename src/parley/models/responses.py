@@ -1,7 +1,7 @@
-"""The responses API: what is asked, and what its stream of events means.
+"""The Responses API: its requests and its streamed replies.
 
-The decoder is pure and fed by hand; `ResponsesModel` puts it at the end of a connection. Items that
-only this API understands are kept as they came and go back like that.
+The decoder is pure: it is fed bytes and returns chunks. Items that only this API understands are stored and sent
+back unchanged.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, Text
 __all__ = ["ResponsesDecoder", "ResponsesModel", "encode_responses"]
 
 REASONING_MODELS: Final = ("o3", "o4-mini", "codex-mini-latest", "gpt-5")
-"""How the names of models begin that are known to reason."""
+"""Prefixes of the names of models that reason."""
 
 LOCAL_SHELL_MODEL: Final = "codex-mini-latest"
-"""Was taught a shell of its own in place of a function."""
+"""A model with a built-in shell tool in place of a function."""
 
 LOCAL_SHELL: Final = "local_shell"
 
 
 class ResponsesModel:
-    """A model behind `/responses`."""
+    """A model that is reached over `/responses`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ResponsesModel:
 
 
 def encode_responses(request: ModelRequest, settings: Settings, conversation: ConversationId) -> bytes:
-    """The body of the request (docs/protocol.md, requests to the model)."""
+    """Return the body of the request (docs/protocol.md, requests to the model)."""
     reasoning = _reasoning(settings)
     keeps_nothing = settings.disable_response_storage
     return encode_body(
@@ -108,7 +108,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
             "reasoning": reasoning,
             "store": not keeps_nothing,
             "stream": True,
-            # Without storage the provider forgets its thoughts unless they travel with us.
+            # Without storage at the provider, its reasoning must be part of each request.
             "include": ["reasoning.encrypted_content"] if keeps_nothing and reasoning else [],
             "prompt_cache_key": conversation,
         }
@@ -151,7 +151,7 @@ def _said_by_user(content: tuple[InputItem, ...]) -> dict[str, Any]:
 
 
 class _InputText(Struct, frozen=True, tag_field="type", tag="input_text", gc=False):
-    """A text; a dict would take several times the room, and a message may have a great many."""
+    """A text part. A dict would take several times the memory, and a message may have very many parts."""
 
     text: str | Raw
 
@@ -181,7 +181,7 @@ def _detail(item: ImageItem) -> dict[str, str]:
 
 
 def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any] | Raw]:
-    """The history for one provider; what only another understands is left out, or put in plain words."""
+    """Yield the history for one provider; items of another API are left out or replaced by text."""
     for item in history:
         match item:
             case UserItem():
@@ -223,7 +223,7 @@ def _call(item: CallItem, *, to: str) -> dict[str, Any] | Raw:
 
 
 HEARTBEATS: Final = frozenset({"response.in_progress", "response.queued"})
-"""Events that say nothing about the response but that it is still to come."""
+"""Events that only say that the response is still in progress."""
 
 TEXT_DELTAS: Final = frozenset(
     {
@@ -233,13 +233,13 @@ TEXT_DELTAS: Final = frozenset(
         "response.function_call_arguments.delta",
     }
 )
-"""The events that hold a piece of a text."""
+"""The events that carry a piece of text."""
 
 ITEM_CHARACTERS: Final = 100
-"""What each item counts besides its texts: an item without any still has to be stored."""
+"""What each item counts besides its texts: an item without text is stored too."""
 
 ESCAPED_BYTES: Final = 12
-"""The most bytes that JSON takes for one character: two escapes of six."""
+"""The most bytes of one character in JSON: two escapes of six."""
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -323,18 +323,18 @@ _COMPLETED: Final = msgspec.json.Decoder(_Completed)
 
 
 class ResponsesDecoder:
-    """One reply. It is whole when the provider says that it is completed or incomplete, and not before."""
+    """Decodes one reply. It is complete when the provider reports it as completed or incomplete."""
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
-        """`by` is the provider: no other understands the ids and the reasoning in its replies."""
+        """`by` is the provider: no other one understands the ids and reasoning of its replies."""
         self.done = self.whole = self.heard = False
         self._by = by
         self._framer = SseFramer(limits.max_event_bytes)
         self._size = ReplySize(limits)
         self._items_size = ReplySize(limits)
-        """Of the items, which repeat what the deltas said."""
+        """The size of the items, which repeat the text of the deltas."""
         self._joiners: dict[str, PairJoiner] = {}
-        """By the type of the delta; empty as long as no event has half a surrogate pair."""
+        """Joiners by the type of the delta; empty until an event has half a surrogate pair."""
         self._failure = "stream closed before response.completed"
         self._completed: ResponseDone | None = None
 
@@ -404,7 +404,7 @@ class ResponsesDecoder:
         return [self._completed]
 
     def _read_piece(self, payload: bytes) -> _Event | None:
-        """Read an event that may hold half a surrogate pair; None: it is not valid at all."""
+        """Decode an event that may hold half a surrogate pair; None: it is invalid."""
         event = read_piece(_EVENT, payload)
         if event is None or event.type not in TEXT_DELTAS or not event.delta:
             return read_payload(_EVENT, payload)
@@ -412,7 +412,7 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
 
     def _joined(self, event: _Event) -> _Event:
-        """Finish a pair whose second half did not come."""
+        """Replace the first half of a pair whose second half did not come."""
         joiner = self._joiners.get(event.type)
         if joiner is None or event.delta is None:
             return event
@@ -426,7 +426,7 @@ class ResponsesDecoder:
                 size.text += len(text) + len(item_id or "")
             case CallDone(item=CallItem() as call):
                 size.arguments += len(call.arguments) + len(call.name) + len(call.call_id)
-                if call.verbatim is not UNSET:  # the arguments once more, and whatever else the item has
+                if call.verbatim is not UNSET:  # the arguments again, and other members of the item
                     size.arguments += max(0, len(bytes(call.verbatim)) - ESCAPED_BYTES * len(call.arguments))
                 size.calls += 1
             case ReasoningDone(item=OpaqueItem(verbatim=verbatim)) | OpaqueDone(item=OpaqueItem(verbatim=verbatim)):
@@ -436,8 +436,8 @@ class ResponsesDecoder:
 
 
 def _item_done(raw: Raw, by: str) -> Chunk | None:
-    """What an item means to us; None when it is not what its type says."""
-    data = bytes(raw).decode(errors="replace").encode()  # kept for good: it has to be valid JSON
+    """Return the chunk for an item; None if the item does not have the shape of its type."""
+    data = bytes(raw).decode(errors="replace").encode()  # it is stored, so it has to be valid JSON
     match read_payload(_KIND, data):
         case None:
             return None
@@ -478,14 +478,14 @@ def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
     if (call := read_payload(_LOCAL_SHELL_CALL, data)) is None:
         return None
     arguments = bytes(call.action).decode() if call.action is not UNSET else ""
-    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older ones have no other
+    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older items have no other text
     return _call_done(call_id, LOCAL_SHELL, arguments, data, by, verbatim=call.action is not UNSET)
 
 
 def _call_done(
     call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
 ) -> CallDone:
-    """A call, however odd: it is answered, and if it has no id, under one of ours, with which it goes back."""
+    """Return a call, even a malformed one: it gets an output, and an id of ours if it has none."""
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""
     return CallDone(

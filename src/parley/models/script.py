@@ -1,6 +1,6 @@
-"""The script of the embedded provider: its file format, and what is wrong with a file (docs/scripted.md).
+"""The file format of the scripted provider, and its validation (docs/scripted.md).
 
-Knows what may stand in a script, not how it is played; `scripted.py` does.
+Does not know how a script is played; `scripted.py` does.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Tokens = Annotated[int, Meta(ge=0)]
 
 
 class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model wants a function run."""
+    """A function call of the model."""
 
     name: str
     arguments: dict[str, Any] | str = {}
-    """A text is sent as it is, so that a script can also hold bad JSON."""
+    """A text is sent unchanged, so that a script can contain invalid JSON."""
     call_id: str | None = None
 
 
 class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the response is said to have cost."""
+    """The token counts of the response."""
 
     input_tokens: Tokens
     output_tokens: Tokens
@@ -39,7 +39,7 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that happens in a reply: exactly one of these."""
+    """One step of a reply: exactly one of these fields."""
 
     text: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
@@ -50,7 +50,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replies by number; after the last comes the first again."""
+    """Replies in order; the first follows the last."""
 
     replies: Annotated[Sequence[Sequence[Step]], Meta(min_length=1)]
     delta_delay_ms: Milliseconds = 0
@@ -61,10 +61,10 @@ _decoder = msgspec.json.Decoder(Script)
 
 
 def read_script(path: str) -> Script:
-    """The script in a file.
+    """Read the script in a file.
 
     Raises:
-        BadScript: there is no such file, or something in it is not as it should be.
+        BadScript: the file does not exist or is invalid.
     """
     try:
         script = _decoder.decode(read_file(path))
@@ -78,5 +78,5 @@ def read_script(path: str) -> Script:
             if len(named) != 1:
                 found = " and ".join(named) or "nothing"
                 place = f"$.replies[{reply_index}][{step_index}]"
-                raise BadScript(path, f"Expected one thing in a step, got {found} - at `{place}`")
+                raise BadScript(path, f"Expected exactly one field in a step, got {found} - at `{place}`")
     return script

@@ -1,7 +1,6 @@
-"""The embedded provider: plays a script instead of asking a model. No network, no key.
+"""The scripted provider: plays a script instead of asking a model, without network and key.
 
-For trying Parley out, for demonstrations and for tests of clients. Knows how a script is played;
-`script.py` knows what one is.
+For demonstrations and for tests of clients. `script.py` has the file format.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from parley.wire.jsonrpc import encode
 __all__ = ["ScriptedModel"]
 
 _WORD: Final = re.compile(r"\s*\S+|\s+$")
-"""A word with the space before it; space at the very end is a word of its own."""
+"""A word with the space before it, or the space at the end of the text."""
 
 
 class ScriptedModel:
-    """Says what its script says, whatever it is asked."""
+    """Plays its script, whatever the request."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class ScriptedModel:
         self._path = provider.script
         self._conversation = conversation
         self._replies_given = replies_given
-        """For all conversations: one that is opened again goes on where it was."""
+        """Positions of all conversations: a conversation that is opened again continues its script."""
         self._clock = clock
         self._script: Script | None = None
 
@@ -67,7 +66,7 @@ class ScriptedModel:
 
         Raises:
             BadScript: there is no script to play.
-            ModelStreamBroken: the script wants it so.
+            ModelStreamBroken: the script says so.
         """
         script = self._script = self._script or (read_script(self._path) if self._path else DEMONSTRATION)
         reply = script.replies[self._replies_given[self._conversation] % len(script.replies)]
@@ -108,11 +107,11 @@ class ScriptedModel:
         if milliseconds:
             await self._clock.sleep(milliseconds / 1000)
         else:
-            await asyncio.sleep(0)  # a long script must not keep everybody else waiting
+            await asyncio.sleep(0)  # a long script must not block the event loop
 
 
 def _ends_text(step: Step) -> bool:
-    """A model may stop or break off in mid-sentence; any other step is about something else."""
+    """Return whether the step ends the text before it. A pause or a failure may come in the middle of a text."""
     return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET
 
 

@@ -19,7 +19,7 @@ _PAIR_OR_HALF: Final = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff
 
 
 def stand_in(half: int) -> str:
-    """The stand-in for one half of a surrogate pair."""
+    """Return the stand-in for one half of a surrogate pair."""
     return chr(half + _OFFSET)
 
 
@@ -36,7 +36,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 class PairJoiner:
-    """Joins the pairs of one text that comes in pieces."""
+    """Joins the surrogate pairs of one text that arrives in pieces."""
 
     __slots__ = ("_high",)
 
@@ -45,7 +45,7 @@ class PairJoiner:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a first half waits for its second."""
+        """True while a first half waits for its second."""
         return bool(self._high)
 
     def join(self, piece: str, *, has_halves: bool) -> str:

@@ -9,7 +9,7 @@ from parley.models.surrogates import PairJoiner
 __all__ = ["TextBuffer"]
 
 MAX_PIECES: Final = 1024
-"""How many pieces are held before they are joined: a short string takes ten times the memory of its characters."""
+"""Pieces held before they are joined: a short string takes ten times the memory of its characters."""
 
 
 class TextBuffer:

@@ -1,4 +1,4 @@
-"""Token counts, which both APIs give in the same parts under different names."""
+"""Token counts, which both APIs report with different names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class OutputDetails(Struct, frozen=True):
 def token_count(
     *, given: int, made: int, total: int, given_details: InputDetails | None, made_details: OutputDetails | None
 ) -> TokenCount:
-    """The event for what a response cost: tokens given to the model and made by it.
+    """Return the event with the input and output tokens of a response.
 
-    A negative count becomes 0: it would take back what earlier responses have used of a limit.
+    A negative count becomes 0: it would reduce the usage of earlier responses.
     """
     return TokenCount(
         input_tokens=max(0, given),

@@ -161,9 +161,9 @@ async def test_the_demonstration_streams_words_and_thoughts(opener: OpenModel, c
         ({"replies": [[{"txt": "x"}]]}, "Object contains unknown field `txt` - at `$.replies[0][0]`"),
         (
             {"replies": [[], [{"text": "x"}, {"text": "x", "fail": "y"}]]},
-            "Expected one thing in a step, got text and fail - at `$.replies[1][1]`",
+            "Expected exactly one field in a step, got text and fail - at `$.replies[1][1]`",
         ),
-        ({"replies": [[{}]]}, "Expected one thing in a step, got nothing - at `$.replies[0][0]`"),
+        ({"replies": [[{}]]}, "Expected exactly one field in a step, got nothing - at `$.replies[0][0]`"),
     ],
 )
 async def test_what_is_wrong_with_a_script_is_told_at_the_first_request(
