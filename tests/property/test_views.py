@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -38,7 +38,17 @@ from kit.builders.events import (
 from kit.builders.logs import AT
 from kit.builders.records import model_asked, turn_ended, turn_started
 from kit.clients.view import View
-from parley.conversation.log import Cursor, Delta, Entry, ItemKind, Log, LogPayload, encode_piece, output_of
+from parley.conversation.log import (
+    Cursor,
+    Delta,
+    Earlier,
+    Entry,
+    ItemKind,
+    Log,
+    LogPayload,
+    encode_piece,
+    output_of,
+)
 from parley.conversation.output import SHOWN_BYTES, OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY, OutputStream
 from parley.wire.ids import CallId, ItemId, Seq
@@ -48,6 +58,9 @@ PLENTY = 1_000_000
 """LocalServer for more frames than any example sends."""
 
 NOTHING_HIDDEN: frozenset[str] = frozenset()
+
+PAGE = 3
+"""Entries that a reader is supplied with at a time."""
 
 Piece = tuple[ItemId, int, str | bytes]
 """A delta as it was sent: its item, where it begins, what it adds."""
@@ -64,8 +77,11 @@ class Join(Enum):
 class Reader:
     """One reader of a log and its client, with an outbox that can fill up."""
 
-    def __init__(self, log: Log, view: View, how: Join, *, hidden: frozenset[str], room: int) -> None:
-        self._log, self.view, self.hidden = log, view, hidden
+    def __init__(
+        self, log: Log, store: list[Entry], view: View, how: Join, *, hidden: frozenset[str], room: int
+    ) -> None:
+        """`store` has every durable entry; the log may have dropped some."""
+        self._log, self._store, self.view, self.hidden = log, store, view, hidden
         self._room = room
         self.kept_up = True
         """Never was a delta held back."""
@@ -100,7 +116,11 @@ class Reader:
         self.catch_up()
 
     def _take_snapshot(self, *, after: Seq) -> None:
-        for entry in self._log.events(after=after, hidden=self.hidden):
+        earlier = Log()
+        earlier.take(self._store[: self._log.base])
+        earlier.durable = self._log.base
+        in_memory = self._log.events(after=Seq(max(after, self._log.base)), hidden=self.hidden)
+        for entry in chain(earlier.events(after=after, hidden=self.hidden), in_memory):
             if entry.is_event:
                 self._send_entry(entry)
             else:
@@ -113,7 +133,9 @@ class Reader:
 
     def catch_up(self) -> None:
         while self.writable and (lacking := self.cursor.next(self._log)) is not None:
-            if not isinstance(lacking, Entry):
+            if isinstance(lacking, Earlier):
+                self.cursor.supply(self._store[self.cursor.seq : self.cursor.seq + PAGE])
+            elif not isinstance(lacking, Entry):
                 self._send_delta(lacking)
             elif lacking.is_event and lacking.type not in self.hidden:
                 self._send_entry(lacking)
@@ -129,7 +151,7 @@ class Reader:
         self._send(ConversationEvent(meta=meta, msg=Raw(encode_piece(delta))))
 
     def _has_ended(self, delta: Delta | OutputDelta) -> bool:
-        durable = self._log.entries[: self._log.durable]
+        durable = self._store[: self._log.durable]
         return any(delta.item.id == ended.id for entry in durable for ended in output_of(entry))
 
     def _send(self, event: ConversationEvent) -> None:
@@ -231,7 +253,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log, self.truth = Log(), Truth()
-        self.always = Reader(self.log, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, room=PLENTY)
+        self.store: list[Entry] = []
+        self.always = Reader(self.log, self.store, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, room=PLENTY)
         self.present: list[Reader] = [self.always]
         self.pieces_before: dict[Reader, int] = {self.always: 0}
         self.unwritten: list[Seq] = []
@@ -251,7 +274,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(appends=st.integers(1, 3))
     def reach_disk(self, appends: int) -> None:
         for _ in range(min(appends, len(self.unwritten))):
-            self.log.durable = self.unwritten.pop(0)
+            before, self.log.durable = self.log.durable, self.unwritten.pop(0)
+            self.store += self.log.between(before, self.log.durable)
             for reader in self.present:
                 reader.catch_up()
 
@@ -262,6 +286,10 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.unwritten.clear()
         for reader in self.present:
             reader.catch_up()
+
+    @rule(kept=st.integers(0, 4))
+    def trim(self, kept: int) -> None:
+        self.log.trim(Seq(max(0, self.log.durable - kept)))
 
     @rule(kind=st.sampled_from(ItemKind), text=words)
     def extend(self, kind: ItemKind, text: str) -> None:
@@ -309,7 +337,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         reader.make_room(frames)
 
     def _join(self, view: View, how: Join, hidden: frozenset[str], room: int) -> Reader:
-        reader = Reader(self.log, view, how, hidden=hidden, room=room)
+        reader = Reader(self.log, self.store, view, how, hidden=hidden, room=room)
         self.present.append(reader)
         self.pieces_before[reader] = len(self.truth.pieces)
         if reader.kept_up:

@@ -10,15 +10,18 @@ going on (`VOIDS`). Both are read off the events themselves, so that whoever see
 knows it too. What a command says is an open item as well, one for each stream; it ends with the
 record of what is kept of it, which stands right in front of the event that ends the command.
 
-An entry is *durable* once it cannot be lost any more, and no reader passes one that is not: what
-comes behind it waits as well.
+An entry is *durable* once it cannot be lost any more, and no reader passes one that is not: later
+entries wait as well.
+
+A long log holds a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A cursor
+that needs one says so (`EARLIER`), and is supplied with pages of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final
 
 import msgspec
@@ -45,10 +48,12 @@ from parley.wire.ids import START, CallId, ItemId, Seq
 from parley.wire.jsonrpc import encode
 
 __all__ = [
+    "EARLIER",
     "ENDS",
     "VOIDS",
     "Cursor",
     "Delta",
+    "Earlier",
     "Entry",
     "ItemKind",
     "Log",
@@ -175,14 +180,27 @@ def output_of(entry: Entry) -> list[OpenOutput]:
     return [OpenOutput.ended(entry.output.call_id, kept) for kept in entry.output.streams]
 
 
+class Earlier(Enum):
+    """The type of `EARLIER`."""
+
+    EARLIER = "earlier"
+
+
+EARLIER: Final = Earlier.EARLIER
+"""Stands for an entry that is not in memory."""
+
+
 class Log:
-    """Entries by position, and the open items behind the last of them."""
+    """The newest entries by position, and the open items after the last of them."""
 
-    __slots__ = ("_ended", "_items_opened", "_series", "durable", "entries", "open", "outputs")
+    __slots__ = ("_ended", "_items_opened", "_series", "base", "durable", "entries", "open", "outputs")
 
-    def __init__(self) -> None:
+    def __init__(self, base: Seq = START) -> None:
+        self.base = base
+        """The position before the first entry in memory; the entries up to here are in the store."""
         self.entries: list[Entry] = []
-        self.durable = START
+        """The tail: the entries after `base`."""
+        self.durable = base
         """The last position that readers may pass."""
         self.open: dict[ItemKind, OpenItem] = {}
         """Texts."""
@@ -196,12 +214,28 @@ class Log:
     @property
     def last(self) -> Seq:
         """The position of the last entry, durable or not; 0 when there is none."""
-        return Seq(len(self.entries))
+        return Seq(self.base + len(self.entries))
 
     @property
     def is_durable(self) -> bool:
         """Whether nothing is lost if everything ends now but what is still being said."""
-        return self.durable == len(self.entries)
+        return self.durable == self.base + len(self.entries)
+
+    def between(self, after: Seq, last: Seq) -> list[Entry]:
+        """Return the entries after a position, up to another.
+
+        Raises:
+            ValueError: some of them are not in memory.
+        """
+        if after < self.base:
+            raise ValueError(f"entries after {after} are in the store, up to {self.base}")
+        return self.entries[after - self.base : last - self.base]
+
+    def trim(self, base: Seq) -> None:
+        """Drop the entries up to a position, which is durable: they are in the store."""
+        if base > self.base:
+            del self.entries[: min(base, self.durable) - self.base]
+            self.base = Seq(min(base, self.durable))
 
     def begin_series(self, number: int) -> None:
         """Name items from here on by a number that was never used in this log, in whatever process."""
@@ -210,7 +244,7 @@ class Log:
     def append(self, happened: Sequence[LogPayload], *, at: float) -> list[Entry]:
         """Add entries behind the last one; items that they end or void are open no more."""
         added: list[Entry] = []
-        for seq, one in enumerate(happened, start=len(self.entries) + 1):
+        for seq, one in enumerate(happened, start=self.last + 1):
             is_event = isinstance(one, EventBase)
             kind = event_type(one) if isinstance(one, EventBase) else record_type(one)
             if isinstance(one, CommandOutput):
@@ -244,7 +278,7 @@ class Log:
 
     def truncate(self, after: Seq) -> None:
         """What stands behind a position has not happened: what it ended goes on, in place of what began since."""
-        del self.entries[after:]
+        del self.entries[after - self.base :]
         while self._ended and self._ended[-1][0] > after:
             _, item = self._ended.pop()
             if isinstance(item, OpenItem):
@@ -311,8 +345,8 @@ class Log:
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
         """What clients see behind a position, in order, without events of the hidden types."""
-        whole = not after and self.is_durable
-        for entry in self.entries if whole else self.entries[after : self.durable]:
+        whole = after == self.base and self.is_durable
+        for entry in self.entries if whole else self.between(after, self.durable):
             if entry.is_event:
                 if entry.type not in hidden:
                     yield entry
@@ -351,13 +385,15 @@ class Cursor:
     to it at once.
     """
 
-    __slots__ = ("_lacking", "_offsets", "_takes_records", "live", "seq")
+    __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
 
     def __init__(self, after: Seq = START) -> None:
         self.seq = after
         self.live = False
         self._offsets: dict[ItemId, int] = {}
         self._takes_records = False
+        self._earlier: deque[Entry] = deque()
+        """Entries that were supplied from the store."""
         self._lacking: deque[OutputDelta] = deque()
         """What it has still to be given of the output in the last record it passed."""
 
@@ -388,17 +424,27 @@ class Cursor:
             self._offsets = log.lengths()
             self._offsets[delta.item.id] = delta.offset
 
-    def next(self, log: Log) -> Entry | Delta | OutputDelta | None:
+    def supply(self, entries: Sequence[Entry]) -> None:
+        """Add a page of entries from the store. They follow the cursor, or the page before."""
+        self._earlier.extend(entries)
+
+    def next(self, log: Log) -> Entry | Delta | OutputDelta | Earlier | None:
         """The next thing this reader lacks; entries first, then open items.
 
-        None: it has all that it may be given; if that is everything, it is live.
+        None: it has all that it may be given; if that is everything, it is live. `EARLIER`: the entry after `seq`
+        is not in memory, and has to be supplied.
         """
         if self.live:
             return None
         if self._lacking:
             return self._lacking.popleft()
         if self.seq < log.durable:
-            entry = log.entries[self.seq]
+            if self._earlier:
+                entry = self._earlier.popleft()
+            elif self.seq < log.base:
+                return EARLIER
+            else:
+                entry = log.entries[self.seq - log.base]
             self.seq = entry.seq
             for ended in () if self._takes_records else output_of(entry):
                 self._lacking.extend(ended.pieces(self._offsets.get(ended.id, 0)))

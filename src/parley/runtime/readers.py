@@ -7,12 +7,13 @@ given what it lacks, open texts merged.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from parley.common.os_errors import OUT_OF_MEMORY
-from parley.conversation.log import Cursor, Delta, Entry, Log, encode_piece
+from parley.conversation.log import Cursor, Delta, Earlier, Entry, Log, encode_piece
 from parley.conversation.output import OutputDelta
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
@@ -23,6 +24,10 @@ log = logging.getLogger(__name__)
 
 STEPS_A_ROUND: Final = 512
 """How many entries one reader sends before the others of its connection have their turn."""
+
+
+ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
+"""Reads a page of the entries after a position from the store."""
 
 
 class EventEncoder(Protocol):
@@ -45,7 +50,18 @@ class EventEncoder(Protocol):
 class Reader:
     """One client's place in one log."""
 
-    __slots__ = ("_closed", "_cursor", "_log", "_out", "_passed", "_voice", "_waiting", "on_dropped")
+    __slots__ = (
+        "_closed",
+        "_cursor",
+        "_earlier",
+        "_log",
+        "_out",
+        "_passed",
+        "_reading",
+        "_voice",
+        "_waiting",
+        "on_dropped",
+    )
 
     def __init__(
         self,
@@ -56,9 +72,13 @@ class Reader:
         *,
         passed: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None] = lambda: None,
+        earlier: ReadEarlier | None = None,
     ) -> None:
         """`passed` is called after every entry was sent, records included, in order. `on_dropped` is
-        called if an entry could not be sent, after which nothing more is."""
+        called if an entry could not be sent or read, after which nothing more is sent. `earlier` reads entries that
+        the log does not have in memory."""
+        self._earlier = earlier
+        self._reading: asyncio.Task[None] | None = None
         self.on_dropped = on_dropped
         self._log, self._cursor, self._out, self._voice = log, cursor, out, voice
         self._passed = passed
@@ -66,8 +86,10 @@ class Reader:
         self._closed = False
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
 
     @property
     def keeps_up(self) -> bool:
@@ -92,12 +114,15 @@ class Reader:
         """Send what is lacking, as far as there is room and others do not wait too long."""
         out, voice = self._out, self._voice
         for _ in range(STEPS_A_ROUND):
-            if self._closed:
+            if self._closed or self._reading is not None:
                 return
             if not out.writable:
                 break
             step = self._cursor.next(self._log)
             if step is None:
+                return
+            if isinstance(step, Earlier):
+                self._reading = asyncio.get_running_loop().create_task(self._read_earlier())
                 return
             if not isinstance(step, Entry):
                 out.send(voice.delta(step, encode_piece(step)))
@@ -107,6 +132,24 @@ class Reader:
             if self._passed is not None:
                 self._passed(step)
         self._wait()
+
+    async def _read_earlier(self) -> None:
+        """Read a page of entries that are not in memory, and go on."""
+        try:
+            if self._earlier is None:
+                raise LookupError("this reader cannot read entries that are not in memory")
+            page = await self._earlier(self._cursor.seq)
+            if not page:
+                raise LookupError(f"entry {self._cursor.seq + 1} is missing")
+            self._cursor.supply(page)
+        except Exception as error:  # what comes next would leave a gap
+            log.error("a reader was dropped: %s", error)
+            self._reading = None
+            self.close()
+            self.on_dropped()
+            return
+        self._reading = None
+        self._woken()
 
     def _wait(self) -> None:
         if not self._waiting and not self._closed:

@@ -18,7 +18,19 @@ from kit.builders.events import (
 )
 from kit.builders.logs import AT, log_of, write
 from kit.builders.records import turn_ended, turn_started
-from parley.conversation.log import ENDS, VOIDS, Cursor, Delta, Entry, ItemKind, Log, LogPayload, encode_delta
+from parley.conversation.log import (
+    EARLIER,
+    ENDS,
+    VOIDS,
+    Cursor,
+    Delta,
+    Earlier,
+    Entry,
+    ItemKind,
+    Log,
+    LogPayload,
+    encode_delta,
+)
 from parley.conversation.output import OutputDelta
 from parley.wire.events import EventMsg
 from parley.wire.ids import START, Seq
@@ -28,6 +40,7 @@ def said(log: Log, cursor: Cursor) -> list[str]:
     """All that the reader lacks: an entry by its type, a delta as `item@offset:text`."""
     told: list[str] = []
     while (thing := cursor.next(log)) is not None:
+        assert not isinstance(thing, Earlier)
         told.append(thing.type if isinstance(thing, Entry) else f"{thing.item.id}@{thing.offset}:{words_of(thing)}")
     return told
 
@@ -408,3 +421,43 @@ def test_items_of_two_series_never_have_the_same_name() -> None:
             write(log, agent_message("Hello"))
 
     assert names == ["i1.1", "i1.2", "i1.3", "i2.1", "i2.2", "i2.3", "i12.1", "i12.2", "i12.3"]
+
+
+# --- the tail --------------------------------------------------------------------------
+
+
+def test_a_trimmed_log_goes_on_counting_and_keeps_what_is_not_durable() -> None:
+    log = log_of(task_started(), user_message("Hello?"), agent_message("Hello."))
+    log.durable = Seq(2)
+    log.trim(Seq(3))
+    (added,) = log.append([task_complete()], at=AT)
+
+    assert (log.base, log.last, added.seq, log.is_durable) == (2, 4, 4, False)
+    assert [entry.seq for entry in log.entries] == [3, 4]
+    log.truncate(log.durable)
+    assert (log.entries, log.last, log.is_durable) == ([], 2, True)
+
+
+def test_a_log_that_begins_after_a_position_has_everything_before_it_in_the_store() -> None:
+    log = Log(Seq(7))
+    log.append([agent_message("Hello.")], at=AT)
+    log.durable = log.last
+
+    assert [entry.seq for entry in log.events(after=Seq(7))] == [8]
+    with pytest.raises(ValueError, match="entries after 6 are in the store, up to 7"):
+        list(log.events(after=Seq(6)))
+
+
+def test_a_cursor_before_the_tail_is_supplied_in_pages_and_then_reads_the_tail() -> None:
+    log = log_of(task_started(), user_message("one"), user_message("two"), agent_message("three"))
+    log.durable = log.last
+    store = list(log.entries)
+    log.trim(Seq(3))
+    cursor, passed = Cursor(), []
+    while (step := cursor.next(log)) is not None:
+        if step is EARLIER:
+            cursor.supply(store[cursor.seq : cursor.seq + 2])
+        else:
+            passed.append(step)
+
+    assert (passed, cursor.live) == (store, True)
