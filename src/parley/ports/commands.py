@@ -109,10 +109,9 @@ class CommandRunner(Protocol):
     async def run(self, command: Command, *, output: Output) -> CommandResult:
         """Run it to its end; `output` is called with what it says, as it is read, and not after the return.
 
-        When this returns or raises, nothing that the command started is left running, however it
-        tried to get away. A process outside that holds its pipes delays the return by half a second
-        at most. Cancelling kills all of it and raises within that time too, or when it has been seen to that
-        what is protected is as it was.
+        When this returns or raises, no process of the command is left, unless an unconfined command acted against
+        its supervisor. A process outside that holds its pipes delays the return by half a second at most.
+        Cancelling kills all of it and raises within that time too, or when the protected files are restored.
 
         Raises:
             CommandNotStarted: there was nothing to run, or the system refused.
