@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap demo test test-long test-hosts check format bench lock clean
+.PHONY: help setup compiled with-bubblewrap demo test tests test-long test-hosts check format bench lock clean
 
 help:  ## What can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -51,20 +51,24 @@ check: setup  ## Format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Tests start well over a thousand servers, which would compile all of it each time where Python is told to
-# write no bytecode, and each worker would rewrite the assertions of all tests for itself: half of a minute.
+# Tests start hundreds of servers, each of which would compile all of it where Python is told to write no bytecode.
+# Workers keep the tests with rewritten assertions for the same reason.
 compiled: setup
 	@$(BIN)/python -m compileall -q src tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -q >/dev/null || true  # what is wrong is said by those who run
 
-# Types keep one core busy, and so does the compiling.
-test: setup with-bubblewrap  ## All that CI runs, in about six minutes on two cores
-	@$(MAKE) --no-print-directory -j 2 check compiled
-	$(BIN)/pytest -n 3 --dist worksteal -m "not long" $(PYTEST_ARGS)
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist worksteal
 
-test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit
-	$(BIN)/pytest -n 3 --dist worksteal -m long --timeout 3600 $(PYTEST_ARGS)
-	$(BIN)/pytest -n 3 --dist worksteal -m "not long" --child-processes tests/scenario tests/fault $(PYTEST_ARGS)
+# Types keep one core busy while the tests begin.
+test: setup with-bubblewrap  ## All that CI runs, in about three minutes on two cores
+	@$(MAKE) --no-print-directory -j 2 check tests
+
+tests: compiled
+	$(PYTEST) -m "not long" $(PYTEST_ARGS)
+
+test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit, and all scenarios with child processes
+	$(PYTEST) -m long --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -m "not long" --child-processes --hypothesis-profile=long --timeout 900 \
+	    tests/scenario tests/fault tests/property tests/contract tests/unit $(PYTEST_ARGS)
 
 test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)
 	@$(BIN)/python tests/hosts/checks_table.py begin

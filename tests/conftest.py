@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -17,9 +18,20 @@ pytest_plugins = ["kit.system.cpu_report"]
 # Nobody speaks TLS here, and each of a thousand servers would read all certificates of the system.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem")
 
-# A busy computer fails no property. A test that needs more examples says so; sweeps are long.
-settings.register_profile("parley", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("parley")
+# A busy computer fails no property. `make test-long` has more examples.
+_any = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.register_profile("quick", _any, max_examples=25)
+settings.register_profile("long", _any, max_examples=200)
+settings.load_profile("quick")
+
+
+# Collecting tests makes objects that live until the end: no garbage collection needs to look at them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,13 +10,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from types import CodeType
 from typing import NamedTuple, cast
 
 import msgspec
-import pytest
 
 from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema
 from parley.config.load import Loader
@@ -173,19 +172,22 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
+    anchors = cache(lambda path: {anchor(heading) for heading in headings(path)})
+
+    assert {str(page.relative_to(ROOT)): broken for page in PAGES if (broken := broken_links(page, anchors))} == {}
+
+
+def broken_links(page: Path, anchors: Callable[[str], set[str]]) -> list[str]:
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
         path, _, fragment = target.partition("#")
         if re.match(r"[a-z]+:", target):
             continue
         file = (page.parent / path).resolve() if path else page
-        anchors = [anchor(heading) for heading in headings(str(file.relative_to(ROOT)))] if fragment else []
-        if not file.exists() or (fragment and fragment not in anchors):
+        if not file.exists() or (fragment and fragment not in anchors(str(file.relative_to(ROOT)))):
             broken.append(target)
-
-    assert broken == []
+    return broken
 
 
 def test_every_decision_is_listed() -> None:
@@ -194,18 +196,20 @@ def test_every_decision_is_listed() -> None:
     assert sorted([*listed, "README.md"]) == sorted(path.name for path in ROOT.glob("docs/decisions/*.md"))
 
 
-@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "python"], ids=str)
-def test_python_compiles(block: Block) -> None:
-    code = compile(block.code, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-    assert isinstance(code, CodeType)
+def test_python_compiles_and_json_is_json() -> None:
+    assert {str(block): wrong for block in blocks() if (wrong := what_is_wrong_in(block))} == {}
 
 
-@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "json"], ids=str)
-def test_json_is_json(block: Block) -> None:
-    messages = re.split(r"(?<=\})\n(?=\{)", block.code.strip())  # one may follow another
-
-    assert [type(msgspec.json.decode(message)) for message in messages] == [dict] * len(messages)
+def what_is_wrong_in(block: Block) -> str | None:
+    try:
+        if block.language == "python":
+            compile(block.code, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        elif block.language == "json":
+            for message in re.split(r"(?<=\})\n(?=\{)", block.code.strip()):  # one may follow another
+                msgspec.json.decode(message, type=dict)
+    except (SyntaxError, msgspec.MsgspecError) as error:
+        return str(error)
+    return None
 
 
 def test_the_readme_shows_the_example_that_is_run_below() -> None:

@@ -6,8 +6,7 @@ import ast
 import importlib
 import re
 from pathlib import Path
-
-import pytest
+from types import ModuleType
 
 import parley
 
@@ -23,11 +22,9 @@ def module_name(path: Path) -> str:
     return ".".join(["parley", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
 
 
-MODULES = [
-    module_name(path)
-    for path in sorted(ROOT.rglob("*.py"))
-    if path.name != "__main__.py" and exports_something(path)  # importing `__main__` would run it
-]
+def modules() -> list[str]:
+    paths = (path for path in sorted(ROOT.rglob("*.py")) if path.name != "__main__.py")  # importing it would run it
+    return [module_name(path) for path in paths if exports_something(path)]
 
 
 def as_ruff_sorts(name: str) -> tuple[int, list[tuple[bool, int, str]]]:
@@ -37,11 +34,16 @@ def as_ruff_sorts(name: str) -> tuple[int, list[tuple[bool, int, str]]]:
     return rank, [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_says_what_is_public(name: str) -> None:
-    module = importlib.import_module(name)
+def test_every_module_says_what_is_public() -> None:
+    wrong = {}
+    for name in modules():
+        module = importlib.import_module(name)
+        public = getattr(module, "__all__", None)
+        if public is None or missing_or_unsorted(module, public):
+            wrong[name] = public
 
-    public = module.__all__
+    assert wrong == {}
 
-    assert [missing for missing in public if not hasattr(module, missing)] == []
-    assert public == sorted(set(public), key=as_ruff_sorts)
+
+def missing_or_unsorted(module: ModuleType, public: list[str]) -> bool:
+    return not all(hasattr(module, name) for name in public) or public != sorted(set(public), key=as_ruff_sorts)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from kit.clients.messages import turn_value
 from kit.clients.npm import fetched, output_of
@@ -47,6 +48,7 @@ async def call(home: Home, tool: str, **arguments: str) -> Any:
     return await inspect(home, "--method", "tools/call", "--tool-name", tool, *pairs)
 
 
+@pytest.mark.long
 async def test_the_inspector_lists_creates_and_runs_codex(scripted_model: ScriptedModel) -> None:
     home = Home(scripted_model)
     home.open()

@@ -70,6 +70,7 @@ async def test_the_python_example_prints_the_text_as_it_is_written(
         await check_live(scripted_model, sys.executable, example, env=env, cwd=home.work)
 
 
+@pytest.mark.long
 @pytest.mark.promises("stream.as-log")
 async def test_the_typescript_example_prints_the_text_as_it_is_written(
     scripted_model: ScriptedModel, tmp_path: Path

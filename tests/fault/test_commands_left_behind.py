@@ -16,6 +16,8 @@ from kit.servers.on_terminal import ON_TERMINAL
 from kit.system.commands import marked
 from parley.testing import Call, ScriptedModel
 
+pytestmark = pytest.mark.usefixtures("servers_in_process")
+
 DAEMON: Final = """
 import os, signal, sys
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
@@ -152,6 +154,7 @@ async def test_a_signal_that_interrupts_the_turns_of_a_server_ends_their_command
 # --- servers that end ----------------------------------------------------------------------
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("shell.nothing-left")
 @pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
 async def test_a_server_that_ends_in_order_ends_its_commands_first(
@@ -170,6 +173,7 @@ async def test_a_server_that_ends_in_order_ends_its_commands_first(
         assert (exit_code, marked(marker), marked(other)) == (0, [], [])
 
 
+@pytest.mark.child_process
 @pytest.mark.promises("shell.nothing-left")
 async def test_a_server_that_is_killed_leaves_nothing_of_its_commands(
     scripted_model: ScriptedModel, marker: str
@@ -183,6 +187,7 @@ async def test_a_server_that_is_killed_leaves_nothing_of_its_commands(
         assert exit_code == -9
 
 
+@pytest.mark.child_process
 async def test_a_server_that_is_killed_takes_nothing_of_another_with_it(
     scripted_model: ScriptedModel, marker: str
 ) -> None:

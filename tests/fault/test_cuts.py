@@ -38,6 +38,8 @@ from parley.testing.steps import Step
 from parley.wire.events import AgentMessageDelta, AgentReasoningDelta, BackgroundEvent
 from parley.wire.mcp import PLAIN_VERSION
 
+pytestmark = pytest.mark.usefixtures("servers_in_process")
+
 AT_ONCE: Final = 120
 """Conversations of one server whose answers break off at the same time, each behind another byte."""
 

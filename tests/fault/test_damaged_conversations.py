@@ -21,6 +21,8 @@ from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.ids import ConversationId
 
+pytestmark = pytest.mark.usefixtures("servers_in_process")
+
 DAMAGE: Final = {
     "a record": "UPDATE entries SET body = x'7b' WHERE row = ? AND type = 'turn_started'",
     "an event": "UPDATE entries SET body = x'7b22' WHERE row = ? AND type = 'task_started'",

@@ -15,6 +15,8 @@ from parley.testing import Call, Data, Says, ScriptedModel
 from parley.testing.render import Api
 from parley.testing.requests import read_request
 
+pytestmark = pytest.mark.usefixtures("servers_in_process")
+
 LIMITS: Final = """
     max_reply_characters = 300_000
     max_argument_characters = 2_000

@@ -9,6 +9,8 @@ import pytest
 from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
 
+pytestmark = pytest.mark.usefixtures("servers_in_process")
+
 
 @pytest.mark.promises("framing.never-blocked")
 async def test_a_pipe_as_a_script_fails_the_turn_and_nothing_else(scripted_model: ScriptedModel) -> None:

@@ -53,11 +53,8 @@ def noise(size: int) -> str:
 @pytest.mark.parametrize(
     ("shape", "api"),
     [
-        ("ASCII", "chat"),
         ("an emoji", "chat"),
-        ("many items", "chat"),
-        ("many items", "responses"),
-        ("an image", "chat"),
+        ("an image", "responses"),
     ],
 )
 async def test_a_large_message_costs_at_most_seven_times_its_size(

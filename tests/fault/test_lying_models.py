@@ -26,6 +26,8 @@ from kit.models.raw_provider import (
 from parley.testing import Data, Delay, RawParley, ScriptedModel
 from parley.testing.render import Api
 
+pytestmark = pytest.mark.usefixtures("servers_in_process")
+
 GOOD_CHAT = streamed(chat_text("Done"), CHAT_STOP, CHAT_END)
 GOOD_RESPONSES = streamed(
     responses_event(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.builders.events import task_started, text, user_message
@@ -131,7 +131,6 @@ class Conversation:
         self._waiting.clear()
 
 
-@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, max_size=8))
 def test_every_branch_is_what_a_whole_copy_of_it_would_be(turns: list[Turn]) -> None:
     conversation = Conversation()
@@ -144,7 +143,6 @@ def test_every_branch_is_what_a_whole_copy_of_it_would_be(turns: list[Turn]) -> 
         assert (history.waiting, history.unanswered) == ([], ())
 
 
-@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, min_size=1, max_size=8))
 def test_one_can_go_back_to_any_message_at_the_end(turns: list[Turn]) -> None:
     conversation = Conversation()
@@ -159,7 +157,6 @@ def test_one_can_go_back_to_any_message_at_the_end(turns: list[Turn]) -> None:
         assert history.waiting == [UserItem((text("again"),))]
 
 
-@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, max_size=6))
 def test_calls_stay_with_their_outputs_on_every_branch(turns: list[Turn]) -> None:
     conversation = Conversation()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.servers.local_server import LocalClient, LocalServer
@@ -155,7 +155,6 @@ AT_ONCE: Final[Script] = [
 
 
 @pytest.mark.promises("cancel.unanswered", "framing.one-answer")
-@settings(max_examples=80, deadline=None)
 @given(script=scripts, version=st.sampled_from([FULL_VERSION, PLAIN_VERSION]))
 @example(script=AFTER_ITS_ANSWER, version=FULL_VERSION)
 @example(script=AT_ONCE, version=FULL_VERSION)

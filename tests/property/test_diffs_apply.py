@@ -13,7 +13,6 @@ from kit.builders.diffs import changed_lines
 from kit.system.git import git
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
-anyhow = settings(deadline=None, max_examples=150)
 with_git = settings(deadline=None, max_examples=30)
 
 words = st.sampled_from(
@@ -72,7 +71,6 @@ def fewest_changes(before: str, after: str) -> int:
     return len(old) + len(new) - 2 * row[-1]
 
 
-@anyhow
 @given(before=texts, after=texts, context=contexts)
 def test_a_diff_turns_one_text_into_the_other_and_back(before: bytes, after: bytes, context: int) -> None:
     diff = unified_diff(before, after, context=context)
@@ -81,7 +79,6 @@ def test_a_diff_turns_one_text_into_the_other_and_back(before: bytes, after: byt
     assert applied(after.decode(), reversed_diff(diff)) == before.decode()
 
 
-@anyhow
 @given(before=texts, after=texts)
 def test_no_diff_is_shorter(before: bytes, after: bytes) -> None:
     effort = Effort()
@@ -92,7 +89,6 @@ def test_no_diff_is_shorter(before: bytes, after: bytes) -> None:
     assert changed_lines(diff) == fewest_changes(before.decode(), after.decode())
 
 
-@anyhow
 @given(before=texts, after=texts, context=contexts, steps=st.integers(min_value=0, max_value=600))
 def test_a_diff_that_was_cut_short_applies_as_well(before: bytes, after: bytes, context: int, steps: int) -> None:
     effort = Effort(steps)
@@ -104,7 +100,6 @@ def test_a_diff_that_was_cut_short_applies_as_well(before: bytes, after: bytes, 
         assert changed_lines(diff) == fewest_changes(before.decode(), after.decode())
 
 
-@anyhow
 @given(before=st.binary(max_size=60), after=st.binary(max_size=60))
 def test_bytes_that_are_no_text_differ_by_line_all_the_same(before: bytes, after: bytes) -> None:
     diff = unified_diff(before, after, context=3)
@@ -113,7 +108,6 @@ def test_bytes_that_are_no_text_differ_by_line_all_the_same(before: bytes, after
     assert changed_lines(diff) == as_bytes
 
 
-@anyhow
 @given(lines=st.lists(words, min_size=1, max_size=30), times=st.integers(min_value=1, max_value=40))
 def test_one_line_more_in_a_long_text_costs_next_to_nothing(lines: list[str], times: int) -> None:
     text = ("\n".join(lines) + "\n").encode() * times

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong, SseFramer
-
-settings.register_profile("framing", deadline=None, max_examples=100)
-anyhow = settings(settings.get_profile("framing"))
 
 LIMIT = PREFIX_BYTES + 5
 """Small enough for examples to be on both sides of it."""
@@ -45,13 +42,11 @@ long_lines = st.lists(
 endings = st.sampled_from([b"", b"\n"])
 
 
-@anyhow
 @given(data=st.binary() | chatter, places=places)
 def test_any_bytes_cut_anywhere_give_the_lines_of_the_whole(data: bytes, places: list[int]) -> None:
     assert frames_of(LineFramer(), cuts_of(data, places)) == lines_of(data, limit=LIMIT)
 
 
-@anyhow
 @given(data=long_lines, ending=endings, places=places)
 def test_lines_around_the_limit_are_told_apart_wherever_they_are_cut(
     data: bytes, ending: bytes, places: list[int]
@@ -61,7 +56,6 @@ def test_lines_around_the_limit_are_told_apart_wherever_they_are_cut(
     assert frames_of(LineFramer(LIMIT), cuts_of(data, places)) == lines_of(data, limit=LIMIT)
 
 
-@anyhow
 @given(data=chatter, limit=st.integers(min_value=0, max_value=8), places=places)
 def test_a_tiny_limit_is_kept_too(data: bytes, limit: int, places: list[int]) -> None:
     lines = lines_of(data, limit=len(data))
@@ -80,7 +74,6 @@ def test_a_tiny_limit_is_kept_too(data: bytes, limit: int, places: list[int]) ->
                 assert len(line) <= limit
 
 
-@anyhow
 @given(
     before=st.sampled_from([b"", b"one\n"]), length=st.integers(min_value=0, max_value=2 * LIMIT), data=st.data()
 )
@@ -101,7 +94,6 @@ def size_of(framer: LineFramer) -> int:
     )
 
 
-@anyhow
 @given(chunks=st.lists(st.binary(max_size=A_CHUNK) | st.just(b"x" * A_CHUNK), max_size=150))
 def test_never_more_than_one_line_of_the_allowed_length_and_a_chunk_is_held(chunks: list[bytes]) -> None:
     framer = LineFramer(LIMIT)
@@ -119,7 +111,6 @@ sse = st.lists(
 ).map(b"".join)
 
 
-@anyhow
 @given(stream=sse, places=places)
 def test_server_sent_events_do_not_depend_on_the_cuts(stream: bytes, places: list[int]) -> None:
     whole, cut = SseFramer(), SseFramer()
@@ -127,7 +118,6 @@ def test_server_sent_events_do_not_depend_on_the_cuts(stream: bytes, places: lis
     assert [event for piece in cuts_of(stream, places) for event in cut.feed(piece)] == whole.feed(stream)
 
 
-@anyhow
 @given(
     events=st.lists(st.lists(st.sampled_from([b"", b" a", b'{"b":1}', b"data: c", b": d"]), min_size=1)),
     end=st.sampled_from([b"\n", b"\r\n"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count, pairwise
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.builders.events import task_started, text, user_message
@@ -94,7 +94,6 @@ class Conversation:
         self._waiting.clear()
 
 
-@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, max_size=4))
 def test_the_history_is_what_one_would_write_down_by_hand(turns: list[Turn]) -> None:
     conversation = Conversation(turns)
@@ -104,7 +103,6 @@ def test_the_history_is_what_one_would_write_down_by_hand(turns: list[Turn]) -> 
     assert (history.waiting, history.unanswered) == ([], ())
 
 
-@settings(deadline=None, max_examples=100)
 @given(turns=st.lists(turns, max_size=4), stop=st.integers(min_value=0, max_value=200))
 def test_at_any_moment_outputs_follow_their_calls_and_no_input_is_lost(turns: list[Turn], stop: int) -> None:
     log = Conversation(turns).log[:stop]

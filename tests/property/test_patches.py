@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.builders.trees import Tree, patch, tree
@@ -20,9 +20,6 @@ from parley.tools.patch.deadline import Deadline
 from parley.tools.patch.matching import Text, apply_chunks
 from parley.tools.patch.parser import UpdateFile, parse
 from parley.tools.patch.plan import verify
-
-settings.register_profile("patches", deadline=None, max_examples=80)
-anyhow = settings(settings.get_profile("patches"))
 
 SURROGATES: tuple[Literal["Cs"]] = ("Cs",)
 
@@ -143,7 +140,6 @@ def applied(content: bytes, lines: list[str]) -> bytes:
 # --- edits -------------------------------------------------------------------------------
 
 
-@anyhow
 @given(edit=edits())
 def test_an_edit_said_as_one_chunk_gives_the_edited_file(edit: Edit) -> None:
     lines = as_lines(edit)
@@ -171,7 +167,6 @@ def in_chunks(lines: list[str], around: int) -> list[str]:
     return chunks
 
 
-@anyhow
 @given(edit=edits(texts=numbered), around=st.integers(min_value=1, max_value=3))
 def test_an_edit_said_as_many_chunks_gives_the_edited_file(edit: Edit, around: int) -> None:
     keys = [line.text.strip() for line in edit.file.lines]
@@ -183,7 +178,6 @@ def test_an_edit_said_as_many_chunks_gives_the_edited_file(edit: Edit, around: i
     assert applied(edit.file.content(), lines) == edit.expected()
 
 
-@anyhow
 @given(
     content=st.binary() | st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\xff", b"\xef\xbb\xbf"])).map(b"".join)
 )
@@ -240,7 +234,6 @@ def removed_plainly(lines: list[str], chunks: list[WantedLines]) -> list[str] | 
     return left + lines[copied:]
 
 
-@anyhow
 @given(
     lines=st.lists(few_words, max_size=12),
     chunks=st.lists(
@@ -356,7 +349,6 @@ def overlaid(before: Tree, changes: dict[str, bytes | None]) -> dict[str, bytes]
     return {name: content for name, content in contents.items() if content is not None}
 
 
-@anyhow
 @given(text=mutations())
 def test_a_spoiled_patch_applies_exactly_or_changes_nothing(text: str) -> None:
     with planted() as work:
@@ -414,7 +406,6 @@ def maze() -> Iterator[Path]:
         yield root
 
 
-@anyhow
 @given(cwd=steps, workdir=steps, path=steps, is_absolute=st.booleans())
 def test_a_path_means_what_the_system_means_by_it_or_is_refused(
     maze: Path, cwd: list[str], workdir: list[str], path: list[str], is_absolute: bool

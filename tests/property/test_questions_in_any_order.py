@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.servers.local_server import LocalClient, LocalServer
@@ -204,7 +204,6 @@ LEAVES_EARLY: Final[list[tuple[tuple[Any, ...], bool]]] = [
 
 
 @pytest.mark.promises("approvals.once")
-@settings(max_examples=60, deadline=None)
 @given(script=scripts)
 @example(script=LEAVES_EARLY)
 def test_every_question_is_settled_once_and_by_its_own_answer(script: list[tuple[tuple[Any, ...], bool]]) -> None:

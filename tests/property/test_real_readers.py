@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.builders.events import (
@@ -183,7 +183,6 @@ class Conversation:
             assert client is not self.always or list(view.events) == [entry.seq for entry in self.log.events()]
 
 
-@settings(max_examples=100, deadline=None)
 @given(commands=st.lists(st.one_of(appends, disks, deltas, deltas, rooms, pauses, returns), max_size=60))
 def test_a_client_of_the_real_readers_ends_with_the_view_of_one_that_was_always_there(
     commands: list[Command],

@@ -398,7 +398,6 @@ def test_every_reader_ends_with_the_view_of_one_that_was_always_there() -> None:
     run_state_machine_as_test(
         AnyInterleaving,
         settings=settings(
-            max_examples=50,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -1,7 +1,8 @@
 """Every cell of approval policy, sandbox mode and answer, for commands and patches, in calls and in streams.
 
-One server plays all cells of a test, each in a directory of its own. What must come of a cell is written
-down here from the tables of the protocol, and from nothing that the server is made of.
+One server runs all cells of a test, each in a directory of its own. What must come of a cell is written
+down here from the tables of the protocol, and from nothing that the server is made of. Each answer to each row is
+given once, in calls and in streams by turns; the long test has every combination.
 """
 
 from __future__ import annotations
@@ -141,13 +142,23 @@ def cells(way: Way, answers: Iterable[Answer] = DECISIONS) -> Iterator[Cell]:
         yield from (Cell(*row, answer, way) for answer in (answers if asks else (None,)))
 
 
+def cells_by_turns(way: Way) -> Iterator[Cell]:
+    """Half of the cells: every row and every answer is among them, and the other way has the other half."""
+    for place, row in enumerate((*rows(COMMANDS), *rows(PATCHES))):
+        answers = DECISIONS if row[3] in ("asks", "retry") else (None,)
+        first = (place + get_args(Way).index(way)) % 2
+        yield from (Cell(*row, answer, way) for answer in answers[first::2])
+
+
 def some_that_ask(answers: Iterable[Answer]) -> Iterator[Cell]:
-    """One for each kind of question, in both ways by turns."""
+    """One for each answer, with the kinds of question and both ways by turns."""
     for place, answer in enumerate(answers):
-        ways = get_args(Way)[:: -1 if place % 2 else 1]
-        yield Cell("untrusted", "workspace-write", "bold", "asks", answer, ways[0])
-        yield Cell("on-failure", "read-only", "modest", "retry", answer, ways[1])
-        yield Cell("untrusted", "workspace-write", "inside", "asks", answer, ways[1])
+        policy, mode, what, word = (
+            ("untrusted", "workspace-write", "bold", "asks"),
+            ("on-failure", "read-only", "modest", "retry"),
+            ("untrusted", "workspace-write", "inside", "asks"),
+        )[place % 3]
+        yield Cell(policy, mode, what, word, answer, get_args(Way)[place % 2])
 
 
 # --- playing one ---------------------------------------------------------------------------
@@ -519,21 +530,16 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
     "decide.commands", "decide.safe", "decide.retry", "decide.patches", "approvals.told", "approvals.session"
 )
 @SANDBOX
-async def test_every_cell_comes_out_in_calls_as_the_tables_say(
-    scripted_model: ScriptedModel, tmp_path: Path
+@pytest.mark.parametrize("way", get_args(Way))
+@pytest.mark.parametrize("policy", get_args(ApprovalPolicy))
+async def test_every_cell_comes_out_as_the_tables_say(
+    scripted_model: ScriptedModel, tmp_path: Path, policy: str, way: Way
 ) -> None:
-    await play_all(scripted_model, tmp_path, cells("codex"))
+    # Streams by the other mechanism than the calls, if there are two.
+    mechanism = "landlock" if way == "stream" and not no_landlock() else "auto"
+    played = [cell for cell in cells_by_turns(way) if cell.policy == policy]
 
-
-@pytest.mark.promises(
-    "decide.commands", "decide.safe", "decide.retry", "decide.patches", "approvals.told", "approvals.session"
-)
-@SANDBOX
-async def test_every_cell_comes_out_in_streams_as_the_tables_say(
-    scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
-    # By the other mechanism than the calls, if there are two.
-    await play_all(scripted_model, tmp_path, cells("stream"), "auto" if no_landlock() else "landlock")
+    await play_all(scripted_model, tmp_path, played, mechanism)
 
 
 @pytest.mark.promises("approvals.answers", "approvals.plain")

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -312,7 +311,6 @@ turns = st.lists(
 
 
 @given(turns=turns, ratio=st.sampled_from([0.3, 1.0, 2.0]), summary=st.sampled_from([1, 40_000]))
-@hypothesis_settings(deadline=None, max_examples=50)
 def test_room_is_always_made_and_not_made_again_before_it_is_needed(
     turns: list[tuple[int, int, int]], ratio: float, summary: int
 ) -> None:

@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.builders.events import (
@@ -165,7 +165,6 @@ def kept(entry: Entry) -> Entry:
     return Entry.kept(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
 
 
-@settings(max_examples=100, deadline=None)
 @given(script=st.lists(steps, max_size=40), stop=st.integers(0, 120))
 def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: int) -> None:
     scribe = Scribe()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy
@@ -325,7 +325,6 @@ paths = (
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(roots=st.lists(paths, min_size=1, max_size=3, unique=True), hidden=st.lists(paths, max_size=2, unique=True))
 def test_any_places_make_a_text_that_closes_and_names_each_of_its_parameters(
     roots: list[str], hidden: list[str]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.system.bpf import ALLOW, KILL, LONGEST, Call, Filter, fails_with
@@ -280,7 +280,6 @@ def test_every_edge_of_an_argument_gets_the_answer_of_the_rules_in_every_mode(ma
     assert [deviations(machine, mode, iter(calls)) for mode in MODES] == [[]] * len(MODES)
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     machine=st.sampled_from(sorted(MACHINES)),
     mode=st.sampled_from(MODES),

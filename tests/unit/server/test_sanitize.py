@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.server.sanitize import escape_for_display, one_line, quoted_command
@@ -85,7 +85,6 @@ words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 """What can be a word of a command; halves of surrogate pairs have no bytes."""
 
 
-@settings(max_examples=40, deadline=None)
 @given(argv=st.lists(words, min_size=1, max_size=30))
 def test_a_shell_reads_back_exactly_what_would_run(argv: list[str]) -> None:
     script = f"printf '%s\\0' {quoted_command(argv)}"
@@ -96,7 +95,6 @@ def test_a_shell_reads_back_exactly_what_would_run(argv: list[str]) -> None:
 
 
 @given(argv=st.lists(st.text(st.characters(exclude_categories=[])), min_size=1))
-@settings(deadline=None)
 def test_nothing_that_is_shown_is_a_control_character(argv: list[str]) -> None:
     for shown in (quoted_command(argv), quoted(argv[0]), one_line(argv[0])):
         assert shown.isprintable()
