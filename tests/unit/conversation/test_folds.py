@@ -193,7 +193,6 @@ def told_after_a_checkpoint(folds: Projections) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=200, deadline=None)
 @given(script=st.lists(steps, max_size=40), at=st.integers(0, 120))
 def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list[tuple[Any, ...]], at: int) -> None:
     scribe = Scribe()
