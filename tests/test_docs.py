@@ -226,7 +226,7 @@ async def test_the_example_runs(tmp_path: Path) -> None:
         env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(tmp_path)},
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         said, _ = await process.communicate()
     text = "".join(step.text for step in DEMONSTRATION.replies[0] if isinstance(step.text, str))
 

@@ -20,7 +20,7 @@ from parley.testing.home import Home
 
 VERSION: Final = "2.12.0"
 PACKAGE: Final = "@modelcontextprotocol/inspector"
-CALL_SECONDS: Final = 20.0
+CALL_SECONDS: Final = 90.0
 
 
 async def inspector() -> Path:

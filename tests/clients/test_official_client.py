@@ -27,7 +27,7 @@ from parley.testing.home import Home
 from parley.version import __version__
 from parley.wire.elicitation import FULL_SCHEMA
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 90.0
 
 NOTICES: Final = ("notifications/initial_state", "notifications/stream_disconnected")
 

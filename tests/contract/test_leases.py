@@ -102,7 +102,7 @@ async def test_whoever_stops_waiting_for_a_lease_does_not_keep_it(store: Store) 
         if not waiting.cancelled():
             await store.release(waiting.result())
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not await has_it(store):
             pass
 

@@ -188,7 +188,7 @@ async def cut_at_once(
     conversations = [await parley.create() for _ in places]
     streams = [await conversation.stream() for conversation in conversations]
     expected = [shown_behind(api, at)[0] for at in places]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         for conversation, at in zip(conversations, places, strict=True):
             await conversation.send(f"cut {at}")
         before = [await seen_of(stream, len(seen)) for stream, seen in zip(streams, expected, strict=True)]
@@ -221,7 +221,7 @@ async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
         scripted_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1
     ) as parley:
         uncut = await parley.create()
-        async with asyncio.timeout(30), uncut.stream() as stream:
+        async with asyncio.timeout(90), uncut.stream() as stream:
             await uncut.send("whole")
             assert await stream.turn() == [task_started(), *whole_answer(api)]
             await _ask_again(uncut, stream)

@@ -33,7 +33,7 @@ from parley.tools import AgentTools
 from parley.wire.events import AgentMessageDelta
 from parley.wire.jsonrpc import encode
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 UNREAD = "the client did not read all that was sent"
 UNENDED = "the server ends without waiting any longer for what still runs"

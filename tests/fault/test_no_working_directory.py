@@ -24,7 +24,7 @@ async def test_a_server_that_is_started_in_a_directory_that_is_gone_says_so_in_o
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         said, complained = await process.communicate()
 
     assert (process.returncode, said) == (2, b"")

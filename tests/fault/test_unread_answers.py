@@ -23,7 +23,7 @@ ANSWERED_AT_MOST = 64 * 1024 * 1024
 """Far beyond what the server keeps; behind that it stops reading."""
 KEPT_AT_LEAST = 16 * 1024 * 1024
 """So much is read and answered."""
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 90.0
 """Many times the two seconds in which a server ends, for computers that are busy."""
 QUIET_SECONDS = 1.5
 """A server that reads on behind that takes a request within this time."""

@@ -17,7 +17,7 @@ from parley.ports.tools import RunCommand
 from parley.wire.ids import CallId
 
 SEARCH_PATH: Final = "/usr/bin:/bin"
-COMMAND_SECONDS: Final = 20
+COMMAND_SECONDS: Final = 90
 
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "cat": ("-n", "-A", "--show-all", "-o", "--output=new"),

@@ -21,7 +21,7 @@ from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
 from parley.cli.main import main
 from parley.version import __version__
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 SECRET = {path(f"{pwd.getpwuid(os.geteuid()).pw_dir}/.aws") for path in (str, os.path.realpath)}
 """Something of the user that is hidden by default, by the names that it may have."""

@@ -43,7 +43,7 @@ from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 from parley.wire.items import ImageItem
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 ID = ConversationId(str(UUID(int=7)))
 OTHER = ConversationId(str(UUID(int=8)))

@@ -19,7 +19,7 @@ from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
 from parley.cli.main import main
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 WORKSPACE = ("--mode", "workspace-write", "-c", "sandbox_workspace_write.exclude_slash_tmp=true")
 """Tests work below /tmp: what is beside the working directory is to be outside."""

@@ -19,7 +19,7 @@ from parley.wire.mcp import PLAIN_VERSION
 
 Make = Callable[..., Awaitable[ParleyProcess]]
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 90.0
 DONE = {"content": [{"type": "text", "text": "Done"}]}
 
 

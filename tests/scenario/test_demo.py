@@ -18,7 +18,7 @@ from kit.system.needs import SANDBOX
 from parley.models.demonstration import DEMONSTRATION
 from parley.version import __version__
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 STORY = """\
 Parley {version}: what a client says (->) and what it is told (<-). The model is a

@@ -24,7 +24,7 @@ from parley.testing import ScriptedModel
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.mcp import FULL_VERSION
 
-PATIENCE_SECONDS: Final = 20
+PATIENCE_SECONDS: Final = 90.0
 ID: Final = ConversationId(str(UUID(int=7)))
 ASKS: Final = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"'
 

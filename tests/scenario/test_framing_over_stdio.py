@@ -17,7 +17,7 @@ from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.testing.home import Home
 from parley.wire.framing import MAX_LINE_BYTES
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 90.0
 
 IGNORED: Final = [
     b"this is not json",

@@ -20,7 +20,7 @@ async def test_a_call_that_waits_for_its_model_says_so_every_15_seconds(scripted
         parley.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
         await scripted_model.wait_until_held()
 
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             beats = [await _beat(parley), await _beat(parley)]
         scripted_model.release()
         answer = await parley.expect(lambda message: message.get("id") == 1)

@@ -24,7 +24,7 @@ from kit.clients.codex_calls import APIS, EITHER_API, Assistant, CallSent, Outpu
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.render import Api
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 
 async def parley(home: Path, *arguments: str) -> str:

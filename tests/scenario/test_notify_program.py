@@ -37,7 +37,7 @@ class Bell:
     async def rung(self) -> tuple[list[str], dict[str, str]]:
         """The arguments and variables of the next ring; a pipe is opened when both ends are."""
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 arguments, variables, self.stdin = json.loads(await asyncio.to_thread(self.pipe.read_text))
         except TimeoutError:
             os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread go

@@ -64,7 +64,7 @@ from parley.wire.events import FileChange, PatchApplyBegin
 from parley.wire.ids import CallId
 
 GO = User("go")
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture(autouse=True)
@@ -619,6 +619,7 @@ async def _is_matching(wire: Wire) -> None:
 
 
 @pytest.mark.child_process
+@pytest.mark.long  # a limit of wall-clock time decides
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors of others can be seen on Linux alone")
 async def test_a_server_that_matches_a_very_large_patch_ends_at_once_when_its_input_ends(
     scripted_model: ScriptedModel,

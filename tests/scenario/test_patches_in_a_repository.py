@@ -17,7 +17,7 @@ from kit.system.needs import SANDBOX
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api
 
-_GIT_SECONDS: Final = 30
+_GIT_SECONDS: Final = 90
 
 
 class Repository:

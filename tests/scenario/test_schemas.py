@@ -22,7 +22,7 @@ from parley.version import __version__
 from parley.wire.events import EVENT_TYPES, NEVER_SENT
 from parley.wire.mcp import FULL_VERSION
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 90.0
 SENT: Final = set(EVENT_TYPES) - NEVER_SENT
 PATCH: Final = "*** Begin Patch\n*** Add File: b\n+b\n*** End Patch"
 OTHER_PATCH: Final = "*** Begin Patch\n*** Update File: b\n@@\n-b\n+c\n*** End Patch"

@@ -18,7 +18,7 @@ from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
 VERSIONS: Final = (PLAIN_VERSION, FULL_VERSION)
 TOOLS: Final = ("codex", "conversationCreate", "conversationSendMessage")
-PATIENCE_SECONDS: Final = 20
+PATIENCE_SECONDS: Final = 90.0
 
 POLICIES: Final = ("approval-policy", "approval_policy", "approvalPolicy")
 MODES: Final = ("sandbox", "sandbox-mode", "sandbox_mode", "sandboxMode")

@@ -22,7 +22,7 @@ from parley.wire.jsonrpc import encode
 
 pytestmark = pytest.mark.child_process
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 90.0
 
 
 @asynccontextmanager

@@ -141,7 +141,7 @@ def belongs(message: Any, request_id: int) -> bool:
 
 
 async def answer_of(wire: Wire, request_id: int) -> list[Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         return untimed(await wire.answer(request_id))
 
 

@@ -115,7 +115,7 @@ async def value_of(wire: Wire, request_id: int, tool: str, **arguments: Any) -> 
 async def read_until(wire: Wire, conversation: str, wanted: Callable[[list[Any]], bool]) -> list[Any]:
     """All events of a conversation, once they are as they should be."""
     seq, events = 0, list[Any]()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not wanted(events):
             page = await value_of(
                 wire, 1000, "conversationRead", conversation_id=conversation, after=seq, wait_seconds=5
@@ -435,7 +435,7 @@ async def test_an_interrupt_stops_the_call_at_the_server_which_lives_on(
         rest = await wire.answer(2)
         after = await say(wire, 3, Call("x__pid", {}, call_id="c4"), session=wire.sessions[0])
         heard, number = "0", 4
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while heard == "0":
                 body = await say(wire, number, Call("x__cancelled", {}, call_id=f"c{number + 1}"))
                 heard = text_told(body, f"c{number + 1}")

@@ -22,7 +22,7 @@ from parley.stores.sqlite.locks import WriteLock
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 ID = ConversationId(str(UUID(int=7)))
 HAS = {"config.toml": "", "auth.json": "{}", "AGENTS.md": "Be kind.", "sub/notes.jsonl": "mine\n"}
 

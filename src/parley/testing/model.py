@@ -24,7 +24,7 @@ from parley.testing.steps import Call, Data, Delay, Step
 
 __all__ = ["ScriptedModel"]
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 90.0
 """How long a test waits for the other side before it fails: far more than any of it takes."""
 
 _EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}

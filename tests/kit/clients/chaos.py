@@ -24,7 +24,7 @@ from parley.testing.replies import Reply
 
 __all__ = ["SETTINGS", "Journal", "ProcessGroup", "ServerAndClient", "answer_to"]
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 90.0
 """How long any call may take. A process that is stopped goes on before."""
 STOPPED_SECONDS: Final = 1.0
 SETTINGS: Final = "approval_policy = 'untrusted'\n"

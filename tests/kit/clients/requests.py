@@ -20,7 +20,7 @@ __all__ = [
     "tool",
 ]
 
-EXIT_SECONDS: Final = 10.0
+EXIT_SECONDS: Final = 90.0
 """Two are promised; the rest is for a computer that has other things to do."""
 
 STOPPED: Final = "Turn interrupted: the server was stopped"

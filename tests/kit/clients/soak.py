@@ -45,7 +45,7 @@ AT_ONCE: Final = 40
 """Conversations in which something is done at the same time."""
 STEPS: Final = 6
 """What is done in a stint."""
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 90.0
 PAUSES: Final = 1
 """How often in the time of a stint the client stops reading, until a long answer has passed by unread."""
 

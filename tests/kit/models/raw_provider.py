@@ -29,7 +29,7 @@ from parley.wire.ids import ConversationId
 
 CONVERSATION = ConversationId("5f0c5a0e-3f2b-4d4e-9a53-0e8f6c1d2b3a")
 REQUEST = ModelRequest(instructions="Be kind.", context=("Here.",), history=())
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 90
 
 Then = Literal["keep", "close", "reset", "hang"]
 

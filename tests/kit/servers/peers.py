@@ -20,7 +20,7 @@ from parley.wire.jsonrpc import Message, encode, error_of
 __all__ = ["PATIENCE_SECONDS", "Ear", "Peer", "StartPeer", "leaving", "saying"]
 
 TESTS: Final = Path(__file__).parents[2]
-PATIENCE_SECONDS: Final = 20
+PATIENCE_SECONDS: Final = 90
 
 
 class Peer:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-PATIENCE_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 90.0
 """For whatever takes no time worth mentioning on a computer that has nothing else to do."""
 PYTHON: Final = (sys.executable, "-I", "-S", "-c")
 DAEMON: Final = """

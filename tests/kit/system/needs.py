@@ -19,7 +19,7 @@ from kit.system import kernels
 
 __all__ = ["BUBBLEWRAP", "LANDLOCK", "MECHANISMS", "SANDBOX", "no_bubblewrap", "no_landlock"]
 
-_PATIENCE_SECONDS: Final = 20.0
+_PATIENCE_SECONDS: Final = 90.0
 
 _CREATE_RULESET: Final = 444
 """The number of `landlock_create_ruleset` on every machine that we know."""

@@ -41,21 +41,21 @@ async def received(client: Client) -> list[Any]:
 
 async def test_the_handshake_tells_who_both_are(peer: StartPeer) -> None:
     frames: list[bytes] = []
-    async with asyncio.timeout(10), peer({}, on_frame=frames.append) as client:
+    async with asyncio.timeout(90), peer({}, on_frame=frames.append) as client:
         assert client.initialize_result.server_info.name == "peer"
         assert client.process.pid > 0
     assert [json.loads(frame)["id"] for frame in frames] == [1]
 
 
 async def test_a_ping_is_answered(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({"ping": [{"id": "$id", "result": {}}]}) as client:
+    async with asyncio.timeout(90), peer({"ping": [{"id": "$id", "result": {}}]}) as client:
         await client.ping()
         assert await received(client) == [{"method": "ping", "params": {}}]
 
 
 async def test_tools_are_listed_as_definitions(peer: StartPeer) -> None:
     tool = {"name": "codex", "title": "Codex", "description": "Run.", "inputSchema": {"type": "object"}}
-    async with asyncio.timeout(10), peer({"tools/list": [{"id": "$id", "result": {"tools": [tool]}}]}) as client:
+    async with asyncio.timeout(90), peer({"tools/list": [{"id": "$id", "result": {"tools": [tool]}}]}) as client:
         assert await client.list_tools() == (
             ToolDefinition(name="codex", title="Codex", description="Run.", input_schema={"type": "object"}),
         )
@@ -63,7 +63,7 @@ async def test_tools_are_listed_as_definitions(peer: StartPeer) -> None:
 
 async def test_an_error_of_the_protocol_is_raised_with_its_code(peer: StartPeer) -> None:
     refusal = [{"id": "$id", "error": {"code": -32601, "message": "Method not found"}}]
-    async with asyncio.timeout(10), peer({"nonsense": refusal}) as client:
+    async with asyncio.timeout(90), peer({"nonsense": refusal}) as client:
         with pytest.raises(RequestFailed) as failure:
             await client.request("nonsense")
     assert (failure.value.code, failure.value.message) == (-32601, "Method not found")
@@ -71,7 +71,7 @@ async def test_an_error_of_the_protocol_is_raised_with_its_code(peer: StartPeer)
 
 async def test_a_created_conversation_knows_its_model(peer: StartPeer) -> None:
     script = {"conversationCreate": typed({"conversation_id": ID, "model": "gpt-5"})}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         conversation = await client.create(model="gpt-5", cwd="/project", approval_policy="never")
 
         assert (conversation.id, conversation.model) == (ID, "gpt-5")
@@ -83,7 +83,7 @@ async def test_a_created_conversation_knows_its_model(peer: StartPeer) -> None:
 
 async def test_a_failed_typed_call_raises_with_the_tool_s_own_words(peer: StartPeer) -> None:
     script = {"conversationCreate": typed({"message": "Failed to load config: no"}, failed=True)}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         with pytest.raises(ToolFailed) as failure:
             await client.create(model="m", cwd="/")
     assert (failure.value.tool, failure.value.message) == ("conversationCreate", "Failed to load config: no")
@@ -91,7 +91,7 @@ async def test_a_failed_typed_call_raises_with_the_tool_s_own_words(peer: StartP
 
 async def test_call_tool_returns_failures_like_any_result(peer: StartPeer) -> None:
     answer = [{"id": "$id", "result": {"content": [{"type": "text", "text": "Unknown tool 'x'"}], "isError": True}}]
-    async with asyncio.timeout(10), peer({"x": answer}) as client:
+    async with asyncio.timeout(90), peer({"x": answer}) as client:
         assert await client.call_tool("x") == CallToolResult(
             content=(TextContent(text="Unknown tool 'x'"),), is_error=True
         )
@@ -99,7 +99,7 @@ async def test_call_tool_returns_failures_like_any_result(peer: StartPeer) -> No
 
 async def test_a_sent_message_has_its_id(peer: StartPeer) -> None:
     script = {"conversationSendMessage": typed({"status": "ok", "message_id": ID})}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         sent = await client.conversation(ID).send("hello", model="other")
 
         assert sent.message_id == ID
@@ -111,7 +111,7 @@ async def test_a_sent_message_has_its_id(peer: StartPeer) -> None:
 
 async def test_items_are_sent_as_they_are_and_an_own_id_is_known_without_being_told(peer: StartPeer) -> None:
     script = {"conversationSendMessage": typed({"status": "ok"})}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         sent = await client.conversation(ID).send(
             [TextItem(text="see"), ImageItem(image_url="https://example.org/a.png")], message_id=ID
         )
@@ -132,7 +132,7 @@ async def test_a_page_has_typed_events(peer: StartPeer) -> None:
         "seq": 3,
         "state": "running",
     }
-    async with asyncio.timeout(10), peer({"conversationRead": typed(value)}) as client:
+    async with asyncio.timeout(90), peer({"conversationRead": typed(value)}) as client:
         page = await client.conversation(ID).read(after=1, wait_seconds=2.5)
 
         assert page == Page(
@@ -147,7 +147,7 @@ async def test_a_page_has_typed_events(peer: StartPeer) -> None:
 
 async def test_conversations_are_listed_by_page(peer: StartPeer) -> None:
     value = {"conversations": [{"conversation_id": ID, "title": "One"}], "next_cursor": "c"}
-    async with asyncio.timeout(10), peer({"conversationsList": typed(value)}) as client:
+    async with asyncio.timeout(90), peer({"conversationsList": typed(value)}) as client:
         assert await client.list(limit=1) == ConversationsListResult(
             conversations=(ConversationSummary(conversation_id=ConversationId(ID), title="One"),), next_cursor="c"
         )
@@ -179,7 +179,7 @@ async def test_a_codex_call_hears_each_event_once_and_then_the_result(peer: Star
         ]
     }
     heard: list[object] = []
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         running = client.codex("greet me", on_event=heard.append, include_plan_tool=True, progress_token="p")
         result = await running
 
@@ -202,7 +202,7 @@ async def test_awaiting_a_cancelled_call_says_so_whether_or_not_the_server_answe
 ) -> None:
     interrupted = {"error": " Turn interrupted", "content": [], "isError": True}
     script = {"notifications/cancelled": [{"id": 2, "result": interrupted}] if answered else []}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         running = client.codex_reply(ID, "go on")
         await running.cancel()
 
@@ -216,7 +216,7 @@ async def test_awaiting_a_cancelled_call_says_so_whether_or_not_the_server_answe
 
 async def test_cancelling_a_call_that_has_its_result_changes_nothing(peer: StartPeer) -> None:
     done = {"content": [{"type": "text", "text": "Done"}]}
-    async with asyncio.timeout(10), peer({"codex-reply": [{"id": "$id", "result": done}]}) as client:
+    async with asyncio.timeout(90), peer({"codex-reply": [{"id": "$id", "result": done}]}) as client:
         running = client.codex_reply(ID, "go on")
         first = await running
         await running.cancel()
@@ -226,7 +226,7 @@ async def test_cancelling_a_call_that_has_its_result_changes_nothing(peer: Start
 
 
 async def test_all_waits_end_when_the_server_dies(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({"die": [{"exit": 3}]}) as client:
+    async with asyncio.timeout(90), peer({"die": [{"exit": 3}]}) as client:
         waiting = [asyncio.ensure_future(client.ping()) for _ in range(2)]
         running = client.codex("never answered")
         with pytest.raises(Disconnected) as failure:
@@ -242,14 +242,14 @@ async def test_all_waits_end_when_the_server_dies(peer: StartPeer) -> None:
 
 
 async def test_a_server_that_closes_its_output_is_gone_too(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({"mute": [{"close": "stdout"}]}) as client:
+    async with asyncio.timeout(90), peer({"mute": [{"close": "stdout"}]}) as client:
         with pytest.raises(Disconnected):
             await client.request("mute")
 
 
 async def test_a_server_that_ends_before_it_answers_cannot_be_connected_to(peer: StartPeer) -> None:
     with pytest.raises(Disconnected):
-        async with asyncio.timeout(10), peer({"initialize": [{"exit": 1}]}):
+        async with asyncio.timeout(90), peer({"initialize": [{"exit": 1}]}):
             pass
 
 
@@ -263,7 +263,7 @@ async def test_a_program_that_is_not_there_cannot_be_started() -> None:
 
 async def test_lines_that_are_no_messages_are_skipped(peer: StartPeer) -> None:
     script = {"ping": [{"raw": "nonsense\n\n[1]\n"}, {"id": "nobody", "result": {}}, {"id": "$id", "result": {}}]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         await client.ping()
 
 
@@ -273,23 +273,23 @@ async def test_a_callback_that_fails_costs_its_own_frame_only(peer: StartPeer) -
 
     happened = codex_event({"type": "task_started"}, method="codex/event")
     script = {"codex": [happened, {"id": "$id", "result": {"content": []}}]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         assert await client.codex("x", on_event=fail) == CallToolResult(content=())
 
 
 async def test_raw_bytes_go_out_as_they_are(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({}) as client:
+    async with asyncio.timeout(90), peer({}) as client:
         client.send_raw(b'{"method": "by/hand"}\n')
 
         assert await received(client) == [{"method": "by/hand"}]
 
 
 async def test_a_server_that_does_not_go_is_made_to(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({"stubborn": []}) as client:
+    async with asyncio.timeout(90), peer({"stubborn": []}) as client:
         assert await client.process.close(exit_seconds=0.05, terminate_seconds=0.05) == -9
 
 
 async def test_a_server_that_goes_by_itself_has_exit_code_0(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({}) as client:
+    async with asyncio.timeout(90), peer({}) as client:
         pass
     assert client.process.exit_code == 0

@@ -45,7 +45,7 @@ async def test_a_word_is_answered_as_a_decision(peer: StartPeer) -> None:
         asked.append(question)
         return "approved"
 
-    async with asyncio.timeout(10), peer({"ping": ASKED}, on_question=approve) as client:
+    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=approve) as client:
         await client.ping()
 
         assert await answer_to_question(client) == {"result": {"decision": "approved"}}
@@ -57,7 +57,7 @@ async def test_a_whole_answer_may_take_its_time_and_go_out_as_an_action(peer: St
         await asyncio.sleep(0)
         return ElicitationAnswer(action="decline", reason="not now")
 
-    async with asyncio.timeout(10), peer({"ping": ASKED}, on_question=decline) as client:
+    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=decline) as client:
         await client.ping()
 
         assert await answer_to_question(client) == {"result": {"action": "decline", "reason": "not now"}}
@@ -67,7 +67,7 @@ async def test_a_callback_that_fails_answers_an_error_and_the_client_goes_on(pee
     def fail(question: Question) -> Answer:
         raise ValueError("no idea")
 
-    async with asyncio.timeout(10), peer({"ping": ASKED}, on_question=fail) as client:
+    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=fail) as client:
         await client.ping()
 
         assert await answer_to_question(client) == {
@@ -77,7 +77,7 @@ async def test_a_callback_that_fails_answers_an_error_and_the_client_goes_on(pee
 
 
 async def test_without_a_callback_there_is_no_such_method(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({"ping": ASKED}) as client:
+    async with asyncio.timeout(90), peer({"ping": ASKED}) as client:
         await client.ping()
 
         assert await answer_to_question(client) == {
@@ -87,7 +87,7 @@ async def test_without_a_callback_there_is_no_such_method(peer: StartPeer) -> No
 
 async def test_a_question_that_cannot_be_read_is_refused(peer: StartPeer) -> None:
     script = {"ping": [{"id": 7, "method": "elicitation/create", "params": {}}, {"id": "$id", "result": {}}]}
-    async with asyncio.timeout(10), peer(script, on_question=lambda _: "approved") as client:
+    async with asyncio.timeout(90), peer(script, on_question=lambda _: "approved") as client:
         await client.ping()
 
         assert (await answer_to_question(client))["error"]["code"] == -32602
@@ -95,7 +95,7 @@ async def test_a_question_that_cannot_be_read_is_refused(peer: StartPeer) -> Non
 
 async def test_a_server_may_ping_too(peer: StartPeer) -> None:
     script = {"ping": [{"id": 7, "method": "ping"}, {"id": "$id", "result": {}}]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         await client.ping()
 
         assert await answer_to_question(client) == {"result": {}}
@@ -119,7 +119,7 @@ async def test_a_question_that_is_settled_elsewhere_needs_no_answer(peer: StartP
             {"id": "$id", "result": {}},
         ],
     }
-    async with asyncio.timeout(10), peer(script, on_question=wait_for_ever) as client:
+    async with asyncio.timeout(90), peer(script, on_question=wait_for_ever) as client:
         await client.ping()
         await asked.wait()
         await client.request("settle")
@@ -137,7 +137,7 @@ async def test_a_question_that_is_open_at_the_end_does_not_outlive_the_client(pe
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with asyncio.timeout(10), peer({"ping": ASKED}, on_question=wait_for_ever) as client:
+    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=wait_for_ever) as client:
         await client.ping()
         await asked.wait()
 
@@ -148,7 +148,7 @@ async def test_a_question_that_is_open_at_the_end_does_not_outlive_the_client(pe
 async def test_elicitation_is_declared_where_there_is_a_callback(
     peer: StartPeer, on_question: Callable[[Question], Answer] | None, declared: dict[str, Any]
 ) -> None:
-    async with asyncio.timeout(10), peer({}, on_question=on_question) as client:
+    async with asyncio.timeout(90), peer({}, on_question=on_question) as client:
         handshake, *_ = json.loads(await client.request("test/received"))
 
     assert handshake["params"]["capabilities"] == declared

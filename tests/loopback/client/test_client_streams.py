@@ -59,7 +59,7 @@ async def test_a_late_reader_gets_the_snapshot_and_then_what_is_live(peer: Start
         "conversationStream": [STREAMING, initial_state(A, STARTED, delta("Hello, "))],
         "go": [live(delta("world")), live(message("Hello, world")), live(COMPLETE), DONE],
     }
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         assert stream.snapshot == [TaskStarted(), AgentMessageDelta(delta="Hello, ")]
         await client.request("go")
 
@@ -75,7 +75,7 @@ async def test_a_late_reader_gets_the_snapshot_and_then_what_is_live(peer: Start
 async def test_the_text_of_a_turn_is_what_the_agent_said(peer: StartPeer) -> None:
     said = [live(STARTED), live(message("First")), live(message("Second")), live(COMPLETE)]
     script = {"conversationStream": [STREAMING, initial_state(A), *said, *said]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         stream = await client.conversation(A).stream()
 
         assert await stream.text() == "First\nSecond"
@@ -93,7 +93,7 @@ async def test_the_text_of_a_turn_is_what_the_agent_said(peer: StartPeer) -> Non
 async def test_the_text_of_a_turn_that_failed_is_an_error(peer: StartPeer, end: list[dict[str, Any]]) -> None:
     said = [live(event) for event in (STARTED, message("First"), *end)]
     script = {"conversationStream": [*streams_of(A), *said]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         with pytest.raises(TurnFailed) as failed:
             await stream.text()
 
@@ -103,7 +103,7 @@ async def test_the_text_of_a_turn_that_failed_is_an_error(peer: StartPeer, end: 
 async def test_a_tool_server_that_cannot_be_started_does_not_fail_the_turn(peer: StartPeer) -> None:
     said = [STARTED, {"type": "error", "message": "docs: cannot be started"}, message("Done"), COMPLETE]
     script = {"conversationStream": [*streams_of(A), *map(live, said)]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         assert await stream.text() == "Done"
 
 
@@ -114,7 +114,7 @@ async def test_an_interrupt_ends_a_turn_and_a_failure_waits_for_its_completion(p
         live({"type": "error", "message": " Turn interrupted"}),
     ]
     script = {"conversationStream": [STREAMING, initial_state(A), *events]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         assert await stream.turn() == [
             ErrorEvent(message="stream disconnected"),
             TaskComplete(last_agent_message=None),
@@ -133,7 +133,7 @@ async def test_details_tell_where_an_event_stands_and_the_position_follows_what_
         ]
     }
     conversation = ConversationId(A)
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream(after=1) as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream(after=1) as stream:
         assert stream.seq == 3
         details = stream.detailed()
 
@@ -169,7 +169,7 @@ async def test_two_conversations_are_told_apart(peer: StartPeer) -> None:
         ],
     }
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(90),
         peer(script) as client,
         client.conversation(A).stream() as first,
         client.conversation(B).stream() as second,
@@ -182,13 +182,13 @@ async def test_two_conversations_are_told_apart(peer: StartPeer) -> None:
 async def test_events_of_a_codex_call_are_no_stream_s(peer: StartPeer) -> None:
     of_call = {"method": "agent_message", "params": {"_meta": {"requestId": 9}, "id": "9", "msg": message("no")}}
     script = {"conversationStream": [*streams_of(A), of_call, live(message("yes")), live(COMPLETE)]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         assert await stream.text() == "yes"
 
 
 async def test_an_event_of_a_newer_server_is_kept_as_it_came(peer: StartPeer) -> None:
     script = {"conversationStream": [*streams_of(A), live({"type": "novelty", "x": 1})]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         event = await anext(stream)
 
         assert isinstance(event, UnknownEvent)
@@ -197,7 +197,7 @@ async def test_an_event_of_a_newer_server_is_kept_as_it_came(peer: StartPeer) ->
 
 async def test_closing_a_stream_cancels_its_request_and_ends_the_iteration(peer: StartPeer) -> None:
     script = {"conversationStream": [*streams_of(A), live(STARTED)], "go": [live(message("unseen")), DONE]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         async with client.conversation(A).stream() as stream:
             assert await anext(stream) == TaskStarted()
         await client.request("go")
@@ -213,7 +213,7 @@ async def test_closing_a_stream_cancels_its_request_and_ends_the_iteration(peer:
 async def test_a_second_stream_takes_over_and_the_first_is_told(peer: StartPeer) -> None:
     taken_over = disconnected(A, "New stream() took over")
     script = {"conversationStream": [STREAMING, taken_over, initial_state(A), live(STARTED)]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         conversation = client.conversation(A)
         async with conversation.stream() as first, conversation.stream() as second:
             assert [event async for event in first] == [TaskStarted()]
@@ -227,7 +227,7 @@ async def test_a_second_stream_takes_over_and_the_first_is_told(peer: StartPeer)
 
 async def test_a_stream_that_the_server_ends_says_why(peer: StartPeer) -> None:
     script = {"conversationStream": [*streams_of(A), live(STARTED), disconnected(A, "Conversation deleted")]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         with pytest.raises(StreamEnded, match="Conversation deleted"):
             await stream.turn()
         assert stream.disconnected == "Conversation deleted"
@@ -235,20 +235,20 @@ async def test_a_stream_that_the_server_ends_says_why(peer: StartPeer) -> None:
 
 async def test_a_stream_that_ends_before_it_begins_cannot_be_opened(peer: StartPeer) -> None:
     script = {"conversationStream": [STREAMING, disconnected(A, "Server is shutting down")]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         with pytest.raises(StreamEnded, match="Server is shutting down"):
             await client.conversation(A).stream()
 
 
 async def test_a_conversation_that_is_not_there_cannot_be_streamed(peer: StartPeer) -> None:
     script = {"conversationStream": [{"id": "$id", "result": {"content": [], "isError": True}}]}
-    async with asyncio.timeout(10), peer(script) as client:
+    async with asyncio.timeout(90), peer(script) as client:
         with pytest.raises(ToolFailed):
             await client.conversation(A).stream()
 
 
 async def test_giving_up_on_opening_cancels_the_request(peer: StartPeer) -> None:
-    async with asyncio.timeout(10), peer({"conversationStream": [STREAMING]}) as client:
+    async with asyncio.timeout(90), peer({"conversationStream": [STREAMING]}) as client:
         opening = asyncio.ensure_future(client.conversation(A).stream().__aenter__())
         await asyncio.sleep(0)  # the request is written
         await client.request("test/received")
@@ -261,7 +261,7 @@ async def test_giving_up_on_opening_cancels_the_request(peer: StartPeer) -> None
 
 async def test_what_arrived_can_be_read_when_the_server_is_gone_and_then_that_it_is_gone(peer: StartPeer) -> None:
     script = {"conversationStream": [*streams_of(A), live(STARTED), {"exit": 0}]}
-    async with asyncio.timeout(10), peer(script) as client, client.conversation(A).stream() as stream:
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         assert await anext(stream) == TaskStarted()
         with pytest.raises(Disconnected):
             await anext(stream)

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -26,6 +27,7 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
+from parley.common.threads import start_thread
 from parley.models.connections import MOST_CONNECTING
 from parley.models.http import Http
 from parley.ports.model import ModelRequest, ResponseDone, TextDelta
@@ -40,15 +42,25 @@ def test_the_http_library_is_not_loaded_before_it_is_needed() -> None:
         " parley.models.scripted; parley.models.http.Http(); sys.exit('aiohttp' in sys.modules)"
     )
 
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=90).returncode == 0
 
 
-async def test_warming_up_can_be_asked_for_twice_and_closing_needs_no_request() -> None:
+async def test_warming_up_twice_loads_the_library_once_and_closing_needs_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[str] = []
+
+    def counted(target: Callable[..., object], *args: object, name: str) -> None:
+        started.append(name)
+        start_thread(target, *args, name=name)
+
+    monkeypatch.setattr("parley.models.http.start_thread", counted)
     http = Http()
     http.warm_up()
     http.warm_up()
-
     await http.close()
+
+    assert len(started) == 1
 
 
 async def test_a_request_that_is_cancelled_while_the_library_loads_does_not_spoil_the_next(caller: Caller) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 CHILD = Path(__file__).with_name("seccomp_child.py")
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 READ_ONLY, WRITABLE, NAMESPACES, NETWORK, UNIX, BOTH = MODES = (
     "read-only",

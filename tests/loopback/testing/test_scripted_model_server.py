@@ -83,7 +83,7 @@ def choice(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def test_over_chat_each_string_is_a_delta_in_a_chunk_of_its_own() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says("Hel", "lo", Reasoning("hm"), Usage())
 
         assert decoded(await answer(model, CHAT)) == [
@@ -96,7 +96,7 @@ async def test_over_chat_each_string_is_a_delta_in_a_chunk_of_its_own() -> None:
 
 
 async def test_over_chat_usage_is_told_to_those_who_ask_for_it() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says(Usage(input_tokens=7, output_tokens=2, cached_input_tokens=1))
         *_, usage, _ = decoded(await answer(model, CHAT, b'{"stream_options": {"include_usage": true}}'))
 
@@ -113,7 +113,7 @@ async def test_over_chat_usage_is_told_to_those_who_ask_for_it() -> None:
 
 
 async def test_over_chat_calls_have_an_index_and_an_id() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says(Call("shell", {"command": ["ls"]}), Call("shell", "{bad", call_id="mine"))
 
         assert decoded(await answer(model, CHAT)) == [
@@ -130,7 +130,7 @@ def function_call(index: int, call_id: str, arguments: str) -> dict[str, Any]:
 
 
 async def test_over_responses_a_text_is_repeated_whole_before_what_follows_it() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says(Reasoning("hm"), Pieces("Hello", 3), Call("shell", {}, call_id="c"), Usage(input_tokens=1))
 
         assert decoded(await answer(model, RESPONSES)) == [
@@ -169,12 +169,12 @@ def item(value: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_an_empty_queue_says_done() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         assert decoded(await answer(model, CHAT))[0] == choice({"content": "Done"})
 
 
 async def test_requests_are_recorded_also_those_in_chunks_and_on_one_connection() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         caller = await Caller.to(model.base_url)
         caller.ask(f"{CHAT}?a=1", b'{"model": "m"}')
         await caller.chunks()
@@ -203,7 +203,7 @@ async def test_requests_are_recorded_also_those_in_chunks_and_on_one_connection(
 
 
 async def test_a_reply_stands_still_at_hold_until_it_is_released() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says("before", HOLD, Delay(0.0), "after")
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -223,7 +223,7 @@ async def test_nothing_to_release_is_a_mistake_of_the_test() -> None:
 
 
 async def test_a_reply_whose_client_is_gone_holds_no_more() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says(HOLD)
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -236,7 +236,7 @@ async def test_a_reply_whose_client_is_gone_holds_no_more() -> None:
 
 
 async def test_a_refusal_has_its_status_headers_and_body() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.fails(503, body="busy", headers={"retry-after": "1"})
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -251,7 +251,7 @@ async def test_a_refusal_has_its_status_headers_and_body() -> None:
 
 
 async def test_paths_and_bodies_that_no_model_knows_are_refused() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         caller = await Caller.to(model.base_url)
         caller.ask("/v1/embeddings")
         assert (await caller.head()).startswith("HTTP/1.1 404 ")
@@ -261,7 +261,7 @@ async def test_paths_and_bodies_that_no_model_knows_are_refused() -> None:
 
 
 async def test_a_closed_reply_ends_without_its_last_chunk() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.cuts("partial", how="close")
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -273,7 +273,7 @@ async def test_a_closed_reply_ends_without_its_last_chunk() -> None:
 
 
 async def test_a_reset_reply_is_an_error_of_the_connection() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.cuts("partial", how="reset")
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -283,7 +283,7 @@ async def test_a_reset_reply_is_an_error_of_the_connection() -> None:
 
 
 async def test_a_reply_may_hang_and_the_model_closes_all_the_same() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.cuts("partial", how="hang")
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -293,14 +293,14 @@ async def test_a_reply_may_hang_and_the_model_closes_all_the_same() -> None:
 
 
 async def test_a_reply_may_end_in_order_and_lack_its_end() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.cuts("partial", how="end")
 
         assert decoded(await answer(model, CHAT)) == [choice({"content": "partial"})]
 
 
 async def test_a_reply_is_cut_at_any_byte() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.says("whole")
         whole = b"".join(await answer(model, CHAT))
         for at in (0, 5, len(whole) - 1):
@@ -310,7 +310,7 @@ async def test_a_reply_is_cut_at_any_byte() -> None:
 
 
 async def test_a_raw_body_is_sent_as_it_is_in_pieces() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.sends_raw(b"data: {}\r\n\r\n", cut_every=5)
         caller = await Caller.to(model.base_url)
         caller.ask(CHAT)
@@ -321,7 +321,7 @@ async def test_a_raw_body_is_sent_as_it_is_in_pieces() -> None:
 
 
 async def test_bad_json_stands_in_front_of_a_good_reply() -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.bad_json("{oops", "fine")
         first, *rest = await answer(model, CHAT)
 
@@ -339,7 +339,7 @@ async def test_replies_can_be_chosen_by_what_was_asked() -> None:
             case _:
                 return None
 
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.set_handler(choose)
         model.says("from the queue")
 
@@ -349,7 +349,7 @@ async def test_replies_can_be_chosen_by_what_was_asked() -> None:
 
 @pytest.mark.parametrize("number", [1, 2000, 4500])
 async def test_a_bulk_reply_has_each_delta_in_a_chunk_of_its_own(number: int) -> None:
-    async with asyncio.timeout(10), ScriptedModel() as model:
+    async with asyncio.timeout(90), ScriptedModel() as model:
         model.deltas(number)
         model.deltas(number, "xy")
 
@@ -361,7 +361,7 @@ async def test_a_bulk_reply_has_each_delta_in_a_chunk_of_its_own(number: int) ->
 
 
 async def test_a_model_in_a_process_of_its_own_answers_alike_every_time() -> None:
-    async with asyncio.timeout(30), model_process(deltas=2, text="ab") as base_url:
+    async with asyncio.timeout(90), model_process(deltas=2, text="ab") as base_url:
         for _ in range(2):
             caller = await Caller.to(base_url)
             caller.ask(CHAT)

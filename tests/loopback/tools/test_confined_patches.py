@@ -22,7 +22,7 @@ from parley.tools.commands.executor import Executor
 from parley.wire.events import PatchApplyEnd
 from parley.wire.ids import CallId
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 CALL = CallId("c1")
 DENIED = "failed in sandbox LinuxSeccomp with execution error: sandbox denied exec error, exit code: 1, stdout: , "
 

@@ -11,7 +11,7 @@ import pytest
 from kit.system.git import git
 from parley.tools.commands.environment import with_tame_git
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
     held: list[Step] = [[TextDelta("par")], reached.set, asyncio.Event()]
     model = Replies(held, max_retries=5)
     turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         await reached.wait()
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -345,7 +345,7 @@ async def test_a_text_is_shown_whole_before_the_response_ends_if_that_takes_long
     notebook, reached, go_on = asked_to_go(), asyncio.Event(), asyncio.Event()
     model = Replies([[TextDelta("Bye"), MessageDone(message("Bye"))], reached.set, go_on, [DONE]])
     turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         await reached.wait()
         before = notebook.happened
         go_on.set()

@@ -116,7 +116,7 @@ async def test_what_was_begun_is_removed_when_there_is_no_room(long_file: str, s
 async def test_what_was_begun_is_removed_when_somebody_has_enough(long_file: str, settings: Settings) -> None:
     store = Filling(hangs=True)
     importing = asyncio.ensure_future(import_file(store, long_file, settings))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await store.waiting.wait()
 
     importing.cancel()
@@ -160,7 +160,7 @@ async def test_of_many_imports_of_one_file_at_once_one_imports_it_and_the_others
 async def test_what_another_import_has_begun_is_not_touched(long_file: str, settings: Settings) -> None:
     store = Filling(hangs=True)
     first = asyncio.ensure_future(import_file(store, long_file, settings))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await store.waiting.wait()
     store.hangs = False
     second = await import_file(store, long_file, settings)

@@ -9,7 +9,7 @@ import pytest
 
 from parley.common.shield import run_to_completion
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture

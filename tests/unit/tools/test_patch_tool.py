@@ -49,7 +49,7 @@ GRANTED = Granted()
 BOUNDS = SandboxPolicy(writable=(WritableRoot(path="/project", device=1, inode=2),))
 CONFINED = Granted(bounds=BOUNDS)
 SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 90.0
 
 
 class Files(NamedTuple):

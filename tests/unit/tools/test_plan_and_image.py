@@ -36,7 +36,7 @@ def desk(notebook: RecordingTranscript, **changes: Any) -> ToolContext:
 
 async def told(tool: Tool, arguments: str) -> str:
     """What the model is told, whichever way the tool says it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         try:
             return await tool.run(call("c1", arguments, name=tool.names[0]))
         except ToolError as error:

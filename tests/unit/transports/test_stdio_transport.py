@@ -13,7 +13,7 @@ from parley.common.os_errors import OUT_OF_MEMORY
 from parley.transports.descriptors import HIGH_WATER_BYTES, PIPE_BYTES, DescriptorOutbox, DescriptorTransport
 from parley.wire.framing import Overlong
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 90.0
 FULL = b"x" * (HIGH_WATER_BYTES + PIPE_BYTES)
 """More than the kernel and the outbox take before events have to wait."""
 

@@ -18,7 +18,7 @@ from parley.transports.descriptors import STOP_READING_BYTES
 from parley.transports.unix import BACKLOG, Connection, Listener, connect, names_in
 from parley.wire.framing import Overlong
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 90.0
 NOBODY = 65534
 
 Frame = bytes | Overlong

@@ -19,7 +19,7 @@ from parley.stores.sqlite.batch import AT_ONCE
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90.0
 
 T = TypeVar("T")
 
