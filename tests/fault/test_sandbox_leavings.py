@@ -145,14 +145,14 @@ async def test_a_confined_command_can_neither_kill_nor_stop_its_supervisor(
 
 SERVER: Final = f"""
 import asyncio, sys
-from parley.ports.commands import Bounds, Command
+from parley.ports.commands import SandboxPolicy, Command
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 async def main():
     mechanism, *argv = sys.argv[1:]
     env = {{"PATH": {PATH!r}}}
     command = Command(
-        argv=tuple(argv), cwd="/", env=env, timeout_seconds=1000, bounds=Bounds(mechanism=mechanism)
+        argv=tuple(argv), cwd="/", env=env, timeout_seconds=1000, bounds=SandboxPolicy(mechanism=mechanism)
     )
     await Sandboxed(Executor).run(command, output=lambda stream, data: print(data.decode(), end="", flush=True))
 asyncio.run(main())

@@ -81,13 +81,13 @@ def test_links_that_come_and_go_open_nothing_to_an_ordinary_user() -> None:
 
 UNSEEN: Final = """
 import asyncio, json
-from parley.ports.commands import Bounds
+from parley.ports.commands import SandboxPolicy
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
 async def main():
     commands = Sandboxed(Executor)
-    report = await commands.report(Bounds())
+    report = await commands.report(SandboxPolicy())
     await commands.close()
     print(json.dumps([report.used, report.tried[0].fault]))
 

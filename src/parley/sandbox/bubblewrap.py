@@ -293,7 +293,7 @@ class Bubblewrap:
         self._has_sizes = has_size_option
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """As `Commands.run`."""
+        """As `CommandRunner.run`."""
         placeholders: list[GitPlaceholder] = []
         denials = Denials(output)
         try:

@@ -164,7 +164,7 @@ class Landlock:
         self._abi = abi
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """As `Commands.run`; a command that changed protected files has failed."""
+        """As `CommandRunner.run`; a command that changed protected files has failed."""
         denials = Denials(output)
         ended = await self._protected.run(
             self._starter,
@@ -198,7 +198,7 @@ class Landlock:
 
 
 def confine_thread(bounds: SandboxPolicy) -> bool:
-    """As `Commands.confine_thread`."""
+    """As `CommandRunner.confine_thread`."""
     from parley.common.landlock import abi_version
     from parley.sandbox.kernel import confine
 

@@ -104,7 +104,7 @@ class Seatbelt:
         self._starter = starter
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """As `Commands.run`."""
+        """As `CommandRunner.run`."""
         start = await in_thread(lambda: _prepared(command, bounds))
         return await self._starter.start(start, output=output)
 

@@ -243,7 +243,7 @@ def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, 
     """Return the filter for a command, as `struct sock_filter`s.
 
     `machine` is the machine of `uname`. `writable`: the command has a writable root. `network` and `unix_sockets`
-    are as in `Bounds`. `namespaces`: the command has its own namespaces for mounts, processes and shared memory.
+    are as in `SandboxPolicy`. `namespaces`: the command has its own namespaces for mounts, processes and memory.
 
     Raises:
         SandboxUnavailable: this machine is not supported.

@@ -26,14 +26,14 @@ pytestmark = pytest.mark.parametrize("mechanism", MECHANISMS)
 
 INNER_COMMAND = """
 import asyncio
-from parley.ports.commands import Bounds, Command
+from parley.ports.commands import SandboxPolicy, Command
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
 async def main():
     commands = Sandboxed(Executor)
     argv = ("sh", "-c", "echo x > x || echo confined")
-    command = Command(argv=argv, cwd=".", env={}, timeout_seconds=60, bounds=Bounds(mechanism="landlock"))
+    command = Command(argv=argv, cwd=".", env={}, timeout_seconds=60, bounds=SandboxPolicy(mechanism="landlock"))
     await commands.run(command, output=lambda stream, data: print(stream, data.decode(), end=""))
     await commands.close()
 
