@@ -1,3 +1,3 @@
-"""The agent: one turn, from the user's words to the model's last."""
+"""The agent: runs one turn, from the user's message to the model's last response."""
 
 __all__: list[str] = []

@@ -1,8 +1,7 @@
-"""Images and files in front of the model: those on the server's own disk that a message names, read once, when
-the message comes; and how much of all that a request repeats.
+"""Images and files in requests: reads the local images that a message names, and limits what a request repeats.
 
-Does not know which model API will carry them. A client acts as the user and may name any file, except those
-that are hidden; a link in the project must not lead out of it.
+Does not know the model API. A client acts as the user and may name any file that is not hidden; a link in the
+project must not lead out of it.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ __all__ = ["read_content", "within_bounds"]
 log = logging.getLogger(__name__)
 
 MAX_MEGABYTES: Final = 48
-"""Of base64, for all images and files in a request together, and so in a message: a line may name the largest
-image a hundred thousand times, a request repeats all that was shown before, and providers take 50 MB."""
+"""Base64 characters of all images and files in a request, and so in a message. A message may name the largest image
+a hundred thousand times, a request repeats earlier images, and providers accept 50 MB."""
 
 ROOM: Final = MAX_MEGABYTES * 1_000_000
 
 
 async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tuple[InputItem, ...]:
-    """The content with every image that it names on disk in place of the name; the same where there is none.
+    """Replace each local image of the content by its data; return the same object if there is none.
 
-    One that cannot be read is left out (docs/protocol.md, sending).
+    An image that cannot be read is left out (docs/protocol.md, sending).
 
     Raises:
-        UnsupportedContent: one is no image that models are shown or too large, nothing is left, or all images and
+        UnsupportedContent: an image has an unsupported format or is too large, nothing is left, or all images and
             files together are too large.
     """
     if is_text(content):
@@ -81,13 +80,13 @@ def _refuse_excess(place: int, taken: int) -> None:
         )
 
 
-# --- what a request repeats --------------------------------------------------------------
+# --- the history -------------------------------------------------------------------------
 
 
 def within_bounds(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
-    """The history with words in place of its oldest images and files, where all are too much for one request.
+    """Replace the oldest images and files of a history by text if all are too large for one request.
 
-    The same object where they are not. What was once left out stays so as a history grows.
+    Returns the same object if they are not. What is left out once stays out as the history grows.
     """
     spoken = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
     if sum(_weight(part) for item in spoken for part in item.content) <= room:
@@ -106,7 +105,7 @@ def within_bounds(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequen
 
 
 def _weight(item: InputItem) -> int:
-    """The characters of what travels with a request; an address is none."""
+    """Return the number of base64 characters of an item; a URL counts as none."""
     match item:
         case ImageItem(image_url=str(url)) if url[:5].lower() == "data:":
             return len(url)

@@ -1,7 +1,7 @@
-"""How far a turn goes by itself: what it has used, what it may use, and the question whether it may use more.
+"""Limits of a turn: what it has used, what it may use, and the question whether it may use more.
 
-Looked at between steps, before each request to the model and before each call: whatever is under way is not cut
-short. Does not know who is asked nor how.
+Limits are checked before each request to the model and before each call; a running step is not interrupted. Does
+not know who is asked, nor how.
 """
 
 from __future__ import annotations
@@ -25,22 +25,19 @@ __all__ = ["AskToGoOn", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToGoOn(Protocol):
-    """Asks whether a turn may go beyond a limit.
-
-    Whoever is asked may stop the turn instead: it is then cancelled.
-    """
+    """Asks whether a turn may exceed a limit. The user may also stop the turn, which cancels it."""
 
     async def __call__(self, reached: LimitReached) -> bool: ...
 
 
 class LimitGate:
-    """One turn's way past its limits."""
+    """Checks the limits of one turn, and asks before it exceeds them."""
 
     def __init__(self, limits: Limits, transcript: Transcript, clock: Clock, ask: AskToGoOn) -> None:
         self._limits, self._transcript, self._clock, self._ask = limits, transcript, clock, ask
 
     async def before_request(self) -> LimitReached | None:
-        """Wait for a yes where one is needed; what was reached, where somebody said no."""
+        """Ask if a limit is reached; return that limit if the user refuses, else None."""
         most = self._limits
         return (
             await self._pass("turn_tokens", self._spent.turn_tokens, most.turn_tokens)
@@ -49,7 +46,7 @@ class LimitGate:
         )
 
     async def before_call(self) -> LimitReached | None:
-        """As `before_request`. A call costs no tokens."""
+        """Like `before_request`, for a call, which costs no tokens."""
         if (reached := await self._pass("turn_seconds", self._seconds, self._limits.turn_seconds)) is not None:
             return reached
         return await self._pass("turn_calls", self._spent.turn_calls, self._limits.turn_calls)
@@ -71,13 +68,13 @@ class LimitGate:
 
 
 def _allowed(size: int, agreed: int) -> int:
-    """How much may be used: a limit is raised by its own size, as often as it takes to be beyond what was used when
-    somebody last agreed."""
+    """Return how much may be used: a limit is raised by its own size until it exceeds what had been used when the
+    user last agreed."""
     return (agreed // size + 1) * size
 
 
 def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Limits) -> tuple[TokensEstimated, ...]:
-    """What to write down where the provider did not tell what a response cost; nothing, if no limit needs it."""
+    """Estimate the usage of a response that the provider did not report; None if no limit needs it."""
     if not (limits.turn_tokens or limits.conversation_tokens):
         return ()
     reply = ModelRequest(instructions="", context=(), history=said)
@@ -88,10 +85,10 @@ def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Lim
 async def counted_if_cut(
     request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, limits: Limits
 ) -> AsyncIterator[None]:
-    """Write down what a response cost that is interrupted or breaks off in this block: its provider counts it."""
+    """Record the usage of a response that is interrupted or fails in this block: the provider charges for it."""
     try:
         yield
     except (ModelStreamBroken, ReplyTooLarge, asyncio.CancelledError):
-        with suppress(StoreError):  # how the turn ends matters more
+        with suppress(StoreError):  # the reason why the turn ends is more important
             await transcript.append(*estimated_cost(request, said(), limits))
         raise

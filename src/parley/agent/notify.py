@@ -1,4 +1,4 @@
-"""Starts the notify program after a turn that is done, and does not wait for it."""
+"""Starts the notify program after a completed turn, without waiting for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["run_notify_program"]
 log = logging.getLogger(__name__)
 
 MAX_ARGUMENT_BYTES: Final = 128 * 1024 - 1
-"""The longest argument that Linux takes; a longer payload is on stdin alone."""
+"""The longest argument that Linux accepts; a longer payload is only on stdin."""
 
 
 class _Payload(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", tag_field="type", tag="agent-turn-complete"
 ):
-    """The description of the turn that the program gets, as JSON."""
+    """The JSON description of the turn for the program."""
 
     turn_id: EventId
     input_messages: tuple[str, ...]
@@ -33,7 +33,7 @@ class _Payload(
 
 
 def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[str], last_text: str | None) -> None:
-    """Start the program of the settings with the payload on stdin. A failure is logged; the turn is over anyway."""
+    """Start the configured program with the payload on stdin. A failure is logged."""
     payload = msgspec.json.encode(
         _Payload(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)
     )
@@ -47,11 +47,11 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         with _file_with(payload) as stdin:
             process = subprocess.Popen(
                 argv,
-                cwd="/",  # commands may write to our own, and programs load modules from where they start
+                cwd="/",  # commands may write to the working directory, and programs load modules from theirs
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # it may outlive us
+                start_new_session=True,  # it may outlive the server
                 env={
                     name: value
                     for name, value in os.environ.items()
@@ -61,16 +61,16 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
     except (OSError, ValueError) as error:
         log.warning("notify program %r could not be run: %s", argv[0], error)
     else:
-        threading.Thread(target=process.wait, name="notify", daemon=True).start()  # leaves no zombie
+        threading.Thread(target=process.wait, name="notify", daemon=True).start()  # reap it
 
 
 def _file_with(payload: bytes) -> BinaryIO:
-    """Return a file without a name, positioned at its beginning. Unlike a pipe it needs no writer: the program can
-    ignore it, or read it after the server has ended."""
+    """Return an unnamed file with the payload. Unlike a pipe it needs no writer: the program can ignore it, or read
+    it after the server has ended."""
     if hasattr(os, "memfd_create"):
         file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")
     else:
-        import tempfile  # here: every server would load it when it starts, and Linux does not need it
+        import tempfile  # imported here: Linux does not need it
 
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     file.write(payload)

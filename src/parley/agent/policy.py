@@ -1,7 +1,7 @@
-"""Which action needs whose yes: the tables of docs/protocol.md, who decides.
+"""Decides which actions need an approval (docs/protocol.md, who decides).
 
-Decides by values alone. Does not know who is asked, what was allowed before, how a system confines,
-nor which commands are safe: `runtime/permits.py` brings all that together.
+A pure function of settings and action. Does not know who is asked, what was approved before, how commands are
+confined, nor which commands are safe.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByPolicy, Ru
 __all__ = ["AFTER_FAILURE", "RETRY", "Ask", "Decision", "decide"]
 
 RETRY: Final = "command failed; retry without sandbox?"
-"""What clients know the second question about one action by, be it a command or a patch."""
+"""The reason of the second question about one command or patch; clients match on it."""
 
 OUTSIDE: Final = RejectedByPolicy(why="writing outside of the project; rejected by user approval settings")
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """Somebody has to say yes first."""
+    """The action needs an approval."""
 
     reason: str | None = None
-    """Why it is asked, for whoever is asked."""
+    """The reason for the question, shown with it."""
     leaves_sandbox: bool
-    """After a yes it runs without the sandbox that the settings have; where they have none, it leaves none."""
+    """True if an approval lets the action run without the sandbox of the settings; False if they have none."""
     within: Granted | None = None
-    """What a yes grants, if not to run without a sandbox. Such a yes is never one for the session."""
+    """The policy that an approval grants, if it keeps the sandbox. It never applies to the whole session."""
 
 
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
-"""What was done within its bounds and failed there may be done once more, without any."""
+"""True if an action that failed in the sandbox may be retried without it."""
 
 Decision = Granted | RejectedByPolicy | Ask
 
@@ -52,12 +52,11 @@ def decide(
     safe: bool = False,
     unrestored: Sequence[str] = (),
 ) -> Decision:
-    """What the settings say to an action.
+    """Decide about an action by the settings.
 
-    `bounds` are those of the settings; None where they have no sandbox. `unconfined` says why the system
-    cannot keep an action within its own, which are the read-only ones for a command that is `safe`;
-    None: it can. `unrestored` are protected files in the roots that an earlier command changed and that could not
-    be restored: a command that may write there needs the approval of a person.
+    `bounds` is the policy of the settings; None: no sandbox. `unconfined` says why the system cannot confine the
+    action (a `safe` command has the read-only policy); None: it can. `unrestored` are protected files in the roots
+    that an earlier command changed and that could not be restored: a command that may write there needs approval.
     """
     if action.has_failed:
         return AFTER_FAILURE
@@ -106,7 +105,7 @@ def _decide_patch(
 
 
 def _within(bounds: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
-    """Nobody is asked: it is done within the bounds, or not at all."""
+    """Decide without a question: run in the sandbox, or refuse."""
     if not _has_sandbox(settings):
         return Granted()
     if unconfined is not None or bounds is None:

@@ -1,4 +1,4 @@
-"""What the model is told besides the history: instructions, environment, project notes."""
+"""The parts of a request besides the history: instructions, environment, project notes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["environment_context", "request_for", "user_instructions"]
 
 NOTES: Final = "AGENTS.md"
 MAX_OWN_NOTES_BYTES: Final = 1024 * 1024
-"""The user's own notes are taken whole; a file beyond this is a mistake."""
+"""Size limit of the user's own notes, which are otherwise sent completely."""
 
 _SEPARATOR: Final = "\n\n--- project-doc ---\n\n"
 
@@ -55,7 +55,7 @@ def environment_context(settings: Settings) -> str:
 
 
 def user_instructions(settings: Settings) -> str | None:
-    """The user's own notes and the project's, in one message; None when there are neither."""
+    """Return the user's own notes and the project's in one message; None if there are neither."""
     own = _own_notes(settings)
     parts = [own.strip()] if own else []
     if project := _project_notes(settings):
@@ -64,7 +64,7 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """The notes in the home, which is hidden itself; they may be a link to anything that is not."""
+    """Read the notes in the home. The home is hidden; the notes may be a link to a file that is not."""
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # as in most homes, and cheaper than walking the path by descriptors
         return None
@@ -75,10 +75,9 @@ def _own_notes(settings: Settings) -> str | None:
 
 
 def _project_notes(settings: Settings) -> str | None:
-    """The notes in the working directory, else those at the root of the repository it is in.
+    """Read the notes in the working directory, else those at the root of its repository.
 
-    A repository may be hostile: notes that are a link out of it would show the model, and its provider, a file of
-    the user's.
+    A repository may be hostile: notes that link to a file outside of it would send that file to the provider.
     """
     limit = settings.project_doc_max_bytes
     try:
@@ -108,7 +107,7 @@ def _folders(cwd: str) -> tuple[str, ...]:
 
 
 def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | None:
-    """The text at `path`, cut at `limit` bytes; None where there is nothing to read."""
+    """Read the text at `path`, truncated to `limit` bytes; None if there is none."""
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))
     except OSError:  # missing, hidden, outside of the project, a loop of links, a pipe, a NUL in the path
@@ -116,6 +115,6 @@ def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | 
 
 
 def _text(notes: bytes) -> str | None:
-    """None: there is nothing in them."""
+    """Decode notes; None if they are blank."""
     text = notes.decode("utf-8", "replace")
     return text if text.strip() else None

@@ -1,4 +1,4 @@
-"""Asking a model again when its response broke off and that is worth it."""
+"""Retries of requests to the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.wire.text import replace_surrogates
 __all__ = ["REFUSED_AS_SUCH", "ask_patiently", "is_overflow"]
 
 REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
-"""Statuses that speak of the request; the others speak of who asks, or of the moment."""
+"""Statuses that are about the request itself, not about the account or a temporary fault."""
 
 
 SAID_OF_TOO_MUCH: Final = (
@@ -28,29 +28,29 @@ SAID_OF_TOO_MUCH: Final = (
     "input is too long",
     "maximum number of tokens",
 )
-"""What providers say of a request that is too long for the model, in any case of letters."""
+"""Phrases of providers for a request that is too long for the model, case-insensitive."""
 
 
 def is_overflow(error: ModelError) -> bool:
-    """Whether a provider refused a request because it is too long for the model."""
+    """Return whether a provider refused a request because it is too long for the model."""
     told = str(error).lower()
     return any(words in told for words in SAID_OF_TOO_MUCH)
 
 
 CONNECT_SECONDS: Final = 5.0
-"""How long a turn tries to reach a provider to which no connection can be made: a server that restarts is back by
-then, and a person with a wrong address should not wait longer."""
+"""How long a turn tries to connect to a provider: long enough for a server to restart, and short enough for a user
+with a wrong URL."""
 
 
 async def ask_patiently(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
-    """Try until it succeeds; each retry is announced by an event.
+    """Try until it succeeds or no retry is left; announce each retry with an event.
 
-    A failure to connect has retries of its own, and all of them together take at most `CONNECT_SECONDS`.
+    Failures to connect have retries of their own, for at most `CONNECT_SECONDS` in all.
 
     Raises:
-        ModelError: of the last attempt.
+        ModelError: the last attempt failed.
     """
     retries = connects = 0
     connecting = _Stopwatch(clock)
@@ -75,7 +75,7 @@ async def ask_patiently(
 
 
 class _Stopwatch:
-    """Measures time by a clock that may be set back."""
+    """Measures elapsed time by a clock that may be set back."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._began = clock, clock.now()
@@ -91,5 +91,5 @@ async def _announce(error: ModelError, number: int, most: int, delay: float, tra
 
 
 def _spoken(seconds: float) -> str:
-    """A delay as people read it: `187.5ms`, `1.6s`."""
+    """Format a delay: `187.5ms`, `1.6s`."""
     return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"

@@ -1,8 +1,7 @@
-"""What the settings let a command do, as bounds: the directories that may be written to are looked up here.
+"""The sandbox policy of a conversation: resolves the directories that its commands may write to.
 
-Nobody who may write to one directory may decide where another lies: a name that a command could have made a link
-of is not followed. What a conversation has once taken for a directory of its own stays that, whatever its
-name leads to later.
+A command that can write to one directory must not decide where another one is: a path component that a command
+could have replaced by a link is not followed. A path that was resolved once keeps its meaning for the conversation.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ __all__ = ["Roots", "bounds_for", "read_only"]
 log = logging.getLogger(__name__)
 
 MOST_LINKS: Final = 40
-"""On the way to a path; the system follows no more either."""
+"""Links followed on the way to a path; the system has the same limit."""
 
 
 def read_only(settings: Settings) -> SandboxPolicy:
-    """Nothing is written and nobody is reached."""
+    """Return the policy of read-only commands: no writing and no network."""
     return SandboxPolicy(hidden=settings.withheld_paths, mechanism=settings.sandbox.mechanism)
 
 
 def bounds_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
-    """What commands of these settings may do; None: what the user may."""
+    """Return the policy of these settings; None: no sandbox."""
     if settings.sandbox_mode == "danger-full-access":
         return None
     chosen = settings.sandbox
@@ -48,31 +47,31 @@ def bounds_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
 
 
 class Roots:
-    """The directories that one conversation may write to, by the names that its settings have for them."""
+    """The writable directories of one conversation, by the names in its settings."""
 
     def __init__(self, environ: Mapping[str, str], granted: set[str] | None = None) -> None:
-        """`granted` are the roots of all conversations so far, to which this one adds its own."""
+        """`granted` holds the roots of all conversations; this one adds its own."""
         self._environ = environ
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
-        """What each name led to first."""
+        """The directory that each name was first resolved to."""
         self._missed: set[str] = set()
-        """Names that led nowhere, the first time."""
+        """Names that did not exist when they were first resolved."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no name was ever looked up."""
+        """True if no name was resolved yet."""
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Those that are there; never one that a call of the model names."""
+        """Return the existing ones; never one that only a call of the model names."""
         names = self._names(settings)
         real = {name: path for name in names if (path := _real(name)) is not None}
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
             if name in self._found and self._found[name].path != path:
-                continue  # what has taken its place is not what was allowed; whoever confines will notice
-            # Where nothing was, anybody who may write there can have put a link by now.
+                continue  # the directory was replaced, and the sandbox will refuse it
+            # A command may have put a link where nothing existed before.
             others = {"/"} if name in self._missed else self._granted | set(real.values())
             if (link := _link_in(others, name)) is not None:
                 log.warning("%s is not written to: %s is a link where commands may write", name, link)
@@ -108,7 +107,7 @@ def _root(path: str) -> WritableRoot | None:
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
-    """The first link on the way to a path that lies in one of the roots, be it named there by another link."""
+    """Return the first link on the way to a path that lies in one of the roots, also through another link."""
     left = list(reversed(PurePath(path).parts[1:]))
     reached, links = "/", 0
     while left:
@@ -120,7 +119,7 @@ def _link_in(roots: Iterable[str], path: str) -> str | None:
         try:
             target = os.readlink(place)
         except OSError:
-            reached = place  # no link
+            reached = place  # not a link
             continue
         links += 1
         if links > MOST_LINKS or any(PurePath(reached).is_relative_to(root) for root in roots):

@@ -1,8 +1,7 @@
-"""How much of a model's context window a request fills: an estimate, and the windows that are known.
+"""Estimates of the tokens of a request, and the known context windows of models.
 
-Providers count exactly, but only afterwards, and over chat only where they are asked to. This needs no
-network and no vocabulary of any model; it errs on the high side, so that a history is shortened
-before it is refused rather than after.
+Providers count exactly, but only after the request. The estimate needs no network and no vocabulary; it is rather
+too high, so that a history is compacted before the provider refuses it.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ __all__ = ["context_window", "estimate"]
 # --- estimates ---------------------------------------------------------------------------
 
 BYTES_PER_TOKEN: Final = 3.5
-"""Of UTF-8. English prose has four to five characters to a token, source code and JSON about three and a
-half. Other scripts have fewer characters to a token and more bytes to a character, by nearly the
-same factor: at three bytes each this allows a token for every 1.2 characters of Chinese."""
+"""Bytes of UTF-8 per token. English prose has four to five characters per token, code and JSON about three and
+a half. Other scripts have fewer characters per token and more bytes per character, by nearly the same factor: with
+three bytes per character this allows a token for every 1.2 characters of Chinese."""
 
 ITEM_TOKENS: Final = 4
-"""What stands around each item: who speaks, and where it ends."""
+"""Tokens around each item: its role and its end."""
 
 IMAGE_TOKENS: Final = 1_500
-"""Providers charge by size, up to about this much, whatever the image weighs in bytes."""
+"""Tokens of an image. Providers charge by its dimensions, up to about this much."""
 
 SMALL_IMAGE_TOKENS: Final = 100
-"""With `detail` low every image is made small first."""
+"""Tokens of an image with `detail` low, which providers scale down first."""
 
 FILE_TOKENS: Final = 5_000
-"""A file that only the provider can see: a few pages."""
+"""Tokens of a file that only the provider has: a few pages."""
 
 DOCUMENT_BYTES_PER_TOKEN: Final = 20
-"""Of base64, in formats that are packed: fonts, pictures and layout are no tokens."""
+"""Base64 characters per token in compressed formats, which also hold fonts, pictures and layout."""
 
 _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
-"""How PDF, zipped and older office files begin, in base64."""
+"""Base64 prefixes of PDF, zip and older office files."""
 
 
 def estimate(request: ModelRequest) -> int:
-    """About how many tokens the request has; time grows with the number of items, hardly with their length."""
+    """Estimate the tokens of a request. The time depends on the number of items, hardly on their length."""
     tokens = _of_text(request.instructions)
     if request.developer_instructions:
         tokens += ITEM_TOKENS + _of_text(request.developer_instructions)
@@ -94,7 +93,7 @@ def _of_input(item: InputItem) -> int:
 
 
 def _of_text(text: str) -> int:
-    # That a text is ASCII is known without looking at it.
+    # `isascii` does not scan the text.
     return _of_size(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")))
 
 
@@ -106,7 +105,7 @@ def _of_size(size: int) -> int:
 
 WINDOWS: Final = (
     ("gpt-5-chat", 128_000),
-    ("gpt-5", 272_000),  # of 400,000: the rest is kept for the reply
+    ("gpt-5", 272_000),  # of 400,000: the rest is reserved for the reply
     ("gpt-4.1", 1_047_576),
     ("gpt-4o", 128_000),
     ("gpt-oss", 131_072),
@@ -114,11 +113,11 @@ WINDOWS: Final = (
     ("o3", 200_000),
     ("o4-mini", 200_000),
 )
-"""How the names of models begin, and what a request to them may fill, in tokens; the first that fits counts."""
+"""Prefixes of model names, and the largest request in tokens; the first match counts."""
 
 
 def context_window(model: str, configured: int | None) -> int | None:
-    """The window of a model: as configured, else as far as it is known. None: it is not."""
+    """Return the context window of a model, configured or known; None: unknown."""
     if configured is not None:
         return configured
     name = family(model)

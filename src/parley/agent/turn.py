@@ -1,7 +1,7 @@
-"""One turn, top to bottom: ask the model, run its calls, say what happened, again.
+"""One turn: ask the model, run its calls, and repeat until it makes none.
 
-Knows no client and no model API. Ends in exactly one of two ways by itself, done or failed;
-being cancelled is an interrupt, and whoever cancels says so in the log.
+Knows no client and no model API. A turn ends by itself as done or failed. Cancelling it is an interrupt, which the
+caller records.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ async def run_turn(
     meter: TokenMeter,
     ask_to_go_on: AskToGoOn,
 ) -> TurnEnded:
-    """Answer the input that waits in the transcript, and what joins it meanwhile; return how it ended.
+    """Process the waiting input, and messages that join the turn; return how the turn ended.
 
-    Where it was left in the middle, it goes on with the calls that have no output yet. Where it reaches a limit,
-    it asks whether it may go on.
+    An unfinished turn continues with the calls that have no output yet. At a limit, the turn asks whether to
+    continue.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_go_on)
     last_message: str | None = None
@@ -90,7 +90,7 @@ async def run_turn(
     if reached is not None:
         return await end_at_limit(reached, transcript)
     while True:
-        await asyncio.sleep(0)  # a model that never waits must not keep everybody else waiting
+        await asyncio.sleep(0)  # a model that never waits must not block the event loop
         if (reached := await gate.before_request()) is not None:
             return await end_at_limit(reached, transcript)
         response = _Response()
@@ -117,12 +117,12 @@ async def run_turn(
             if request is not None and is_overflow(error) and overflows < OVERFLOWS:
                 overflows += 1
                 meter.overflowed(request)
-                await transcript.append(asked)  # what the request held counts as history when it is compacted
+                await transcript.append(asked)  # so that compaction treats the input of the request as history
                 asked = ModelAsked(inputs=0)
-                with suppress(ModelError):  # no summary either: then the first failure is what counts
+                with suppress(ModelError):  # without a summary, report the first failure
                     if await compact_if_needed(transcript, model, hands.specs(), settings, clock, meter):
                         continue
-            # Whole texts that were shown stay; calls did not run and were not shown.
+            # Complete texts that were shown stay in the history; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
@@ -142,7 +142,7 @@ async def run_turn(
 
 
 async def end_at_limit(reached: LimitReached, transcript: Transcript) -> TurnEnded:
-    """End a turn that may not go beyond a limit. Calls that have not run are not run."""
+    """End a turn that reached a limit, without running its remaining calls."""
     return await _end(transcript, "failed", limit_message(reached.limit))
 
 
@@ -172,7 +172,7 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, hands: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
-    """Run calls in order, then report what their response cost; stop before a call that a limit refuses."""
+    """Run calls in order, then report the usage of their response; stop before a call that exceeds a limit."""
     for call in calls:
         if (reached := await gate.before_call()) is not None:
             return reached
@@ -186,18 +186,18 @@ async def _run_calls(
 
 TOO_LARGE: Final = 413
 SAID_OF_ATTACHMENTS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
-"""What stands in the refusal of a request because of what came with its words."""
+"""Words in a refusal that is about an image or file."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
-"""Output, for the model, of a call that was received only in part."""
+"""Output for the model of a call that was received only in part."""
 CUT_OFFS: Final = 3
-"""After how many responses in a row that were cut off in a call the turn fails."""
+"""Consecutive responses that were truncated in a call before the turn fails."""
 OVERFLOWS: Final = 3
-"""How often in a turn a request may turn out to be too long: each time what is sent gets shorter."""
+"""How often a request of one turn may be too long; each time the history is shortened."""
 
 
 def _is_refusal(error: ModelError) -> bool:
-    """Whether the provider will not take an image or a file, now or ever."""
+    """Return whether the provider refused an image or file for good."""
     if not isinstance(error, UnexpectedStatus) or error.status not in REFUSED_AS_SUCH:
         return False
     told = error.body.lower()
@@ -205,20 +205,20 @@ def _is_refusal(error: ModelError) -> bool:
 
 
 class _Response:
-    """What a response has been made of so far."""
+    """The content of a response so far."""
 
     def __init__(self) -> None:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
         self.ended: list[LogPayload] = []
-        """What clients see when the whole response is written down: it ended with it."""
+        """Events that clients see with the end of the response, when it is durable."""
         self.cut_by: str | None = None
         """Why the provider cut the response off; None: it did not."""
         self.cut_calls: list[CallItem] = []
         """Calls of which only a part was received. They are not run."""
 
     def clear(self) -> None:
-        """A repetition begins anew."""
+        """Discard everything: a retry starts again."""
         self.items.clear()
         self.ended.clear()
         self.cut_by = None
@@ -276,7 +276,7 @@ class _Response:
 async def _listen(
     transcript: Transcript, model: Model, request: ModelRequest, response: _Response, settings: Settings
 ) -> None:
-    """Pass on what the model says while it says it, and gather what it adds up to."""
+    """Stream the response to the transcript, and collect its items."""
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     counted = counted_if_cut(request, lambda: _said_so_far(response, transcript), transcript, settings.limits)
@@ -298,7 +298,7 @@ async def _listen(
 
 
 def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:
-    """A batch without what ends with the response, and that: whatever comes behind all deltas of the last batch."""
+    """Split the last batch into its deltas and the chunks after the last delta, which end with the response."""
     if type(batch[-1]) is not ResponseDone:
         return batch, ()
     size = len(batch)
@@ -308,7 +308,7 @@ def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[LogPayload]:
-    """Keep what ended for the history, and return what clients see of it."""
+    """Add a completed item to the response, and return its events for clients."""
     match chunk:
         case MessageDone(item=item):
             if text := item.text or _unfinished(ItemKind.MESSAGE, response, transcript):
@@ -343,13 +343,13 @@ def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """What was shown and has not ended, be it that its end is not written down yet."""
+    """Return the texts that were shown and whose end is not durable yet."""
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """What was shown and never declared whole. It was said: from here on it counts as whole."""
+    """Return the texts that were shown without an end; from here on they count as complete."""
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))
