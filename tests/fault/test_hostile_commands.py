@@ -282,13 +282,13 @@ async def test_cancelling_commands_that_wait_for_their_turn_starts_none_of_them(
 
 SERVER: Final = f"""
 import asyncio, sys
-from parley.ports.commands import Start
+from parley.ports.commands import LaunchSpec
 from parley.tools.commands.executor import Executor
 async def main():
     executor = Executor()
     say = lambda stream, data: print(data.decode(), end="", flush=True)
     argv, env = tuple(sys.argv[1:]), {{"PATH": {PATH!r}}}
-    start = Start(argv=argv, cwd="/", env=env, timeout_seconds=1000)
+    start = LaunchSpec(argv=argv, cwd="/", env=env, timeout_seconds=1000)
     await asyncio.gather(*(executor.start(start, output=say) for _ in range(3)))
 asyncio.run(main())
 """
