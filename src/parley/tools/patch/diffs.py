@@ -496,8 +496,8 @@ class _Front:
         low, high = self._low, self._high
         effort.left -= (high - low) // 2 + 1
         for k in range(low, high + 1, 2) if self._upwards else range(high, low - 1, -2):
-            before, behind = reached[k - 1], reached[k + 1]
-            at = before + 1 if before >= behind else behind
+            below, above = reached[k - 1], reached[k + 1]
+            at = below + 1 if below >= above else above
             new_at = at - k + zero
             if at < end and new_at < new_end and old[at] == new[new_at]:
                 at += self.same(at, new_at, min(end - at, new_end - new_at))
