@@ -1,4 +1,4 @@
-"""Time, so that nothing inside has to ask the computer for it."""
+"""The port of the clock, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ __all__ = ["Clock"]
 
 
 class Clock(Protocol):
+    """The time of day, and waiting."""
+
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so long; cancelling ends it at once."""
+        """Return after a number of seconds; a cancellation ends it at once."""
         ...

@@ -1,7 +1,6 @@
-"""Running one command, from its start to the end of everything it started, within bounds or without.
+"""The port of commands: running one, in a sandbox or without, until everything that it started has ended.
 
-`CommandRunner` is what the tools use. `Starter` is beneath it: whoever starts processes and knows no
-bounds, only how a command is started.
+The tools use a `CommandRunner`. It uses a `Starter`, which starts processes and knows nothing of sandbox policies.
 """
 
 from __future__ import annotations
@@ -32,35 +31,35 @@ __all__ = [
 ]
 
 Output = Callable[[OutputStream, bytes], None]
-"""Called with what a command says, as it is read."""
+"""Called with the output of a command, as it is read."""
 
 
-# --- what may be done ------------------------------------------------------------------
+# --- policies and commands---------------------------------------------------------------
 
 
 class WritableRoot(Struct, frozen=True, kw_only=True):
-    """A directory in which may be written, as it was when it was chosen."""
+    """A writable directory, with its identity when it was chosen."""
 
     path: str
-    """Absolute, without links."""
+    """Absolute, without symbolic links."""
     device: int
     inode: int
 
 
 class SandboxPolicy(Struct, frozen=True, kw_only=True):
-    """What a confined command may do. It may read, run programs and compute; what else, is said here."""
+    """What a sandboxed command may do besides reading, running programs and computing."""
 
     writable: tuple[WritableRoot, ...] = ()
-    """All that is in them, but not what is protected there, such as `.git`."""
+    """Directories with writable contents, except protected files such as `.git`."""
     network: bool = False
     unix_sockets: bool = False
-    """Whether it may use named sockets of this computer, and so whoever listens there."""
+    """True if it may connect to named Unix sockets, and so use the services that listen there."""
     hidden: tuple[str, ...] = ()
-    """Absolute paths that it cannot read, as far as they are there."""
+    """Absolute paths that it cannot read, if they exist."""
     installed: tuple[str, ...] = ()
-    """Absolute paths where Parley itself is installed: they stay read-only, also within the roots."""
+    """Absolute paths where Parley is installed. They are read-only, even below a writable root."""
     mechanism: Mechanism = "auto"
-    """What is to keep it within them."""
+    """The sandbox mechanism."""
 
 
 class Approved(Struct, frozen=True, kw_only=True):
@@ -69,62 +68,61 @@ class Approved(Struct, frozen=True, kw_only=True):
     directory: tuple[int, int]
     """The working directory."""
     program: tuple[int, int]
-    """The file that its first word leads to."""
+    """The file of the program that its first word names."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A program with its words; no shell stands in between."""
+    """A program with its arguments, run without a shell."""
 
     argv: tuple[str, ...]
     cwd: str
     """Absolute."""
     env: Mapping[str, str]
-    """All of it: nothing is added."""
+    """The complete environment."""
     timeout_seconds: float
     bounds: SandboxPolicy | None = None
-    """None: it may do what the user may."""
+    """The sandbox policy; None for no sandbox."""
     files: tuple[bytes, ...] = ()
-    """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
+    """The contents of the descriptors 3, 4, ..., each positioned at its beginning."""
     approved: Approved | None = None
-    """For a command without bounds: the only directory and program that it may start with."""
+    """For a command without a sandbox: the directory and program with which alone it may start."""
     accepted: tuple[str, ...] = ()
     """Paths that `CommandRunner.unrestored` returned and that a person has accepted as they are."""
 
 
 class CommandResult(Struct, frozen=True, kw_only=True):
-    """How a command ended; exactly one of the first three says so."""
+    """How a command ended: exactly one of the first three fields is set."""
 
     exit_code: int | None = None
     signal: int | None = None
-    """What killed it, when that was not us."""
+    """The signal that killed it, unless the server sent it."""
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """Sentences on what it did to something protected, and what became of that; its stderr ends with them."""
+    """Sentences about changes to protected files and their restoration, which its stderr ends with."""
 
 
 class CommandRunner(Protocol):
-    """Whatever can run commands, and keep them within bounds."""
+    """Runs commands, in a sandbox if they have a policy."""
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
-        """Run it to its end; `output` is called with what it says, as it is read, and not after the return.
+        """Run a command to its end. `output` is called as its output is read, and not after the return.
 
         When this returns or raises, no process of the command is left, unless an unconfined command acted against
-        its supervisor. A process outside that holds its pipes delays the return by half a second at most.
-        Cancelling kills all of it and raises within that time too, or when the protected files are restored.
+        its supervisor. Another process that holds its pipes delays the return by at most half a second. A
+        cancellation kills all its processes and raises within that time too, or when protected files are restored.
 
         Raises:
-            CommandNotStarted: there was nothing to run, or the system refused.
+            CommandNotStarted: the program does not exist, or the system refused to start it.
             CommandReplaced: its directory or program is not the approved one; nothing of it has run.
-            SandboxUnavailable: it could not be kept within its bounds; nothing of it has run.
+            SandboxUnavailable: the policy cannot be enforced; nothing of it has run.
         """
         ...
 
     async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
-        """Why this system cannot keep a command within these bounds; None: it can.
+        """Return why this system cannot enforce a policy, as a part of a sentence; None if it can.
 
-        A part of a sentence, for whoever has to do without. The first call tries it out, which takes
-        a moment.
+        The first call runs a self-test, which takes a moment.
         """
         ...
 
@@ -136,87 +134,87 @@ class CommandRunner(Protocol):
         ...
 
     def confine_thread(self, bounds: SandboxPolicy) -> bool:
-        """From here on the calling thread, and what it starts, writes only where the bounds allow.
+        """Restrict the calling thread, and the threads that it starts, to writing where the policy allows.
 
-        False: this system has no means for that. To be called in a thread that ends soon after.
+        Return False if this system cannot do that. The thread should end soon afterwards.
 
         Raises:
-            SandboxUnavailable: it has, and they failed.
+            SandboxUnavailable: the system can do it, and it failed.
         """
         ...
 
 
 def unrestored_reason(paths: Sequence[str]) -> str:
-    """Say why a command that may write to these paths needs the approval of a person."""
+    """Return why a command that may write to these paths needs the approval of a person."""
     return f"an earlier command changed protected files that could not be restored: {listed([*map(quoted, paths)])}"
 
 
-# --- how it is started -----------------------------------------------------------------
+# --- starting processes ----------------------------------------------------------------
 
 
 class Rule(Struct, frozen=True):
-    """What Landlock allows below a path, or to a path that is a file."""
+    """The rights that Landlock grants below a directory, or to a file."""
 
     path: str
     rights: int
 
 
 class Restriction(Struct, frozen=True, kw_only=True):
-    """What a process gives up for good before it becomes the command. A right that is handled and
-    granted by no rule is gone."""
+    """What a process gives up irrevocably before it executes the command. A handled right that no rule grants is
+    lost."""
 
     handled_files: int
     handled_network: int
     scoped: int
     rules: tuple[Rule, ...]
-    """For paths that are there; one that is gone by then is left out."""
+    """The rules of paths that exist; one that does not exist any more is skipped."""
     seccomp: bytes
-    """A program of the kernel's packet filter, as `struct sock_filter`s; empty: none."""
+    """A BPF program, as an array of `struct sock_filter`; empty for none."""
 
 
 class Mount(Struct, frozen=True, kw_only=True):
-    """What a launcher lays over a place. Paths are absolute, and have no links in them."""
+    """A mount that a launcher makes. Paths are absolute, without symbolic links."""
 
     place: str
     source: str | None
-    """What is seen there, with all that is mounted in it; None: a file system of the launcher's own."""
+    """The path that is mounted there, with the mounts below it; None for a new file system."""
     writable: bool
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """How a command is started: by its own words, or by those of a launcher around it."""
+    """How a command is started: directly, or by a launcher."""
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     files: tuple[bytes, ...] = ()
-    """What the program finds in the descriptors 3, 4, ..., each to be read from its beginning."""
+    """The contents of the descriptors 3, 4, ..., each positioned at its beginning."""
     reports: bool = False
-    """It is a launcher: in the descriptor behind those it says, in the words of bubblewrap's
-    `--json-status-fd`, that it has started the command and with which code that has ended."""
+    """True for a launcher. On the descriptor after `files` it reports, as bubblewrap does with
+    `--json-status-fd`, that it has started the command, and its exit code."""
     mounts: tuple[Mount, ...] = ()
-    """All that such a launcher mounts, outer places first, `/` and `/dev` among them; empty: that is not looked
-    at. Behind these mounts it reads from the next descriptor, as with `--block-fd`, before it starts the
-    command. It finds something there when they have been looked at, and all are what they are to be."""
+    """All mounts of the launcher, outer ones first, with `/` and `/dev`; empty if they are not checked. After
+    mounting, the launcher reads from the next descriptor, as with `--block-fd`, before it starts the command.
+    There is data to read once all mounts are checked and correct."""
     restriction: Restriction | None = None
     approved: Approved | None = None
     timeout_seconds: float
 
 
 class Starter(Protocol):
-    """Whatever can start a process and see to the end of all that comes of it."""
+    """Starts a process, and ends all processes that descend from it."""
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
-        """As `CommandRunner.run`, without a thought to what the process may do.
+        """Run a process as `CommandRunner.run` does, without a policy.
 
         Raises:
-            CommandNotStarted: there was nothing to run, or the system refused.
+            CommandNotStarted: the program does not exist, or the system refused to start it.
             CommandReplaced: its directory or program is not the approved one; nothing of it has run.
-            SandboxUnavailable: the restriction could not be laid on, the launcher has mounted something else,
-                or has ended without having started the command; nothing of it has run.
+            SandboxUnavailable: the restriction failed, a mount of the launcher is wrong, or the launcher ended
+                without starting the command; nothing of it has run.
         """
         ...
 
     async def close(self) -> None:
-        """Kill all that runs, and run nothing more."""
+        """Kill all processes, and start no more."""
         ...

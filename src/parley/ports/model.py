@@ -1,7 +1,7 @@
-"""A model that answers as it thinks.
+"""The port of a model that streams its responses.
 
-`Model.stream` yields *batches*: all that one read from the network held. A fast model sends
-hundreds of deltas in one read, and a loop over a list costs a fraction of as many awaits.
+`Model.stream` yields *batches*: all chunks of one read from the network. A fast model sends hundreds of deltas in
+one read, and a loop over a list costs a fraction of as many awaits.
 """
 
 from __future__ import annotations
@@ -45,23 +45,25 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """What one response is asked with."""
+    """A request for one response."""
 
     instructions: str
     developer_instructions: str = ""
-    """Instructions of the client in addition to `instructions`; empty: none."""
+    """Further instructions of the client; may be empty."""
     context: tuple[str, ...]
-    """Said by the user before everything else: environment, project notes."""
+    """User messages before the history: environment, project notes."""
     history: Sequence[HistoryItem]
     breaks: Sequence[int] = ()
     """Indices in `history` before which a response of the model has ended."""
     tools: tuple[ToolSpec, ...] = ()
 
 
-# --- what a response is made of ----------------------------------------------------------
+# --- the chunks of a response ------------------------------------------------------------
 
 
 class TextDelta(Struct, frozen=True, gc=False):
+    """A piece of a message."""
+
     text: str
 
 
@@ -72,17 +74,19 @@ class ReasoningDelta(Struct, frozen=True, gc=False):
 
 
 class RawReasoningDelta(Struct, frozen=True, gc=False):
+    """A piece of raw reasoning."""
+
     text: str
 
 
 class MessageDone(Struct, frozen=True):
-    """A text of the assistant is whole."""
+    """A complete message."""
 
     item: MessageItem
 
 
 class ReasoningDone(Struct, frozen=True):
-    """The model has thought; `item` goes back to it where its API wants that."""
+    """Complete reasoning. `item` is sent back with the next request if the API requires it."""
 
     summaries: tuple[str, ...]
     raw: tuple[str, ...]
@@ -90,24 +94,24 @@ class ReasoningDone(Struct, frozen=True):
 
 
 class CallDone(Struct, frozen=True):
-    """The model wants a function run, when the response has ended."""
+    """A complete function call, to be run when the response has ended."""
 
     item: CallItem
 
 
 class OpaqueDone(Struct, frozen=True):
-    """Something that only goes back as it came."""
+    """An item that is only sent back unchanged."""
 
     item: OpaqueItem | MessageFields
 
 
 class ResponseDone(Struct, frozen=True):
-    """The response ended: always the last chunk, and only then is it whole."""
+    """The end of a complete response; always the last chunk."""
 
     usage: TokenCount | None
     cut_by: str | None = None
-    """Why the provider stopped before the model had finished, such as `length`; None: it did not. The last call
-    may lack a part of its arguments."""
+    """Why the provider cut the response off, such as `length`; None if it did not. The arguments of the last call
+    may be incomplete then."""
 
 
 Chunk = (
@@ -123,42 +127,42 @@ Chunk = (
 
 
 class Model(Protocol):
-    """One conversation's way to its model."""
+    """The model of one conversation."""
 
     max_retries: int
-    """How often the turn may ask again after a response that broke off."""
+    """How often the turn may repeat the request after a response that broke off."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Ask, and yield the response as it comes; the last chunk of all is `ResponseDone`.
+        """Send a request and yield the response as it arrives; the last chunk is `ResponseDone`.
 
-        Repeats the request by itself while it is refused in passing (429, 5xx, a lost connection).
-        Closing the generator, or cancelling, closes the connection.
+        Repeats the request after transient errors (429, 5xx, a lost connection). Closing the generator, or a
+        cancellation, closes the connection.
 
         Raises:
-            ModelError: there is no response, or it broke off; what was yielded is void.
+            ModelError: there is no response, or it broke off; the chunks that were yielded are void.
         """
         ...
 
     def cannot_carry(self, item: InputItem) -> str | None:
-        """Why this item of a message cannot be sent to the model: a sentence that names it. None: it can.
+        """Return a sentence that says why this item of a new message cannot be sent to the model; None if it can.
 
-        For messages that are still to be taken. What a history holds all the same is replaced by words.
+        An item that the history contains already is replaced by text instead.
         """
         ...
 
 
 OpenModel = Callable[[Settings, ConversationId], Model]
-"""Makes the way to a model; costs nothing until the first request."""
+"""Creates the model of a conversation; it connects with the first request."""
 
 _FIRST_DELAY_SECONDS: Final = 0.2
 _JITTER: Final = 0.1
 
 
 def backoff_seconds(attempt: int, chance: float) -> float:
-    """How long to wait before try `attempt` (1 is the first repetition).
+    """Return the delay before a retry; `attempt` 1 is the first.
 
-    Doubles each time; `chance` (0 to 1) spreads it by a tenth both ways, so that many
-    conversations that failed together do not come back together.
+    The delay doubles each time. `chance` (0 to 1) varies it by up to a tenth, so that conversations that failed
+    together do not retry together.
     """
     spread = 1 + _JITTER * (2 * chance - 1)
     return float(_FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * spread)

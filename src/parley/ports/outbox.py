@@ -1,4 +1,4 @@
-"""The way out to one client."""
+"""The port of frames sent to one client."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ __all__ = ["Outbox"]
 
 
 class Outbox(Protocol):
-    """Frames to one client, in order. Sending never waits and never fails."""
+    """Sends frames to one client, in order. Sending never waits and never fails."""
 
     @property
     def writable(self) -> bool:
-        """False while more is unread than the high-water mark: whoever can wait should."""
+        """False while more bytes are unread than the high-water mark. A sender that can wait should wait then."""
         ...
 
     def send(self, frame: bytes) -> None:
-        """Hand over one message, without its line end; it leaves with the others of this loop tick."""
+        """Send one message, without its line end, together with the others of this tick of the event loop."""
         ...
 
     def when_writable(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when there is room again; those who wait take turns. Not called after the end."""
+        """Call `wake` once, when the outbox is writable again. Waiters are called in turn, and not after the
+        end."""
         ...

@@ -1,4 +1,4 @@
-"""The other processes that share the home."""
+"""The port of the other processes that share the home."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ __all__ = ["Link", "Peers"]
 
 
 class Link(Protocol):
-    """A connection to one of them. What is sent on one that is gone is lost without a word: `gone` was called."""
+    """A connection to another process. Messages sent after the connection broke are lost; `gone` was called
+    then."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Ask something. `answered` is called before the next message is looked at; never, if the link breaks."""
+        """Send a request. `answered` is called before the next message is handled; never, if the link breaks."""
         ...
 
-    def notify(self, method: str, params: bytes) -> None: ...
+    def notify(self, method: str, params: bytes) -> None:
+        """Send a notification."""
+        ...
 
     def close(self) -> None:
-        """Hear nothing more from it; `gone` is not called."""
+        """Close the connection; `gone` is not called."""
         ...
 
 
 class Peers(Protocol):
-    """How they are found."""
+    """Finds the other processes, and listens to them."""
 
     @property
     def address(self) -> str:
-        """Where this process listens to the others; empty while it does not."""
+        """The address at which this process listens (`Owner.address`); empty while it does not listen."""
         ...
 
     async def listen(self) -> None:
-        """Be there for the others, if that was not yet so.
+        """Begin to listen, unless this process listens already.
 
         Raises:
             StoreFailed: the system refuses.
@@ -45,7 +48,7 @@ class Peers(Protocol):
     async def connect(
         self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> Link | None:
-        """A connection to the process that listens there; None: there is none any more.
+        """Connect to the process at an address; return None if it does not listen any more.
 
         `hear` is called with the method and the parameters of each notification, in order; `gone` once, when
         the connection breaks.
@@ -53,7 +56,7 @@ class Peers(Protocol):
         ...
 
     def tell_all(self, method: str, params: bytes) -> None:
-        """Notify every other process, soon; whoever cannot be reached finds out by itself."""
+        """Notify every other process soon. A process that is not reached finds the news in the store."""
         ...
 
     def has_others(self) -> bool:
@@ -61,5 +64,5 @@ class Peers(Protocol):
         ...
 
     async def close(self) -> None:
-        """Listen no more, and let go of every connection."""
+        """Stop listening and close all connections."""
         ...

@@ -1,7 +1,7 @@
-"""What the agent can do besides talking.
+"""The port of the tools that a model can call.
 
-`Tools` belongs to the process, `TurnTools` to one turn. A tool says what happens by itself, in the
-turn's transcript; what it returns is what the model is told.
+`Tools` belongs to the process, `TurnTools` to one turn. A tool appends its events to the transcript of the turn,
+and returns the text for the model.
 """
 
 from __future__ import annotations
@@ -34,98 +34,101 @@ __all__ = [
 ]
 
 
-# --- what needs a yes ------------------------------------------------------------------
+# --- actions to authorize ---------------------------------------------------------------
 
 
 class RunCommand(Struct, frozen=True, kw_only=True):
-    """The model wants a command run."""
+    """A command that the model wants to run."""
 
     call_id: CallId
     argv: tuple[str, ...]
     cwd: str
-    """Absolute, and as given by a call without links: what whoever is asked is told is where it runs."""
+    """Absolute and, where a call names it, without symbolic links: the approval shows the directory in which it
+    runs."""
     search_path: str | None = None
-    """The `PATH` that it will have; None: it will have none."""
+    """The `PATH` of the command; None if it has none."""
     home: str | None = None
-    """The `HOME` that it will have."""
+    """The `HOME` of the command."""
     escalated: bool = False
-    """The model asks for it to run outside the sandbox."""
+    """True if the model asks to run it outside the sandbox."""
     justification: str | None = None
     has_failed: bool = False
-    """It has run within its bounds and failed there: may it run again, without any?"""
+    """True if it has failed in the sandbox, and is to be repeated without one."""
     covers: str = ""
-    """The identity of its directory and program, which an approval covers as well."""
+    """The identities of its directory and program, which an approval covers too."""
     changed: Changed | None = None
-    """It was approved, and has to be again, because this is not the same any more."""
+    """What has changed since it was approved, so that it has to be approved again."""
 
 
 class ApplyPatch(Struct, frozen=True, kw_only=True):
-    """The model wants files changed; the patch was verified and would apply."""
+    """A verified patch that the model wants to apply."""
 
     call_id: CallId
     changes: dict[str, FileChange]
-    """By absolute path, with every link in it resolved."""
+    """By absolute path, with symbolic links resolved."""
     paths: tuple[str, ...]
-    """All that is written to, moved files at both ends: absolute, with every link in them resolved."""
+    """All paths that are written, for moved files both of them: absolute, with symbolic links resolved."""
     inside_cwd: bool
-    """Every file lies below the conversation's working directory."""
+    """True if every file is below the working directory of the conversation."""
     has_failed: bool = False
-    """It was written within its bounds and failed there: may it be written without any?"""
+    """True if writing has failed in the sandbox, and is to be repeated without one."""
     covers: str = ""
-    """The identity of its directories and the contents of its files, which an approval covers as well."""
+    """The identities of its directories and the contents of its files, which an approval covers too."""
     changed: Changed | None = None
-    """It was approved, and has to be again, because this is not the same any more."""
+    """What has changed since it was approved, so that it has to be approved again."""
 
 
 Action = RunCommand | ApplyPatch
 
 
 class Granted(Struct, frozen=True, kw_only=True):
-    """It may be done."""
+    """The action is allowed."""
 
     bounds: SandboxPolicy | None = None
-    """Within which; None: without a sandbox."""
+    """The sandbox policy; None for no sandbox."""
     by_person: bool = False
-    """Somebody was asked; otherwise the settings allow it."""
+    """True if a person approved it, and not the settings."""
     known_safe: bool = False
-    """It is a command that can do no harm: when it fails, that is no fault of its bounds."""
+    """True for a command that is known to be harmless: if it fails, the sandbox is not the reason."""
     ask_again: bool = False
-    """When it fails within its bounds, ask once more, with `has_failed`."""
+    """True if a failure in the sandbox is to be asked about, with `has_failed`."""
     accepted: tuple[str, ...] = ()
     """Paths of protected files that could not be restored, and that a person has accepted as they are."""
 
 
 class RejectedByPolicy(Struct, frozen=True, kw_only=True):
-    """It must not be done, by the settings."""
+    """The settings forbid the action."""
 
     why: str
-    """Behind `exec command rejected: ` or `patch rejected: `."""
+    """The reason, which follows `exec command rejected: ` or `patch rejected: `."""
 
 
 class RejectedByUser(Struct, frozen=True, kw_only=True):
-    """It must not be done: somebody was asked and said no."""
+    """A person denied the action."""
 
     reason: str | None = None
-    """In the words of whoever said so, for the model."""
+    """The reason that the person gave, for the model."""
 
 
 Verdict = Granted | RejectedByPolicy | RejectedByUser
 
 
 class Authorize(Protocol):
-    """Decides by the settings, or asks. The only way to a `Granted`.
+    """Decides by the settings, or asks a person. Only this returns `Granted`.
 
-    Whoever is asked may stop the whole turn instead: it is then cancelled.
+    A person may interrupt the turn instead, which cancels the call.
     """
 
-    async def __call__(self, action: Action) -> Verdict: ...
+    async def __call__(self, action: Action) -> Verdict:
+        """Return whether an action is allowed."""
+        ...
 
 
-# --- a turn's tools --------------------------------------------------------------------
+# --- tools of a turn -------------------------------------------------------------------
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """One turn, as the tools that work in it see it."""
+    """What the tools of a turn are given."""
 
     settings: Settings
     transcript: Transcript
@@ -136,14 +139,14 @@ class TurnTools(Protocol):
     """The tools of one turn."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is offered, in order."""
+        """Return the tools that the model is offered, in order."""
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Do what the model asked for, and return what it is told. Events are appended meanwhile.
+        """Run a call and return the output for the model. Events are appended meanwhile.
 
-        Never fails: what a tool cannot do, or does wrong, is told to the model as well. Cancelling
-        ends whatever runs, and leaves no file half written; the caller then answers the call.
+        Never fails: an error becomes the output. A cancellation ends what runs and leaves no file half written; the
+        caller then records the output of the call.
         """
         ...
 
@@ -152,18 +155,18 @@ class Tools(Protocol):
     """All tools of this process."""
 
     def open(self, desk: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
-        """The tools for one turn; tool servers that it may use are kept running until it closes."""
+        """Open the tools of one turn. The tool servers that it may use keep running until it is closed."""
         ...
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
-        """Start the tool servers of these settings, or find them running; wait for those that still
-        start: until ten seconds after the last of them began, and a moment for what they say then.
+        """Start the tool servers of these settings that do not run, and wait until they have started, at most until
+        ten seconds after the last of them began.
 
-        Returns a sentence for each that could not be started, in the order of the settings. One that
-        needs longer goes on starting and is not among them.
+        Return a sentence for each one that could not be started, in the order of the settings. One that needs
+        longer goes on starting and is not reported.
         """
         ...
 
     async def close(self) -> None:
-        """End everything that still runs."""
+        """End all tools and tool servers."""
         ...

@@ -1,4 +1,4 @@
-"""Where a turn writes down what happens."""
+"""The port of the log as a running turn sees it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Transcript"]
 
 
 class Transcript(Protocol):
-    """One conversation, as its running turn sees it."""
+    """The conversation of a running turn."""
 
     @property
     def history(self) -> History: ...
@@ -24,28 +24,26 @@ class Transcript(Protocol):
     def spending(self) -> UsageTotals: ...
 
     async def append(self, *happened: LogPayload) -> None:
-        """Write these down, all or none, right behind each other; then readers may see them."""
+        """Append entries, all or none, in succession; return when they are durable and readers may see them."""
         ...
 
     async def durable(self) -> None:
-        """Return when no append is under way: what the history holds is durable then."""
+        """Return when no append is under way, so that all of the history is durable."""
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Show more of what is being said. Not written down: the event that ends it will be."""
+        """Extend an open item and show the delta. It is not stored; the event that ends the item is."""
         ...
 
     def unfinished(self, kind: ItemKind) -> str:
-        """What was shown of an item that no event has ended; empty when there is none."""
+        """Return the text of an open item; empty if there is none."""
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Show more of what a command says. Its head and tail are kept; see `kept_output`."""
+        """Show more output of a command. Its head and tail are stored (`kept_output`)."""
         ...
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        """The record to append right in front of the event that ends the command or patch.
-
-        None when nothing was said: then there is nothing to append.
-        """
+        """Return the record to append directly before the event that ends the command or patch; None if there was
+        no output."""
         ...

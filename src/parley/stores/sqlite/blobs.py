@@ -1,7 +1,7 @@
-"""Long runs of base64, cut out of the bodies they stand in: images, and what is kept of the output of commands.
+"""Blobs: long runs of base64 that are cut out of the bodies of entries, such as images and outputs of commands.
 
-A blob is kept once, under the hash of its bytes, compressed; a cut says where in a body it belongs. A body that is
-restore is the one that was cut, byte for byte.
+A blob is stored once, compressed, under the hash of its bytes. A cut is its position in a body. A restored body is
+byte for byte the original.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 __all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
 
 SHORTEST: Final = 4096
-"""Characters; what is shorter stays where it is."""
+"""Characters. Shorter runs stay in the body."""
 
 _FAST: Final = 1
-"""Of zlib's levels: images are compressed already, and others wait meanwhile."""
+"""The fastest level of zlib: images are compressed already, and other writes wait meanwhile."""
 
 _RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % SHORTEST)
 
@@ -28,26 +28,30 @@ _WHOLE_BLOCK: Final = re.compile(rb"[A-Za-z0-9+/]{%d}" % _BLOCK)
 
 
 class Blob(NamedTuple):
+    """The decoded bytes of a run, compressed."""
+
     hash: bytes
     size: int
-    """Of the bytes before they were compressed."""
+    """The number of bytes before compression."""
     data: bytes
 
 
 class Cut(NamedTuple):
+    """A blob and its position in a body."""
+
     offset: int
-    """Where the run begins in the whole body."""
+    """The offset of the run in the original body."""
     blob: Blob
 
 
 def cut(body: bytes) -> tuple[bytes, list[Cut]]:
-    """The body without its long runs, and the runs."""
+    """Return the body without its long runs, and the runs."""
     if not _may_hold_a_run(body):
         return body, []
     pieces: list[bytes] = []
     cuts: list[Cut] = []
     end = 0
-    whole = memoryview(body)  # there may be many megabytes of it: nothing is copied but what is kept
+    whole = memoryview(body)  # a body can have many megabytes, so no part of it is copied needlessly
     for run in _RUN.finditer(body):
         begin = run.start()
         pieces.append(body[end:begin])
@@ -57,7 +61,7 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
 
 
 def restore(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
-    """The whole body again: the bytes of each blob, with the offset of its cut, in order."""
+    """Return the original body. `runs` are the offset and the decoded bytes of each cut, in order."""
     return b"".join(_pieces(body, runs))
 
 
@@ -73,13 +77,14 @@ def _pieces(body: bytes, runs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
 
 
 def _may_hold_a_run(body: bytes) -> bool:
-    """A run fills one block at least, wherever it begins. In words, the first letters of each block say no, which
-    is far cheaper than to search for runs."""
+    """Return False if the body cannot contain a run. A run fills at least one block, and in prose the first
+    letters of each block rule that out, which is far cheaper than a search for runs."""
     return any(_WHOLE_BLOCK.match(body, at) for at in range(0, len(body), _BLOCK))
 
 
 def _exact(run: memoryview) -> int:
-    """How much of the run comes back exactly when it is encoded again; only its last four characters may not."""
+    """Return how many characters of the run are the same after decoding and encoding: all, or all but the last
+    few."""
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:
         return len(run)
@@ -91,7 +96,7 @@ def _packed(data: bytes) -> Blob:
 
 
 def decompress(data: bytes) -> bytes:
-    """Raises ValueError: this was never packed."""
+    """Return the original bytes of a blob. Raises ValueError."""
     try:
         return zlib.decompress(data)
     except zlib.error as error:

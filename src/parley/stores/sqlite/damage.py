@@ -1,7 +1,8 @@
-"""Reading around damaged pages of the database: what they hit cannot be read, and everything else can.
+"""Reads around damaged pages of the database.
 
-SQLite fails a statement as soon as it comes to a damaged page. So what fails for all conversations is repeated for
-each of them alone. The indexes hold a second copy of the ids: a conversation whose row is damaged is still listed.
+SQLite fails a statement at the first damaged page. A query that fails for all conversations is therefore repeated
+for each of them. The indexes contain a second copy of the ids, so that a conversation with a damaged row is still
+listed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SCANS: Final = (
 
 
 class KnownConversation(NamedTuple):
-    """A conversation that is left in the table or in an index."""
+    """A conversation that is found in the table or in an index."""
 
     row: int
     id: ConversationId
@@ -44,8 +45,8 @@ class KnownConversation(NamedTuple):
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether SQLite reports with this error that the database is damaged."""
-    import sqlite3  # not at start-up: an error of SQLite exists only where it is loaded
+    """Return whether this error of SQLite means that the database is damaged."""
+    import sqlite3  # not at start-up: where SQLite is not loaded, it raises no errors
 
     if not isinstance(error, sqlite3.DatabaseError):
         return False
@@ -56,7 +57,7 @@ def is_damage(error: BaseException) -> bool:
 
 @contextmanager
 def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
-    """Raise `Unreadable` of the conversation where this block meets damage."""
+    """Turn errors about damage in this block into `Unreadable`, with the id of the conversation."""
     try:
         yield
     except Exception as error:
@@ -79,8 +80,8 @@ def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list
 def fetch_around_damage(
     db: Connection, sql: str, values: Sequence[Any], *, instead: str = "NOT INDEXED"
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a query. Where it meets damage, run it again with `instead` in place of `{}`: by default
-    with a scan of the table in place of an index."""
+    """Return the rows of a query. If it fails because of damage, run it again with `instead` in place of `{}`: by
+    default with a table scan in place of an index."""
     try:
         return db.execute(sql.format(""), values).fetchall()
     except Exception as error:
@@ -90,7 +91,7 @@ def fetch_around_damage(
 
 
 def known_conversations(db: Connection) -> list[KnownConversation]:
-    """Return all conversations that are left in any index or page of the table."""
+    """Return all conversations that are found in any index or page of the table."""
     found: dict[int, KnownConversation] = {}
     for scan in SCANS:
         for direction in ("ASC", "DESC"):
@@ -99,7 +100,7 @@ def known_conversations(db: Connection) -> list[KnownConversation]:
                 if isinstance(name, str) and (before is None or type(updated_at) is float):
                     at = updated_at if type(updated_at) is float else 0.0
                     found[row] = KnownConversation(row, ConversationId(name), bool(archived), at)
-    # Between two damaged pages of the table only the number of a row leads to it.
+    # A row between two damaged pages of the table is found only by its number.
     last = max([*found, *(seq for (seq,) in fetch_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
     for row in range(1, last + 1):
         if row not in found:

@@ -1,7 +1,7 @@
-"""The database of a home, opened: one connection that writes, a few that read, and the locks.
+"""The open database of a home: one connection that writes, a few that read, and the locks.
 
-Opening and closing happen under the write lock, because each may recover or checkpoint the database. `read_only.py`
-reads while another process holds that lock.
+Opening and closing need the write lock, because both may recover or checkpoint the database. While another process
+holds that lock, `read_only.py` reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
-import parley.stores.sqlite.blobs  # noqa: F401  # or the first who reads waits for whatever else is being imported
+import parley.stores.sqlite.blobs  # noqa: F401  # imported here, so that the first read does not wait for other imports
 from parley.common.threads import checked_pool
 from parley.errors import BadHome, HomeLost
 from parley.stores.search import contains_text, normalize_path
@@ -48,25 +48,25 @@ LEFT_BY_SERVERS: Final = (*LOCKS, "run", LOG, SHARED_MEMORY)
 """Files and directories that a server leaves in a home that it has used."""
 
 READERS: Final = 4
-"""Connections that read at the same time; more would wait for the interpreter anyway."""
+"""The number of connections that read. More would wait for the interpreter lock."""
 
 BUSY_SECONDS: Final = 2.0
-"""Nobody else writes while we do. Only a recovery, which whoever comes first may do, is waited for."""
+"""How long SQLite waits for its own locks. The write lock excludes other writers, but not a recovery."""
 
 STATEMENTS: Final = 32 + 4 * AT_ONCE
-"""That are remembered. Those that write many rows are others for each number of rows."""
+"""The number of cached statements. Those that write many rows differ for each number of rows."""
 
 WAL_BYTES: Final = 64 * 1024 * 1024
-"""What a file of the log may keep when it begins anew, after a reader had kept it from doing so."""
+"""The size to which the write-ahead log is truncated after a reader has kept it growing."""
 
 OLDEST_SQLITE: Final = (3, 33, 0)
-"""The first that can update many rows by one statement."""
+"""The first version that can update many rows with one statement."""
 
 T = TypeVar("T")
 
 
 class Home:
-    """The locks of a home and the threads that read it: all that is open before its database is."""
+    """The locks of a home and the threads that read it, which are open before the database is."""
 
     def __init__(self, path: str) -> None:
         """Raises OSError."""
@@ -105,14 +105,14 @@ class Database:
         self._losing = threading.Lock()
         self._lost: HomeLost | None = None
         self.on_lost: Callable[[HomeLost], None] = lambda lost: None
-        """Called once, in any thread, when the files are not in their place any more."""
+        """Called once, in any thread, when the files were removed or replaced."""
         self._readers = readers
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for reader in readers:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """What it finds; called in a thread of the pool."""
+        """Run a query with one of the reading connections. Called in a thread of the pool."""
         db = self._free.get()
         try:
             self.refuse_when_lost(db)
@@ -132,7 +132,7 @@ class Database:
         `has_written` says that this process has written just now.
 
         Raises:
-            HomeLost: the files are not in their place any more. What only this process can read was saved.
+            HomeLost: the files were removed or replaced. Conversations that only this process can read were saved.
         """
         self._has_written = self._has_written or has_written
         if self._lost is None and (changed := self._files.changed(has_written=self._has_written)):
@@ -167,7 +167,7 @@ class Database:
         version_of(self.home, self.writer)
 
     def close(self) -> None:
-        """Wait for those that read, then let go of the database. The locks of conversations are left."""
+        """Wait for the readers, then close the database. The locks of leases stay open."""
         self.pool.shutdown()
         with self.lock:
             try:
@@ -180,8 +180,8 @@ class Database:
         self._home.close()
 
     def _abandon(self) -> None:
-        """Leave the connections open until the process ends: the last one to be closed would fold its log into a
-        database, and remove a log, that may be those of other processes by now."""
+        """Leave the connections open until the process ends: closing the last one would checkpoint and remove files
+        that may belong to other processes by now."""
         import ctypes
 
         for db in (*self._readers, self.writer):
@@ -189,7 +189,7 @@ class Database:
 
 
 def open_locks(home: str) -> Home:
-    """Prepare a home, which is made where it is missing. Nothing is waited for.
+    """Create a home if it does not exist, and open its locks, without waiting.
 
     Raises:
         BadHome: it cannot hold conversations, with the reason.
@@ -203,11 +203,11 @@ def open_locks(home: str) -> Home:
 
 
 def open_database(home: Home) -> Database:
-    """Open the database of a home; make or migrate it first where needed. The caller holds the write lock.
+    """Open the database of a home; create or migrate it if needed. The caller holds the write lock.
 
     Raises:
         BadHome: it cannot hold conversations, with the reason.
-        StoreFailed: the system refuses for the moment.
+        StoreFailed: a transient error of the system.
     """
     connections: list[Connection] = []
     try:
@@ -222,7 +222,7 @@ def open_database(home: Home) -> Database:
 
 
 def open_home(path: str) -> Database:
-    """Open the locks and the database of a home, waiting for the write lock. Raises what the two parts raise."""
+    """Open the locks and the database of a home, waiting for the write lock. Raises the errors of both."""
     home = open_locks(path)
     try:
         with home.lock:
@@ -264,17 +264,17 @@ def _title_contains(text: str, title: bytes) -> bool:
 
 
 def was_used(home: str) -> bool:
-    """Return whether a server has used the home before and has left locks, sockets or a log there."""
+    """Return whether a server has used the home before: it left locks, sockets or a log."""
     return any(os.path.lexists(os.path.join(home, name)) for name in LEFT_BY_SERVERS)
 
 
 def is_new(home: str, *, was_used: bool) -> bool:
-    """Return whether the database is still to be created.
+    """Return whether the database has to be created.
 
-    A database that exists is opened by SQLite alone: closing another descriptor would free SQLite's own locks.
+    Only SQLite opens an existing database, because closing another descriptor would release the locks of SQLite.
 
     Raises:
-        BadHome: there was a database, and it is lost.
+        BadHome: there was a database, and it is missing or empty.
     """
     path = os.path.join(home, DATABASE)
     try:
@@ -300,7 +300,7 @@ def is_new(home: str, *, was_used: bool) -> bool:
 
 
 def _make(home: str, path: str) -> None:
-    """Make an empty database that has its name once it has its first page, so that a file of 0 bytes is damage.
+    """Create an empty database, which appears with its first page: a file of 0 bytes is damaged.
 
     SQLite gives its log the same mode.
     """
@@ -317,7 +317,7 @@ def _make(home: str, path: str) -> None:
 
 
 def make_database(home: str, path: str) -> None:
-    """Make a database with all tables, for which no lock is needed. Errors name the home."""
+    """Create a database with all tables, without a lock. Errors name the home."""
     _make(home, path)
     db = sqlite3.connect(path, isolation_level=None)
     try:
@@ -338,10 +338,10 @@ def _connect(path: str, connections: list[Connection]) -> Connection:
 
 
 def version_of(home: str, db: Connection) -> int:
-    """How many migrations it has seen.
+    """Return the number of migrations that a database has had.
 
     Raises:
-        BadHome: more than there are here, or it is of another program.
+        BadHome: there are more than this version knows, or it is the database of another program.
     """
     version: int
     (version,) = db.execute("PRAGMA user_version").fetchone()

@@ -1,4 +1,4 @@
-"""Saving conversations that an open connection still reads and that are not in the database on disk any more.
+"""Saves conversations that an open connection can still read and that are no longer in the database on disk.
 
 Each is saved as a file that `parley import` reads. Called when `parley.db` or its log was removed or replaced.
 """
@@ -26,19 +26,21 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 """The latest conversations are saved first; beyond this size the rest is left out."""
 
 ELSEWHERE: Final = "/var/tmp"
-"""Where to save what cannot be saved in the home: commands may not write there, unless the settings name it."""
+"""Where to save if the home cannot be written. Commands may not write there, unless the settings allow it."""
 
 
 class Saved(NamedTuple):
+    """What was saved."""
+
     place: str | None
-    """A file or, for several conversations, a directory. None: there was nothing to save, or it failed."""
+    """A file or, for several conversations, a directory; None if there was nothing to save, or it failed."""
     conversations: int
     left_out: int | None
-    """How many could not be read or written, or were beyond the limit. None: not even how many is known."""
+    """How many could not be read or written, or were beyond the limit; None if the number is unknown."""
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Save what `db` reads and the file `database` does not have: in the home, or else in `ELSEWHERE`."""
+    """Save what `db` reads and the file `database` lacks: in the home, or in `ELSEWHERE` if that fails."""
     known = _last_positions(database)
     try:
         found = db.execute("SELECT id, last FROM conversations ORDER BY updated_at DESC").fetchall()
@@ -66,7 +68,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
 
 
 def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[bytes]:
-    """The lines of an export of a conversation. Raises ParleyError, sqlite3.Error."""
+    """Yield the lines of an export of a conversation. Raises ParleyError, sqlite3.Error."""
     head = queries.head(db, conversation_id, is_leased=lambda row: False)
     yield head_line(
         ExportHead(
@@ -87,7 +89,7 @@ def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[by
 
 
 def _last_positions(database: str) -> Mapping[str, int]:
-    """The last position of each conversation in the database file alone, without its log; empty if unreadable."""
+    """Return the last position of each conversation in the database file, without its log; empty if unreadable."""
     try:
         db = sqlite3.connect(f"file:{quote(database)}?mode=ro&immutable=1", uri=True)
     except sqlite3.Error:
@@ -101,10 +103,10 @@ def _last_positions(database: str) -> Mapping[str, int]:
 
 
 def _directory(home: str) -> str:
-    """A new directory that only its owner may read. Raises OSError.
+    """Create a directory that only its owner may read. Raises OSError.
 
-    A home that is gone is made again, because it is hidden from commands. They could change what lies in /tmp, and
-    the user is told to import it.
+    A removed home is created again, because it is hidden from commands. They could change files in /tmp, which the
+    user is then told to import.
     """
     name = time.strftime("saved-%Y%m%d-%H%M%S-")
     try:
@@ -116,7 +118,7 @@ def _directory(home: str) -> str:
 
 
 def _save(db: Connection, conversation_id: ConversationId, path: str) -> int | None:
-    """The size of the file; None: nothing was saved."""
+    """Save a conversation and return the size of the file; None if it failed."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.writelines(export_lines(db, conversation_id))

@@ -1,4 +1,4 @@
-"""What SQLite and the system refuse, as errors of ours."""
+"""Translates errors of SQLite and the system into errors of Parley."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["REPAIR", "opening_error", "store_error"]
 REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
 
 _PRIMARY: Final = 0xFF
-"""The lowest byte of a result code of SQLite; what stands above it gives details."""
+"""Masks the primary result code of SQLite; the higher bytes are the extended code."""
 
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def store_error(home: str, error: Exception) -> Exception:
-    """What the caller is told; an error that is ours, or a bug, as it is."""
+    """Return the error for the caller. An error of Parley, or of a bug, is returned unchanged."""
     if isinstance(error, MemoryError):
         return StoreFailed(OUT_OF_MEMORY)
     if isinstance(error, OSError):
@@ -43,7 +43,7 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """The same; what the system refuses then is the home's fault, unless it may pass."""
+    """Like `store_error`, but OS errors become `BadHome` unless they are transient."""
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be kept here: {os_detail(error)}")
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_CANTOPEN:
@@ -56,7 +56,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _no_file_can_be_opened() -> str | None:
-    """Why, where that is so; SQLite says only that it cannot open its own."""
+    """Return why no file can be opened, if that is so: SQLite reports only that it cannot open its file."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:

@@ -1,8 +1,7 @@
-"""Locks between the processes of a home. The kernel frees them when a process ends, however it ends.
+"""Locks between the processes of a home. The kernel releases them when a process ends, however it ends.
 
-`WriteLock` is held for one transaction or checkpoint, and is waited for. `LeaseLocks` says who has a conversation:
-its locks are only tried, and held for as long as the conversation is. Every file is opened so that no program
-that is started later inherits it.
+The `WriteLock` is held for one transaction or checkpoint, and processes wait for it. `LeaseLocks` are held as
+long as the leases of conversations, and no process waits for them. Started programs do not inherit the open files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ WRITE_LOCK: Final = "write.lock"
 OWNERS_LOCK: Final = "owners.lock"
 OWNERS_DIRECTORY: Final = "owners"
 LOCKS: Final = (GATE_LOCK, WRITE_LOCK, OWNERS_LOCK, OWNERS_DIRECTORY)
-"""What this module may create in a home."""
+"""The files and directories that this module creates in a home."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o600
@@ -56,7 +55,7 @@ class WriteLock:
             raise
         self._pid = b"%-10d\n" % os.getpid()
         self.waiting_since: float | None = None
-        """When a wait for the lock began that is not over, by the monotonic clock."""
+        """When the present wait for the lock began, by the monotonic clock; None if there is none."""
 
     def __enter__(self) -> None:
         self._wait_for(self._gate)
@@ -69,7 +68,7 @@ class WriteLock:
             try:
                 os.pwrite(self._lock, self._pid, 0)
             except OSError:
-                pass  # a hint for people, and the disk may be full
+                pass  # only a hint for people; the disk may be full
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,34 +96,35 @@ def write_lock_holder(home: str) -> str:
 
 
 class LeaseLocks(Protocol):
-    """Who has which conversation, by the number of its row."""
+    """The locks of leases, by the row number of the conversation."""
 
     def try_acquire(self, row: int) -> bool:
-        """Take it, unless it is taken: by another process, or by this object itself."""
+        """Acquire a lock; return False if another process or this object holds it."""
         ...
 
     def release(self, row: int) -> None:
-        """Give it back; nothing happens where it was not taken."""
+        """Release a lock; does nothing if this object does not hold it."""
         ...
 
     def is_held(self, row: int) -> bool:
-        """Whether anybody has it now."""
+        """Return whether this or another process holds a lock."""
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all locks."""
         ...
 
 
 def open_lease_locks(home: str) -> LeaseLocks:
+    """Open the locks of leases in the way that suits the system."""
     return ByteRangeLocks(home) if sys.platform == "linux" else LockFiles(home)
 
 
 class ByteRangeLocks:
-    """One byte of one file for each row.
+    """Locks of single bytes of one file, a byte for each row.
 
-    The locks belong to the open file, not to the process: two objects exclude each other in one process, too, and
-    closing another descriptor of the file frees nothing. Only Linux has them (`F_OFD_SETLK`).
+    The locks belong to the open file and not to the process: two objects in one process exclude each other, and
+    closing another descriptor of the file releases nothing. Only Linux has them (`F_OFD_SETLK`).
     """
 
     def __init__(self, home: str) -> None:
@@ -168,7 +168,7 @@ def _byte(kind: int, row: int) -> bytes:
 
 
 class LockFiles:
-    """One file for each row, for systems whose locks on bytes belong to the process."""
+    """Locks of whole files, a file for each row, for systems whose byte locks belong to the process."""
 
     def __init__(self, home: str) -> None:
         self._directory = os.path.join(home, OWNERS_DIRECTORY)

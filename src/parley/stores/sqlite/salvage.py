@@ -35,26 +35,26 @@ __all__ = ["Salvaged", "salvaged"]
 POLL_SECONDS: Final = 0.05
 PAGE_BYTES: Final = 4096
 MOST_IN_VAIN: Final = 100_000
-"""How many rows in succession may be unreadable before the rest of the table is given up."""
+"""After so many successive unreadable rows the rest of the table is skipped."""
 
 
 class Salvaged(NamedTuple):
     """What was read of one conversation."""
 
     id: ConversationId | None
-    """None: it is lost."""
+    """None if it is lost."""
     cwd: str
     model: str
     archived: bool
     last: int
-    """How many entries it had, as far as that is known."""
+    """The number of its entries, as far as it is known."""
     entries: list[Entry]
-    """Those that were read, in order; some may be missing between them."""
+    """The entries that were read, in order; some may be missing."""
 
 
 @contextmanager
 def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
-    """All conversations of a damaged home, read from a copy in `folder`, which has to be empty.
+    """Yield all conversations of a damaged home, read from a copy in `folder`, which must be empty.
 
     Raises:
         BadHome: nothing can be read.
@@ -85,7 +85,7 @@ def _copy(home: str, folder: str) -> None:
 
 @contextmanager
 def _write_lock(home: str) -> Iterator[None]:
-    """Hold the write lock, if there is one: while it is held, nothing is written."""
+    """Hold the write lock, if it exists, so that no process writes."""
     try:
         lock = os.open(os.path.join(home, WRITE_LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -119,7 +119,7 @@ def _opened(copy: str, folder: str) -> Connection:
 def _connected(path: str) -> Connection:
     db = sqlite3.connect(path, isolation_level=None)
     try:
-        db.execute("PRAGMA writable_schema = ON")  # or SQLite refuses a file that was cut off
+        db.execute("PRAGMA writable_schema = ON")  # otherwise SQLite refuses a truncated file
         db.execute("SELECT id FROM conversations LIMIT 0")
         db.execute("PRAGMA query_only = ON")
     except BaseException:
@@ -129,7 +129,7 @@ def _connected(path: str) -> Connection:
 
 
 def _replace_first_page(path: str, new: str) -> None:
-    """Take the first page from a new database: it has the same tables, whose roots are at the same places."""
+    """Copy the first page of a new database, which has the same tables with the same root pages."""
     make_database(os.path.dirname(new), new)
     with open(new, "rb") as file:
         page = bytearray(file.read(PAGE_BYTES))
@@ -156,7 +156,7 @@ class _Salvage:
             yield self._conversation(row, None, archived=False)
 
     def _rows(self) -> set[int]:
-        """The rows of all conversations that have an entry."""
+        """Return the row numbers of all conversations that have an entry."""
         found: set[int] = set()
         for direction in ("ASC", "DESC"):
             rows = fetch_readable(self._db, f"SELECT DISTINCT row FROM entries ORDER BY row {direction}")
@@ -188,7 +188,7 @@ class _Salvage:
         return Salvaged(name, as_text(cwd or b""), as_text(model or b""), archived, length, entries)
 
     def _in_table(self) -> dict[int, dict[int, int]]:
-        """By row of a conversation and position: where the entries in all readable pages of the table are."""
+        """Return the row ids of the entries in all readable pages of the table, by conversation and position."""
         if self._places is None:
             self._places = defaultdict(dict)
             at = in_vain = 0
@@ -218,7 +218,7 @@ class _Salvage:
                 yield entry
 
     def _cuts(self, row: int) -> list[tuple[Any, ...]]:
-        """Raises sqlite3.Error: no entry can be restored then, because entries do not say what was cut out."""
+        """Return the cuts of a conversation. Raises sqlite3.Error: then no entry can be restored."""
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
         return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)
 

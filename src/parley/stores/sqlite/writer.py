@@ -1,7 +1,7 @@
-"""The one thread that writes: whatever was handed over meanwhile is one transaction, and one sync of the disk.
+"""The thread that writes. All jobs that were submitted meanwhile are one transaction, and one sync of the disk.
 
-It opens the home when it has something to do for the first time, and closes it last. It does not know what it
-writes. SQLite is imported in it, so that nobody waits for that who never writes.
+Its first job opens the home, and its end closes it. It does not know what it writes. It imports SQLite, so that a
+process that never uses the store does not wait for the import.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ __all__ = ["Writer", "open_only"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""How far the log of the database grows before it is folded in: enough to be seldom, little to recover from."""
+"""How far the write-ahead log grows between two checkpoints: far enough to be seldom, little to recover from."""
 
 COMMIT_BYTES: Final = 16 * 1024
-"""What the smallest transaction adds to that log: some pages."""
+"""What the smallest transaction adds to the write-ahead log: some pages."""
 
 INDEX_BYTES: Final = 4096
-"""What a batch adds besides what is in it: the page of the index on which its conversation ends."""
+"""What a batch adds besides its rows: the last page of its conversation in the index."""
 
 CHECK_SECONDS: Final = 0.25
-"""How long until it is checked again whether the thread waits for the write lock."""
+"""The interval of checks whether the thread waits for the write lock."""
 
 CLOSE_SECONDS: Final = 10.0
-"""How long closing waits where another process was stopped while it holds the write lock."""
+"""How long closing waits while another process holds the write lock."""
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 WriteMany = Callable[["Connection", Sequence[A]], Sequence[T | ParleyError]]
-"""Writes what was asked for one after another, and says of each what came of it. It checks before it changes
-anything, and may be run again if it was undone."""
+"""Executes requests in order and returns the result or error of each. It checks before it changes anything, and may
+be run again if the transaction was rolled back."""
 
 
 class _Job:
-    """Something to be written: one of those that `work` writes bulk_queries."""
+    """A request to write, which `work` executes together with others of its kind."""
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
 
@@ -68,14 +68,14 @@ class _Job:
     ) -> None:
         self.future, self.work, self.one, self.batch, self.until = future, work, one, batch, until
         self.has_expired = False
-        """True if it waited for the write lock too long. It is not begun any more."""
+        """True if it waited for the write lock too long. It will not be executed."""
 
 
 _Outcome = tuple["Future[Any]", Any, Exception | None]
 
 
 class Writer:
-    """Takes work from one event loop, and answers there."""
+    """Accepts jobs from one event loop, and completes their futures there."""
 
     def __init__(self, find_home: Callable[[], str]) -> None:
         self._find_home = find_home
@@ -87,9 +87,10 @@ class Writer:
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """Held for moments, by whoever moves jobs on."""
+        """Protects the lists of jobs."""
         self._waiting: Sequence[_Job] = ()
-        """What the thread has taken and not begun. What it has begun, only it can say what came of."""
+        """The jobs that the thread has taken and not begun. Only the thread decides about jobs that it has
+        begun."""
         self._given_up = False
         self._closing = False
         self._grown = 0
@@ -100,33 +101,33 @@ class Writer:
         self._named = ""
         """The holder of the write lock that was logged last."""
         self.home: Home | None = None
-        """Set by the thread, before it waits for the write lock for the first time."""
+        """Set by the thread before it first waits for the write lock."""
         self.opened: Database | None = None
-        """Set by the thread, before it answers the first job."""
+        """Set by the thread before it completes the first job."""
         self.on_lost: Callable[[HomeLost], None] = lambda lost: None
-        """Called when the home is not what was opened any more."""
+        """Called when files of the home were removed or replaced."""
 
     @property
     def waiting_seconds(self) -> float:
-        """How long the thread has been waiting for the write lock; 0 if it is not."""
+        """How long the thread has been waiting for the write lock; 0 if it does not wait."""
         since = None if self.home is None else self.home.lock.waiting_since
         return 0.0 if since is None or self._loop is None else self._loop.time() - since
 
     def submit(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> Future[T]:
-        """Run `work` in a transaction, after what was submitted before. What it raises fails the future.
+        """Run `work` in a transaction, after the jobs that were submitted before. Its errors fail the future.
 
-        It checks before it changes anything, and may be run again if it was undone. Where another process holds the
-        write lock until the moment `until`, by default for `CALL_SECONDS`, it fails with `WriteLockHeld` and is not
-        run.
+        It checks before it changes anything, and may be run again if the transaction was rolled back. If another
+        process holds the write lock until the time `until`, by default for `CALL_SECONDS`, the job fails with
+        `WriteLockHeld` and is not run.
         """
         return self.submit_one(_alone, work, batch, until=until)
 
     def submit_one(
         self, work: WriteMany[A, T], one: A, batch: Batch | None = None, *, until: float | None = None
     ) -> Future[T]:
-        """As `submit`, for something that can be written together with others of its kind."""
+        """Like `submit`, for a request that is executed together with others of its kind."""
         loop = asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
         if self._closing:
@@ -148,12 +149,12 @@ class Writer:
         return future
 
     def _wake(self) -> None:
-        """At the end of the tick: what many tasks submit in it is one transaction."""
+        """Wake the thread at the end of the tick, so that all jobs of the tick are one transaction."""
         self._waking = False
         self._more.put(None)
 
     def checkpoint_soon(self) -> None:
-        """Have the log of the database folded in with the next transaction: only then a database gets smaller."""
+        """Checkpoint the write-ahead log after the next transaction: only then does the database file shrink."""
         self._grown = CHECKPOINT_BYTES
 
     @property
@@ -174,7 +175,7 @@ class Writer:
             self._checking = self._loop.call_later(0 if at_once else CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Fail the jobs that have waited for the write lock too long. None of them has begun, nor will begin."""
+        """Fail the jobs that have waited for the write lock too long. None of them is executed."""
         assert self._loop is not None
         self._checking = None
         now, is_held = self._loop.time(), self._is_held
@@ -210,7 +211,7 @@ class Writer:
         naming.add_done_callback(fail)
 
     async def close(self) -> None:
-        """Finish all that was submitted; fail what cannot be begun, at once where the caller is cancelled."""
+        """Finish the submitted jobs, and fail those that cannot begin; at once if the caller is cancelled."""
         if not self._closing:
             self._closing = True
             self._more.put(None)
@@ -218,7 +219,7 @@ class Writer:
             return
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                while not self._ended.done() and not self._waits_in_vain():
+                while not self._ended.done() and not self._waits_without_need():
                     await asyncio.wait((self._ended,), timeout=CHECK_SECONDS)
         except TimeoutError:
             pass
@@ -226,15 +227,15 @@ class Writer:
             if not self._ended.done() and not self._given_up:
                 self._give_up()
 
-    def _waits_in_vain(self) -> bool:
+    def _waits_without_need(self) -> bool:
         """True if the thread waits for the write lock and has nothing to write."""
         with self._deciding:
             is_needed = any(job.one is not open_only for job in (*self._waiting, *self._jobs))
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Another process has the lock and does not let go. The thread begins nothing any more, and ends when it
-        gets it."""
+        """Fail all jobs, because another process does not release the write lock. The thread begins no more jobs,
+        and ends when it acquires the lock."""
         with self._deciding:
             self._given_up = True
             undone = [*self._waiting, *self._jobs]
@@ -248,23 +249,23 @@ class Writer:
         while not self._given_up and (jobs := self._taken()):
             try:
                 self._do(jobs)
-            except Exception as error:  # no memory, not even to load SQLite: the next jobs may need less
+            except Exception as error:  # there may be no memory to load SQLite; the next jobs may need less
                 self._fail(jobs, error)
-            del jobs  # they may be large, and the next may come late
+            del jobs  # they may be large, and the next ones may come late
         try:
             if self.opened is not None:
                 self.opened.close()
             elif self.home is not None:
                 self.home.close()
         except Exception:
-            log.exception("the database of %s was not closed as it should", self._path)
+            log.exception("failed to close the database of %s", self._path)
         if self._checking is not None:
             self._tell(self._checking.cancel)
         self._tell(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Fail the jobs, if need be as soon as there is memory for that. The thread must not end: all later jobs
-        would wait forever."""
+        """Fail the jobs, as soon as there is memory for it. The thread must not end, because later jobs would wait
+        forever."""
         while True:
             try:
                 self._begin(jobs)
@@ -278,8 +279,8 @@ class Writer:
             self._ended.set_result(None)
 
     def _taken(self) -> list[_Job]:
-        """What waits, a page of rows at most; nothing: no more will come."""
-        closing = self._closing  # looked at first: nothing is submitted behind it
+        """Take the waiting jobs, up to a page of rows; none if the writer is closing and no job is left."""
+        closing = self._closing  # read first: no job is submitted after it is set
         while not self._jobs:
             if closing:
                 return []
@@ -296,13 +297,13 @@ class Writer:
         return jobs
 
     def _begin(self, jobs: Sequence[_Job]) -> list[_Job]:
-        """Those of the jobs that are still to be done. From here on only the thread decides about them."""
+        """Return the jobs that are still to be executed. From here on only the thread decides about them."""
         with self._deciding:
             self._waiting = ()
             return [] if self._given_up else [job for job in jobs if not job.has_expired]
 
     def _open(self) -> Home:
-        """Prepare the home. Nothing is waited for."""
+        """Open the locks of the home, without waiting."""
         from parley.stores.sqlite.database import open_locks
 
         if self.home is None:
@@ -327,7 +328,7 @@ class Writer:
                     done = self._transaction(opened.writer, begun)
                     opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
                     outcomes += done
-            # The loop takes the interpreter as soon as it is told; no other process waits for the lock meanwhile.
+            # The event loop takes the interpreter lock when it is told, so the write lock is released before.
             self._tell(_settle, outcomes)
             outcomes = []
             if self._grown >= CHECKPOINT_BYTES:
@@ -338,14 +339,15 @@ class Writer:
             if self.opened is None and self.home is not None:
                 self.home.lease_locks.close()
                 self.home.close()
-                self.home = None  # it may be another directory the next time
+                self.home = None  # the next attempt may find another directory
             told = {future for future, _, _ in outcomes}
             why = store_error(self._path, error)
             outcomes += [(job.future, None, why) for job in jobs if job.future not in told]
             self._tell(_settle, outcomes)
 
     def _transaction(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
-        """All in one; where that fails, each by itself, so that none fails for another."""
+        """Execute all jobs in one transaction. If that fails, execute each alone, so that none fails because of
+        another."""
         from parley.stores.sqlite.errors import store_error
 
         try:
@@ -354,7 +356,7 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             if len(jobs) == 1:
-                self._grown = CHECKPOINT_BYTES  # on a full disk this may make room
+                self._grown = CHECKPOINT_BYTES  # a checkpoint may free space on a full disk
                 return [(jobs[0].future, None, store_error(self._path, error))]
         return [outcome for job in jobs for outcome in self._transaction(db, (job,))]
 
@@ -384,25 +386,25 @@ class Writer:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except Exception as error:
             self._grown = CHECKPOINT_BYTES // 2  # sooner than usual
-            log.warning("the log of the database could not be folded in, which is tried again: %s", error)
+            log.warning("failed to checkpoint the database, which will be tried again: %s", error)
 
     def _tell(self, call: Callable[..., None], *about: object) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(call, *about)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits
+            pass  # the loop is closed, and no task waits
 
 
 def open_only(db: Connection) -> None:
-    """A job that has the home opened and does nothing else."""
+    """A job that only opens the home."""
 
 
 _work_of: Final = attrgetter("work")
 
 
 def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
-    """One after another."""
+    """Execute jobs in order."""
     results: list[T | ParleyError] = []
     for work in works:
         before = db.total_changes
@@ -416,7 +418,7 @@ def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T
 
 
 def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
-    """Those that are ready to be written, and those that never will be."""
+    """Pack the batches of jobs; return the jobs that are ready, and the failures of the others."""
     ready: list[_Job] = []
     failed: list[_Outcome] = []
     for job in jobs:
@@ -432,7 +434,7 @@ def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
 
 
 def _not_done(error: Exception) -> Exception:
-    """What the caller of a job is told that was not begun."""
+    """Return the error for the caller of a job that was not begun."""
     why = limit_reached(error)
     return error if why is None else StoreFailed(why)
 
@@ -440,7 +442,7 @@ def _not_done(error: Exception) -> Exception:
 def _settle(outcomes: Iterable[_Outcome]) -> None:
     for future, result, error in outcomes:
         if future.done():
-            continue  # cancelled: it was written all the same
+            continue  # cancelled by the caller; the write took effect
         if error is None:
             future.set_result(result)
         else:
