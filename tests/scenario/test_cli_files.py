@@ -229,7 +229,9 @@ def test_only_a_regular_file_is_written_over(
     before = odd.lstat()
 
     assert main(["export", ID, "--force", "-o", str(odd)]) == 1
-    assert capsys.readouterr().err == f"parley export: {odd} is no regular file, and nothing else is replaced\n"
+    assert (
+        capsys.readouterr().err == f"parley export: {odd} is not a regular file; only regular files are replaced\n"
+    )
     assert (odd.lstat(), os.listdir(home.work)) == (before, ["odd"])
 
 
@@ -358,8 +360,8 @@ async def test_a_directory_is_searched_and_each_file_is_told_of(home: Home, else
     taken = [
         "./history.jsonl: neither an export of Parley nor a rollout file of Codex CLI",
         f"./sessions/2025/08/08/rollout-a.jsonl: imported as {SESSION['id']}, 12 entries;"
-        " left out, since they have no place in it: 1",
-        "./sessions/2025/08/08/rollout-b.jsonl: nobody says anything in it",
+        " left out, because Parley has no equivalent: 1",
+        "./sessions/2025/08/08/rollout-b.jsonl: it contains no messages",
         "./sessions/2025/08/08/rollout-c.jsonl: a rollout file of a newer Codex CLI; those up to 0.21 can be read",
         f"./talk.jsonl: imported as {ID}, {len(TALK)} entries",
     ]

@@ -1,6 +1,6 @@
-"""Puts the parts together: the only package that knows which adapters there are.
+"""Connects the parts: the only package that knows all adapters.
 
-Importing it costs nothing; each file in it loads what it puts together.
+Each module imports the adapters that it connects when it needs them.
 """
 
 __all__: list[str] = []

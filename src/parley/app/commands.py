@@ -1,4 +1,4 @@
-"""What runs commands and keeps them within bounds."""
+"""Creates the runner of sandboxed commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 
 def sandboxed_commands(home: Callable[[], str | None], *, warns: bool = False) -> Sandboxed:
-    """Nothing is started before the first command is. What confines is tried out in Parley's home; what it lacks
-    is logged where somebody reads that."""
+    """Return the runner. It starts nothing before the first command. The self-test of the sandbox runs in the home,
+    and its failures are logged."""
 
     def executor() -> Starter:
         from parley.tools.commands.executor import Executor

@@ -1,6 +1,6 @@
 """JSON Schemas of everything that a client of the newest version can receive or send, as one document.
 
-Made from the structs and tables that the server itself uses. Every schema stands alone: none has references.
+They are derived from the structs and tables that the server itself uses. No schema has references.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GROUPS: Final = ("events", "notifications", "requests", "tools")
 
 
 def schema_document() -> Schema:
-    """All schemas, in `GROUPS`."""
+    """Return all schemas, by group."""
     events = {kind: _sent(event) for kind, event in EVENT_TYPES.items()}
     return {
         "dialect": DIALECT,
@@ -57,7 +57,7 @@ def schema_document() -> Schema:
 
 
 def schema_named(name: str) -> Schema | None:
-    """One group by its name, or one entry of a group by its own name; None if there is no such name.
+    """Return a group by its name, or an entry of a group by its own name; None if there is no such name.
 
     The type of an event gives the event, not the notification of the same name.
     """
@@ -68,7 +68,7 @@ def schema_named(name: str) -> Schema | None:
 
 
 def _notifications(events: Mapping[str, Schema]) -> dict[str, Schema]:
-    """The params of each notification, by its method."""
+    """Return the schemas of the params of all notifications, by method."""
     any_event = {"anyOf": list(events.values())}
     state = _sent(InitialState)
     _set_msg(state["properties"]["initial_state"]["properties"]["events"]["items"], any_event)
@@ -91,7 +91,7 @@ def _notifications(events: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _sent(struct: type[Struct]) -> Schema:
-    """The schema of something that the server sends."""
+    """Return the schema of a message that the server sends."""
     return schema_of(struct, nulls=True)
 
 

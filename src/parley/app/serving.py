@@ -1,4 +1,4 @@
-"""A server and all that it is made of, from its start to its end."""
+"""The server process: creates the parts of a server, serves a client, and shuts down."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _MOST_REPORTED: Final = 20
 """Unknown keys of config.toml that are logged: the file may be that of another program."""
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
-"""Two Ctrl-C within this time mean the server, not the turn."""
+"""A second Ctrl-C within this time ends the server, not the turn."""
 
 
 class SystemClock:
-    """The computer's own time."""
+    """The clock of the system."""
 
     def now(self) -> float:
         return time.time()
@@ -104,7 +104,7 @@ class Server:
         )
 
     def _on_initialized(self) -> None:
-        """Do what the first answer need not wait for."""
+        """Do the preparation that the first answer need not wait for."""
         self._prepare_process()
         self._http.warm_up()
         _report_unknown_keys(self._loader)
@@ -121,9 +121,9 @@ class Server:
 
 
 async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = False) -> None:
-    """Be an MCP server on stdin and stdout until the client leaves or a signal comes.
+    """Serve an MCP client on stdin and stdout until the client leaves or a signal arrives.
 
-    One that is ephemeral keeps nothing, and shares its conversations with nobody.
+    An ephemeral server stores nothing, and other servers do not see its conversations.
 
     Raises:
         ConfigError: the overrides or the home cannot be used; nothing was read or written.
@@ -149,7 +149,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 def _prepare_process() -> None:
     """Run blocking work in a pool that starts no thread without memory for it, and return large blocks at once."""
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
-    with suppress(MemoryError, RuntimeError):  # no thread can be started; it works without
+    with suppress(MemoryError, RuntimeError):  # no thread could be started; the server works without it
         start_thread(return_large_blocks, name="return-large-blocks")
 
 
@@ -161,11 +161,11 @@ def _server_dir() -> str:
 
 
 def _report_unknown_keys(loader: Loader) -> None:
-    """Log the keys of config.toml that no setting has: one that is misspelt has no effect."""
+    """Log unknown keys of config.toml: a misspelt key has no effect."""
     try:
         unknown = loader.unknown_keys()
     except ConfigError:
-        return  # the first call that needs the settings fails, and says why
+        return  # the first call that needs the settings reports the error
     for sentence in islice(unknown, _MOST_REPORTED):
         log.warning("%s", sentence)
     if next(unknown, None) is not None:
@@ -173,7 +173,7 @@ def _report_unknown_keys(loader: Loader) -> None:
 
 
 def _home(loader: Loader) -> str | None:
-    """Parley's home; None where that is gone by now."""
+    """Return the home; None if it was removed."""
     try:
         return loader.home
     except ConfigError:
@@ -181,10 +181,10 @@ def _home(loader: Loader) -> str | None:
 
 
 def _take_signals(transport: DescriptorTransport, conversations: Conversations) -> None:
-    """Take the signals. SIGTERM and SIGHUP end the server in order.
+    """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
-    So does SIGINT where stdin is not a terminal: it is how Claude Code ends its servers. On a terminal it
-    interrupts the turns that run; without any, it ends the server too.
+    SIGINT does the same if stdin is not a terminal: Claude Code ends its servers this way. On a terminal SIGINT
+    interrupts the running turns, or shuts the server down if there are none.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)
@@ -196,13 +196,13 @@ def _take_signals(transport: DescriptorTransport, conversations: Conversations) 
         last_interrupt = loop.time()
         running = conversations.running
         if again or not running:
-            transport.stop_reading()  # what still runs is told that the server was stopped
+            transport.stop_reading()  # running turns record that the server was stopped
             return
         for conversation in running:
             conversation.interrupt()
 
     loop.add_signal_handler(signal.SIGTERM, transport.stop_reading)
     loop.add_signal_handler(signal.SIGINT, interrupt if on_terminal else transport.stop_reading)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # or somebody has seen to it, as `nohup` does
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # unless it is ignored, as `nohup` sets it
         loop.add_signal_handler(signal.SIGHUP, transport.stop_reading)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

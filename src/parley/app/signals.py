@@ -1,4 +1,4 @@
-"""The signals that end a program, from where they are first held back to where somebody takes them."""
+"""The signals that end a program."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The exit code of what a signal has ended, as the shell says it: this and the number of the signal."""
+"""Added to the number of a signal, gives the exit code of a program that the signal ended."""
 
 
 def ignore_signals() -> None:
-    """From here on: one that comes late must not turn an orderly end into a kill.
+    """Ignore the signals from here on: a late signal must not kill a program that is shutting down.
 
-    The loop would give them back when it closes, and there are threads that do not block them.
+    The event loop restores the default handlers when it closes, and some threads do not block the signals.
     """
-    import asyncio  # long loaded by now; whoever only wants to hold signals back does not wait for it
+    import asyncio  # imported here: callers that only block signals do not need it
 
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     for number in SIGNALS:

@@ -1,4 +1,4 @@
-"""What people do without a server: run a command confined, and ask what there is on this computer."""
+"""Work without a server: run one sandboxed command, and report on the sandbox, the home and the key."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from parley.tools.commands.environment import command_environment
 __all__ = ["run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
-"""Long enough for whoever runs a command by hand, who can end it at any time."""
+"""Practically no timeout: the user can end the command at any time."""
 LOOK_SECONDS: Final = 20.0
-"""For a command that takes no time, on a computer with other work to do."""
+"""Timeout of a trivial command on a busy computer."""
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command as the agent's are run under these settings, for as long as it takes.
+    """Run one command like the agent's commands under these settings, without a timeout.
 
     Raises:
-        CommandNotStarted: there was nothing to run, or the system refused.
-        SandboxUnavailable: it could not be kept within its bounds; nothing of it has run.
+        CommandNotStarted: the program does not exist, or the system refused to start it.
+        SandboxUnavailable: the command cannot be confined; it was not run.
     """
     bounds = bounds_for(settings, Roots(os.environ))
     if bounds is None:
-        raise SandboxUnavailable(f"{settings.sandbox_mode} has no bounds")
+        raise SandboxUnavailable(f"{settings.sandbox_mode} does not confine commands")
     command = Command(
         argv=tuple(argv),
         cwd=settings.cwd,
@@ -54,7 +54,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
 
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
-    """What confines commands here, and what limits them all together; without settings, whatever the system has.
+    """Report what confines commands, and what limits all of them together; without settings, what the system has.
 
     Raises:
         CommandNotStarted: no command can be started at all.
@@ -68,7 +68,7 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
 
 
 async def _limits(commands: Sandboxed) -> str:
-    """As a command finds them around itself."""
+    """Describe the limits of all commands together."""
     why = scope.why_none("/")
     if why is None:
         said = bytearray()
@@ -83,7 +83,7 @@ async def _limits(commands: Sandboxed) -> str:
 
 
 def why_no_conversations(home: str) -> str | None:
-    """Why those that are in a home cannot be used; None: they can, or there are none."""
+    """Return why the conversations of a home cannot be used; None: they can, or there are none."""
     from parley.stores.sqlite.errors import REPAIR
     from parley.stores.sqlite.maintenance import find_damage
     from parley.stores.sqlite.read_only import look_at_database
@@ -97,7 +97,7 @@ def why_no_conversations(home: str) -> str | None:
 
 
 def why_no_key(settings: Settings) -> str | None:
-    """What is missing to ask the model of these settings; None: nothing. No part of a key is in it."""
+    """Return which key is missing for the model of these settings; None: none. Never contains a part of a key."""
     from parley.models.credentials import credentials
 
     try:

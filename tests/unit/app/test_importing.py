@@ -306,7 +306,7 @@ async def test_settings_that_nobody_can_ask_for_are_refused(
 
     imported = await import_file(MemoryStore(), path, settings)
 
-    assert imported == Imported(Outcome.FAILED, f"line 2: settings that nobody can ask for: {why}")
+    assert imported == Imported(Outcome.FAILED, f"line 2: invalid settings: {why}")
 
 
 async def test_a_profile_that_is_not_here_may_be_asked_for(tmp_path: Path, settings: Settings) -> None:

@@ -1,3 +1,3 @@
-"""Conversations by hand: out of a home, into one, and what a home need not keep any longer. No turn is run here."""
+"""Files and homes: export, import, backup, repair and garbage collection. No turn runs here."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A conversation as a file: one of the store's, written as it is at one moment."""
+"""Export of a conversation of the store to a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["export_conversation", "written_whole"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Write a conversation as it is at this moment, whoever goes on with it meanwhile.
+    """Write a conversation as it is now; other processes may continue it meanwhile.
 
     Raises:
-        UnknownConversation: there is none, or it was deleted meanwhile.
+        UnknownConversation: it does not exist, or was deleted meanwhile.
         StoreError: it cannot be read.
     """
     conversation_id = ConversationId(named)
@@ -44,12 +44,12 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 @contextmanager
 def written_whole(path: str, *, over: bool) -> Iterator[BinaryIO]:
-    """A file that is there, whole and on disk, when the block ends well, and not there at all otherwise.
+    """Write a file atomically: it appears, complete and synced, when the block ends without an error.
 
-    It takes the place of another only where it is to be written `over` it.
+    `over`: replace an existing file.
 
     Raises:
-        FileExistsError: there is one, and it stays as it is.
+        FileExistsError: the file exists; it is not changed.
         OSError: it cannot be written.
     """
     with AtomicFile(path) as atomic:

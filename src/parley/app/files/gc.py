@@ -1,4 +1,4 @@
-"""What a home need not keep any longer: how much that is, and removing it."""
+"""Garbage collection of a home: finds and removes what need not be kept."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DAY_SECONDS: Final = 86_400
 
 
 class Unneeded(NamedTuple):
-    """What may go."""
+    """What can be removed."""
 
     conversations: Sequence[ConversationListing]
     conversation_bytes: int
     blobs: Freed
     reclaimable_bytes: int
-    """Bytes of the database that hold nothing any more."""
+    """Free space in the database."""
 
 
 class Removed(NamedTuple):
@@ -34,13 +34,14 @@ class Removed(NamedTuple):
 
 
 async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Unneeded:
-    """Archived conversations in which nothing happened for so many days (0: none), blobs of no conversation,
-    and what those that were deleted have left."""
+    """Find archived conversations without activity for `keep_days` days (0: none), unused blobs, and free space."""
     expired = await store.expired(archived_before=now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
         at = START
-        with suppress(Unreadable, UnknownConversation):  # what is damaged goes too, whatever its size is
+        with suppress(
+            Unreadable, UnknownConversation
+        ):  # a damaged one is removed too, although its size is unknown
             while page := await store.read(listed.conversation_id, after=at):
                 at = page[-1].seq
                 size += sum(len(entry.body) for entry in page)
@@ -48,7 +49,7 @@ async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Un
 
 
 async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
-    """Remove these conversations, but those that somebody has taken up meanwhile, and then all blobs of none."""
+    """Remove these conversations, except those that became active again, and then all unused blobs."""
     removed = 0
     for listed in unneeded.conversations:
         with suppress(OwnedElsewhere, UnknownConversation):
@@ -62,10 +63,10 @@ async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
 
 
 async def _is_as_before(store: SqliteStore, listed: ConversationListing) -> bool:
-    """Whether it is archived, and nothing has happened in it."""
+    """Return whether a conversation is archived and had no activity since."""
     try:
         head = await store.head(listed.conversation_id)
-    except Unreadable:  # the list has all that can be said of it
+    except Unreadable:  # the listing has everything that is needed
         archived = await store.expired(archived_before=inf)
         return any(
             (one.conversation_id, one.summary) == (listed.conversation_id, listed.summary) for one in archived

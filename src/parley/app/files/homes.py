@@ -1,4 +1,4 @@
-"""A home as its owner sees it from outside: its conversations, whoever uses them meanwhile."""
+"""Access to a home from commands, while servers use it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["entries_until", "open_home", "why_not_over"]
 
 NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
-"""How files end that have a place in a home beside its own."""
+"""Suffixes of files that commands may create in a home."""
 HEAD_BYTES: Final = 1024**2
-"""More than the first line of an export has."""
+"""More than the length of the first line of an export."""
 
 
 @asynccontextmanager
 async def open_home(home: str, *, to_write: bool = False) -> AsyncIterator[SqliteStore]:
-    """The conversations of a home, which is made if it is `to_write` to.
+    """Open the store of a home; create the home if it is opened `to_write`.
 
     Raises:
-        BadHome: there are none, or they cannot be used.
+        BadHome: there are no conversations, or they cannot be used.
     """
     if not to_write:
         _refuse_empty(home)
@@ -48,12 +48,12 @@ def _refuse_empty(home: str) -> None:
 
 
 def why_not_over(home: str, path: str) -> str | None:
-    """Why nothing may be written to a path, whoever wants it; None: it may, in place of the file that is there."""
+    """Return why a path must not be overwritten; None: it may."""
     is_there = os.path.lexists(path)
     if os.path.basename(path) in ("", os.curdir, os.pardir):
         return "names no file"
     if is_there and not stat.S_ISREG(os.lstat(path).st_mode):
-        return "is no regular file, and nothing else is replaced"
+        return "is not a regular file; only regular files are replaced"
     place = PurePath(os.path.realpath(directory_of(path)), os.path.basename(path))
     database = PurePath(os.path.realpath(os.path.join(home, DATABASE)))
     if place.parent == database.parent and place.name.startswith(database.name):
@@ -78,10 +78,10 @@ def _is_export(path: str) -> bool:
 
 
 async def entries_until(store: Store, conversation_id: ConversationId, *, until: Seq) -> AsyncIterator[Entry]:
-    """Entries from the first to this one.
+    """Yield the entries up to a position.
 
     Raises:
-        UnknownConversation: it is not there, or not there any more.
+        UnknownConversation: the conversation does not exist or was deleted.
     """
     at = START
     while at < until:

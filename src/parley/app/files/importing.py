@@ -1,6 +1,7 @@
-"""Files as conversations: each is read to its end before anything is written, and written whole or not at all.
+"""Import of conversations from files.
 
-Nothing that is here is ever changed or removed by an import.
+A file is read completely before anything is written, and is imported completely or not at all. An import never
+changes or removes a conversation of the home.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ class Outcome(Enum):
 
 
 class Imported(NamedTuple):
-    """What became of one file."""
+    """The result for one file."""
 
     outcome: Outcome
     text: str
-    """For people to read."""
+    """A sentence for the user."""
 
 
 def files_below(path: str) -> list[str]:
-    """The files that a directory and those in it may have conversations in; of a file, the file itself."""
+    """Return the *.jsonl files below a directory, or the file itself."""
     if not os.path.isdir(path):
         return [path]
     return sorted(
@@ -61,22 +62,22 @@ def files_below(path: str) -> list[str]:
 async def import_file(
     store: Store, path: str, settings: Settings, *, is_named: bool = True, new_id: bool = False
 ) -> Imported:
-    """Make a conversation of a file; `settings` are for one that does not bring its own.
+    """Create a conversation from a file; `settings` are for a file without settings.
 
-    A file that `is_named` has to be one that can be imported; others are passed over if they are something else.
+    `is_named`: the user named this file, so that a file of another kind is an error; otherwise it is skipped.
 
     Raises:
-        BadHome: nothing can be imported here.
+        BadHome: the home cannot be written.
     """
     file = SourceFile(path, settings)
     try:
         if (what := file.what_else_it_is()) is not None:
             return Imported(Outcome.FAILED if is_named else Outcome.SKIPPED, what)
         summary = await file.check()
-        # A time to come would have every later activity listed as of then.
+        # With a time in the future, all later activity would be listed with that time.
         summary = replace(summary, updated_at=min(summary.updated_at, time.time()))
         if file.is_empty:
-            return Imported(Outcome.SKIPPED, "nobody says anything in it")
+            return Imported(Outcome.SKIPPED, "it contains no messages")
         while True:
             place = ConversationId(str(uuid4())) if new_id else await _place_for(store, file)
             if isinstance(place, _Here):
@@ -86,7 +87,7 @@ async def import_file(
                 break
             except StoreFailed:
                 if not await _is_there(store, place):
-                    raise  # or else somebody has imported the same at the same time
+                    raise  # another process imported the same file at the same time
     except BadHome:
         raise
     except (BadFile, StoreError) as error:
@@ -95,18 +96,18 @@ async def import_file(
         return Imported(Outcome.FAILED, os_detail(error))
     is_another = not new_id and place != file.conversation_id
     told = f", since {file.conversation_id} is another conversation here" if is_another else ""
-    lost = f"; left out, since they have no place in it: {file.left_out}" if file.left_out else ""
+    lost = f"; left out, because Parley has no equivalent: {file.left_out}" if file.left_out else ""
     return Imported(Outcome.IMPORTED, f"imported as {place}{told}, {file.count} entries{lost}")
 
 
 class _Here(NamedTuple):
-    """A conversation in which all of the file is, and which may have gone on."""
+    """A conversation that begins with the content of the file."""
 
     conversation_id: ConversationId
 
 
 async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Here:
-    """Where the file is, or else the id that it is to have, which is free. What is there is never changed."""
+    """Return the conversation that has the file, or else a free id for it."""
     for conversation_id in file.ids():
         try:
             if await _is_all_in(store, conversation_id, file):
@@ -129,7 +130,7 @@ async def _is_there(store: Store, conversation_id: ConversationId) -> bool:
 
 
 async def _is_all_in(store: Store, conversation_id: ConversationId, file: SourceFile) -> bool:
-    """Whether all of the file is in a conversation, at its beginning. Raises UnknownConversation."""
+    """Return whether a conversation begins with all entries of the file. Raises UnknownConversation."""
     if (await store.head(conversation_id)).last < file.count:
         return False
     told = file.entries()
@@ -140,8 +141,8 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """As they are to be in the conversation of that id. An answer names a question by its id alone: where such a
-    question was asked in another conversation, this one gets its own."""
+    """Yield the entries for the conversation with that id. Approvals get new ids if another conversation has them:
+    an answer names an approval by its id alone."""
     is_copy = conversation_id != file.conversation_id or (file.questions and await store.asks_any(file.questions))
     if not is_copy:
         return file.entries()
@@ -149,7 +150,7 @@ async def _entries(store: Store, file: SourceFile, conversation_id: Conversation
 
 
 def _is_same(kept: Entry, told: Entry | None, conversation_id: ConversationId) -> bool:
-    """Settings do not count: a rollout file was given them. It may have been given its own questions."""
+    """Return whether two entries are equal, apart from settings and approval ids, which an import may change."""
     if told is None:
         return False
     if kept.type == told.type == _SETTINGS_CHOSEN or entry_line(kept) == entry_line(told):

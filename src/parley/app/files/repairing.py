@@ -1,4 +1,4 @@
-"""Writes everything that can be read of a damaged home into a new home, and does not change the damaged one."""
+"""Writes everything that can be read of a damaged home to a new home, without changing the damaged one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 
 
 class Repaired(NamedTuple):
-    """How many conversations were found."""
+    """The number of conversations by result."""
 
     whole: int
     partial: int
@@ -44,7 +44,7 @@ class _Log(NamedTuple):
 
 
 async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
-    """Write all that can be read of the conversations of a home into a new home.
+    """Write everything that can be read of the conversations of a home to a new home.
 
     `tell` gets a line for each conversation that is not complete.
 
@@ -76,7 +76,7 @@ def _create_empty(target: str) -> None:
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise BadHome(target, "can be changed by other users; name a new directory")
     except OSError as error:
-        raise BadHome(target, f"cannot be made: {os_detail(error)}") from error
+        raise BadHome(target, f"cannot be created: {os_detail(error)}") from error
 
 
 async def _write(store: Store, found: Salvaged, tell: Callable[[str], None]) -> str:
@@ -119,7 +119,7 @@ def _log(found: Salvaged) -> _Log | None:
         except ValueError:
             break
         taken.append(placed)
-    if len(taken) < len(rest):  # an entry that does not fit may have changed the folds before it was refused
+    if len(taken) < len(rest):  # a refused entry may have changed the projections
         folds = Projections()
         folds.replay(taken)
     return _Log(taken, Summary.of(folds.state)) if taken else None

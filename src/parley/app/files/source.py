@@ -1,6 +1,7 @@
-"""A file with a conversation in it: an export of Parley, or a session that Codex CLI recorded.
+"""A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-Says what is in it, entry by entry, and refuses what could not be gone on with. Does not know where entries go.
+Reads its entries, and refuses a file with which a conversation could not be continued. Does not know where entries
+are stored.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from parley.wire.jsonrpc import encode
 __all__ = ["SourceFile", "with_own_questions"]
 
 LINE_BYTES: Final = 256 * 1024**2
-"""No line that Parley writes is as long; whatever is, is not read into memory."""
+"""Longer lines are refused without reading them into memory. Parley writes none."""
 
 CHECKED_AT_ONCE: Final = 500
-"""Entries that are looked at before it is seen whether somebody has enough of it."""
+"""Entries between two checks for cancellation."""
 
 
 class SourceFile:
-    """Read as often as it takes."""
+    """A file that is read several times."""
 
     def __init__(self, path: str, settings: Settings) -> None:
         self._path, self._settings = path, settings
@@ -50,16 +51,16 @@ class SourceFile:
         self.count = 0
         self.left_out = 0
         self.questions: set[ApprovalId] = set()
-        """Those that are asked in it."""
+        """The approvals that are requested in it."""
         self._is_rollout = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing but the settings that we gave it."""
+        """True if it has only the settings that the import adds."""
         return self._is_rollout and self.count == 1
 
     def what_else_it_is(self) -> str | None:
-        """Why there can be no conversation in it; None: there may be one.
+        """Return why the file has no conversation; None: it may have one.
 
         Raises:
             OSError: it cannot be read.
@@ -79,13 +80,13 @@ class SourceFile:
         return "neither an export of Parley nor a rollout file of Codex CLI"
 
     def ids(self) -> Iterator[ConversationId]:
-        """Under which it may be here: its own, and where that is another conversation's, always the same others."""
+        """Yield the ids that the conversation may have: its own, then others that are always the same."""
         yield self.conversation_id
         for number in count(1):
             yield ConversationId(str(uuid5(UUID(self.conversation_id), str(number))))
 
     async def check(self) -> Summary:
-        """Read it to its end, and say what it adds up to.
+        """Read the whole file and return a summary.
 
         Raises:
             BadFile, OSError: it cannot be used.
@@ -100,7 +101,7 @@ class SourceFile:
         return Summary.of(folds.state)
 
     def entries(self) -> Iterator[Entry]:
-        """As they are in the file. Raises BadFile, OSError."""
+        """Yield the entries of the file. Raises BadFile, OSError."""
         return self._read(Projections())
 
     def _read(self, folds: Projections) -> Iterator[Entry]:
@@ -151,8 +152,7 @@ _QUESTION_ASKED: Final = record_type(QuestionAsked)
 
 
 def _with_usual_settings(entry: Entry) -> Entry:
-    """What was asked for has to be what somebody can ask for, or the conversation could not be gone on with; and it
-    is kept as if it had been asked for here."""
+    """Check the settings of a file, which the conversation needs to continue, and redact their secrets."""
     if entry.is_event or entry.type != _SETTINGS_CHOSEN:
         return entry
     try:
@@ -160,7 +160,7 @@ def _with_usual_settings(entry: Entry) -> Entry:
         wanted = wanted_again(chosen.asked)
         refuse_misfits(wanted)
     except (msgspec.ValidationError, BadSetting) as error:
-        raise BadFile(entry.seq + 1, f"settings that nobody can ask for: {error}") from None
+        raise BadFile(entry.seq + 1, f"invalid settings: {error}") from None
     asked = kept(wanted)
     return entry if asked == chosen.asked else replace(entry, encoded=encode(replace(chosen, asked=asked)))
 
@@ -173,7 +173,7 @@ _OF_QUESTIONS: Final[Mapping[tuple[bool, str], type[QuestionAsked | QuestionSett
 
 
 def with_own_questions(entry: Entry, conversation_id: ConversationId) -> Entry:
-    """An answer names a question by its id alone: those of a copy are not those of the original."""
+    """Return a new approval id: an answer names an approval by its id alone, and a copy has its own."""
     kind = _OF_QUESTIONS.get((entry.is_event, entry.type))
     if kind is None:
         return entry
