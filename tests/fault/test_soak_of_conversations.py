@@ -66,7 +66,7 @@ def growth(resident: list[int]) -> float:
 
 
 async def test_conversations_leave_memory_and_come_back_unnoticed(scripted_model: ScriptedModel) -> None:
-    resident = await soaked(scripted_model, 24, at_once=4)
+    resident = await soaked(scripted_model, 12, at_once=2)
     assert growth(resident) < STILL_FILLING
 
 

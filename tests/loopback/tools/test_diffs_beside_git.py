@@ -170,7 +170,7 @@ def drawn(*, words: int, seed: int) -> list[bytes]:
     "texts",
     [
         pytest.param(lambda: (distinct(), [b"new " + line for line in distinct()]), id="nothing in common"),
-        pytest.param(lambda: (distinct(), shuffled()), id="shuffled"),
+        pytest.param(lambda: (distinct(), shuffled()), id="shuffled", marks=pytest.mark.long),
         pytest.param(lambda: (distinct(), distinct()[::-1]), id="reversed", marks=pytest.mark.long),
         pytest.param(
             lambda: (distinct(), distinct()[100_000:] + distinct(100_000)),
@@ -185,7 +185,9 @@ def drawn(*, words: int, seed: int) -> list[bytes]:
         ),
         pytest.param(lambda: (distinct(7) * 5_600, distinct(8) * 5_000), id="periods of seven and eight"),
         pytest.param(
-            lambda: (distinct(1) * 200_000, (distinct(1) * 99 + distinct(2)[1:]) * 2_000), id="slides everywhere"
+            lambda: (distinct(1) * 200_000, (distinct(1) * 99 + distinct(2)[1:]) * 2_000),
+            id="slides everywhere",
+            marks=pytest.mark.long,
         ),
     ],
 )
