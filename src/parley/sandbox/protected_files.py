@@ -164,12 +164,15 @@ class ProtectedFiles:
                     snapshot = None if is_in_use else self._snapshots.get(path)
                 if snapshot is None:
                     continue
-                result = snapshot.restore()
-                results.append(result)
-                left = {each: _Unrestored(snapshot, _state(each)) for each in result.left}
-                with self._mutex:
-                    del self._snapshots[path]
-                    self._unrestored |= left
+                left: dict[str, _Unrestored] = {}
+                try:
+                    result = snapshot.restore()
+                    results.append(result)
+                    left = {each: _Unrestored(snapshot, _state(each)) for each in result.left}
+                finally:
+                    with self._mutex:
+                        del self._snapshots[path]
+                        self._unrestored |= left
 
     async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
         """As `unrestored`, without blocking the event loop."""
