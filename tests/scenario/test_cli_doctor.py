@@ -66,15 +66,15 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
         ("python", f"{sys.version.split()[0]}, {sys.executable}"),
         ("sqlite", found.text("sqlite")[0]),
         ("system", f"{os.uname().sysname} {os.uname().release}, {os.uname().machine}"),
-        ("home", f"{tmp_path}/.parley: not there yet; it is made when it is needed"),
-        ("settings", f"{tmp_path}/.parley/config.toml: not there, and not needed"),
+        ("home", f"{tmp_path}/.parley: does not exist yet; Parley creates it when needed"),
+        ("settings", f"{tmp_path}/.parley/config.toml: does not exist; defaults are used"),
         ("model", "gpt-5, by openai (responses at https://api.openai.com/v1)"),
         ("key", "is set"),
         ("policy", "approval_policy on-request, sandbox_mode read-only"),
         ("limits", found.text("limits")[0]),
         ("hidden", f"{tmp_path}/.ssh"),
         (
-            "not there",
+            "missing",
             ", ".join(
                 f"{tmp_path}/{name}"
                 for name in (".parley", ".aws", ".gnupg", ".config/gh", ".netrc", ".docker/config.json")
@@ -90,7 +90,7 @@ async def test_unknown_settings_are_listed_with_the_nearest_known_one(tmp_path: 
     file.write_text('sandbox_mod = "read-only"\n[store]\nkeepdays = 3\n[tui]\n')
     found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path))
 
-    assert found.text("settings") == [f"{file}: fine"]
+    assert found.text("settings") == [f"{file}: ok"]
     assert found.text("unknown") == [
         f"{file}, line 1: `sandbox_mod`: unknown setting, ignored; did you mean `sandbox_mode`?",
         f"{file}, line 3: `store.keepdays`: unknown setting, ignored; did you mean `store.keep_days`?",
@@ -112,7 +112,7 @@ async def test_bubblewrap_is_named_with_its_place_and_version(tmp_path: Path) ->
     pattern = r"works; path: /\S+/bwrap, version: \d+\.\d+\S*, .*"
 
     assert [re.fullmatch(pattern, text) is not None for text in found.text("bubblewrap")] == [True]
-    assert found.text("sandbox") == ["bubblewrap, the settings want this one"]
+    assert found.text("sandbox") == ["bubblewrap, chosen by the settings"]
 
 
 @LANDLOCK
@@ -121,7 +121,7 @@ async def test_landlock_is_named_with_its_version(tmp_path: Path) -> None:
 
     pattern = r"works; abi: \d+, .*, `\.git`: restored after each command: changes are detected, not prevented"
     assert [re.fullmatch(pattern, text) is not None for text in found.text("landlock")] == [True]
-    assert found.text("sandbox") == ["landlock, the settings want this one"]
+    assert found.text("sandbox") == ["landlock, chosen by the settings"]
 
 
 @SANDBOX
@@ -149,7 +149,7 @@ async def test_where_nothing_confines_it_says_why_and_what_to_do(tmp_path: Path)
     installs = ("`apt install bubblewrap`", "`dnf install bubblewrap`")
     assert found.text("to do") == [
         f"install bubblewrap, 0.4 or newer: {', '.join(installs)} or `apk add bubblewrap`",
-        "for Landlock: a kernel from 6.2 on, with `landlock` among the names in /sys/kernel/security/lsm",
+        "for Landlock: use kernel 6.2 or newer, with `landlock` in /sys/kernel/security/lsm",
     ]
 
 
@@ -161,7 +161,7 @@ async def test_where_bubblewrap_may_do_nothing_landlock_takes_its_place(tmp_path
 
     assert (found.text("sandbox"), found.exit_code) == (["landlock, the first that works"], 0)
     assert [text.partition(": ")[0] for text in found.text("bubblewrap")] == ["does not work"]
-    assert [text.partition(": ")[0] for text in found.text("to do")] == ["let bubblewrap make user namespaces"]
+    assert [text.partition(": ")[0] for text in found.text("to do")] == ["let bubblewrap create user namespaces"]
 
 
 async def test_settings_that_cannot_be_used_are_told_by_line(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_settings_that_cannot_be_used_are_told_by_line(tmp_path: Path) -> 
     problem = "unknown variant `sometimes`, expected one of `untrusted`, `on-failure`, `on-request`, `never`"
     file = tmp_path / ".parley" / "config.toml"
     assert (found.stderr, found.exit_code) == ("", 1)
-    assert found.text("home") == [f"{tmp_path}/.parley: fine"]
+    assert found.text("home") == [f"{tmp_path}/.parley: ok"]
     assert found.text("settings") == [f"cannot be used: {file}, line 3: `approval_policy`: {problem}"]
     assert (found.text("model"), len(found.text("sandbox"))) == ([], 1)
 
@@ -198,7 +198,7 @@ async def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     found = await doctor(tmp_path, HOME=str(tmp_path / "file"))
 
     assert found.exit_code == 1
-    assert found.text("home") == [f"{tmp_path}/file/.parley: cannot be made: {tmp_path}/file is no directory"]
+    assert found.text("home") == [f"{tmp_path}/file/.parley: cannot be created: {tmp_path}/file is not a directory"]
 
 
 @pytest.mark.promises("sandbox.doctor")
@@ -225,13 +225,13 @@ async def test_what_is_hidden_is_told_as_it_is_there(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "-c", f"sandbox.hidden_paths={paths}")
 
     assert found.text("hidden") == [f"{tmp_path}/keys"]
-    assert found.text("not there") == [", ".join((f"{tmp_path}/.parley", *paths[1:]))]
+    assert found.text("missing") == [", ".join((f"{tmp_path}/.parley", *paths[1:]))]
 
 
 async def test_the_secrets_of_a_user_without_a_home_variable_are_those_of_the_account(tmp_path: Path) -> None:
     found = await doctor(tmp_path, HOME="", PARLEY_HOME=str(tmp_path))
 
-    named = ", ".join((*found.text("hidden"), *found.text("not there"))).split(", ")
+    named = ", ".join((*found.text("hidden"), *found.text("missing"))).split(", ")
     assert {*named} & SECRET
 
 
@@ -251,7 +251,7 @@ async def test_what_could_be_a_secret_of_a_provider_is_not_shown(tmp_path: Path)
 async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "-c", "model_provider=scripted")
 
-    assert (found.text("model"), found.text("key")) == (["gpt-5, by scripted (scripted)"], ["none is needed"])
+    assert (found.text("model"), found.text("key")) == (["gpt-5, by scripted (scripted)"], ["not needed"])
 
 
 @pytest.mark.parametrize(

@@ -510,16 +510,16 @@ async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None
     first, second, third = would.stdout.splitlines()
     assert (would.stderr, would.exit_code) == ("", 0)
     assert first.startswith("archived conversations, last active more than 30 days ago: 1, ")
-    assert second.startswith("images and outputs of no conversation: 1, 30,")
-    assert third.startswith("room that deleted conversations have left: ")
+    assert second.startswith("unused images and outputs: 1, 30,")
+    assert third.startswith("free space in the database: ")
     removed = done.stdout.splitlines()
     assert removed[:3] == [first, second, third]
     assert removed[3] == "removed conversations: 1"
     assert removed[4].startswith("removed images and outputs: 3, ")
     assert then.stdout.splitlines() == [
         "archived conversations, last active more than 30 days ago: 0, 0 bytes",
-        "images and outputs of no conversation: 0, 0 bytes",
-        "room that deleted conversations have left: 0 bytes",
+        "unused images and outputs: 0, 0 bytes",
+        "free space in the database: 0 bytes",
     ]
     assert await conversations_in(full) == [ARCHIVED, ACTIVE]
 
@@ -527,7 +527,9 @@ async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None
 async def test_without_the_setting_every_conversation_is_kept(full: Home) -> None:
     done = await full.parley("gc", "--yes")
 
-    assert done.stdout.splitlines()[0] == "archived conversations: all are kept, since [store] keep_days is not set"
+    assert (
+        done.stdout.splitlines()[0] == "archived conversations: all are kept, because [store] keep_days is not set"
+    )
     assert done.stdout.splitlines()[3] == "removed conversations: 0"
     assert done.stdout.splitlines()[4].startswith("removed images and outputs: 1, ")
     assert await conversations_in(full) == [OLD, ARCHIVED, ACTIVE]
@@ -565,7 +567,7 @@ async def test_the_room_of_deleted_conversations_is_given_back(home: Home) -> No
     done = await home.parley("gc", "--yes")
 
     assert (before > 1_000_000, (home.path / "parley.db").stat().st_size < 200_000) == (True, True)
-    assert done.stdout.splitlines()[2].startswith("room that deleted conversations have left: 1,")
+    assert done.stdout.splitlines()[2].startswith("free space in the database: 1,")
     assert await conversations_in(home) == [OTHER]
 
 
@@ -605,7 +607,7 @@ async def test_on_a_terminal_gc_asks_first(full: Home, answer: bytes, left: int)
         os.close(ours)
         os.close(theirs)
 
-    assert b"Remove them for ever? [y/N] " in out
+    assert b"Remove them permanently? [y/N] " in out
     assert (err, process.returncode) == (b"", 0)
     assert len(await conversations_in(full)) == left
 

@@ -21,8 +21,8 @@ from parley.version import __version__
 PATIENCE_SECONDS = 90.0
 
 STORY = """\
-Parley {version}: what a client says (->) and what it is told (<-). The model is a
-script, so this needs no key and no network.
+Parley {version}: what a client sends (->) and receives (<-). The model is a script,
+so this needs no key and no network.
 
 1. Start a server
    -> parley mcp -c model_provider=scripted
@@ -222,8 +222,9 @@ async def test_where_nothing_confines_the_demonstration_says_so(tmp_path: Path) 
     lacks = (Lack.USER_NAMESPACES, Lack.LANDLOCK)
     output, errors, exit_code = await outcome(await start(tmp_path, without=lacks))
 
-    said = "This computer cannot confine commands, so all that nobody had allowed was refused. `parley doctor` says"
-    assert (words(output[output.index("This computer") :]), errors, exit_code) == (f"{said} what it lacks.", "", 0)
+    said = "This computer cannot confine commands, so Parley refused the actions that were not approved."
+    advice = "`parley doctor` says what is missing."
+    assert (words(output[output.index("This computer") :]), errors, exit_code) == (f"{said} {advice}", "", 0)
     assert output.count("exec_command_begin") == 1  # what was allowed
 
 

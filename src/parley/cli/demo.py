@@ -1,7 +1,6 @@
 """`parley demo`: a whole conversation on the terminal, with a server of its own and the scripted model.
 
-Prints what a client says (`->`) and what it is told (`<-`), as it happens. Nothing here is acted: the
-server is a child process, and every word of it came over its stdout.
+Prints what the client sends (`->`) and receives (`<-`), as it happens. The server is a real child process.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ Colours are used on a terminal, unless NO_COLOR is set.
 exit code: 0, 1 if the demo failed, 2 for a usage error, 130 after Ctrl-C."""
 
 MIDDLE_OF_A_SENTENCE: Final = 50
-"""So many characters in, there is something to catch up with, and something left to watch."""
+"""Characters of the answer after which the client comes back: some were missed, and some are still to come."""
 
 GLANCE_SECONDS: Final = 0.05
-"""How often we look how far the agent is while we do not stream."""
+"""How often the client checks the progress while it does not stream."""
 
 WORK: Final = {
     "delta_delay_ms": 25,
@@ -79,10 +78,10 @@ WORK: Final = {
         [{"text": "Done: the greeting, and the copy that you allowed."}],
     ],
 }
-"""What the agent does in the last part."""
+"""The script of the agent for the last part."""
 
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Variables of the user that would change what the server does: the demonstration is the same for all."""
+"""Prefixes of the user's variables that would change the server's behaviour."""
 
 
 def configure(_: argparse.ArgumentParser) -> None:
@@ -109,13 +108,13 @@ def run(_: argparse.Namespace) -> int:
 
 async def _demonstrate(page: Page) -> int:
     page.paragraph(
-        f"Parley {__version__}: what a client says (->) and what it is told (<-). "
+        f"Parley {__version__}: what a client sends (->) and receives (<-). "
         "The model is a script, so this needs no key and no network."
     )
     notifications: list[bytes] = []
 
     def take(frame: bytes) -> None:
-        if b'"method":' in frame[:40]:  # an answer has an id there
+        if b'"method":' in frame[:40]:  # a response has an id there
             notifications.append(frame)
 
     doorbell = _Doorbell(page)
@@ -143,7 +142,7 @@ async def _demonstrate(page: Page) -> int:
 
 
 async def _converse(page: Page, client: Client, cwd: str, notifications: list[bytes]) -> bool:
-    """Show that nothing is lost; whether that was so."""
+    """Show that nothing is lost; return whether that is true."""
     page.step("Create a conversation and stream it")
     page.sent("conversationCreate")
     conversation = await client.create(model="demonstration", cwd=cwd)
@@ -158,7 +157,7 @@ async def _converse(page: Page, client: Client, cwd: str, notifications: list[by
 
     page.step("Pause, and send a message while nobody watches")
     page.sent("notifications/cancelled, with the id of the stream's request")
-    await client.ping()  # what was on its way has arrived now
+    await client.ping()  # everything that was sent before has arrived now
     notifications.clear()
     await _send(page, conversation, "And what if I leave?")
     await _middle_of_a_sentence(conversation)
@@ -183,7 +182,7 @@ async def _converse(page: Page, client: Client, cwd: str, notifications: list[by
 
 
 async def _work(page: Page, client: Client, project: str, doorbell: _Doorbell) -> None:
-    """Let the agent change a file, run commands, and ask for more than it may."""
+    """Let the agent change a file, run commands, and ask for an approval."""
     page.step("Let the agent work in a sandbox, and answer when it wants to leave it")
     page.sent("conversationCreate, sandbox workspace-write, approval_policy on-request")
     conversation = await client.create(
@@ -193,7 +192,7 @@ async def _work(page: Page, client: Client, project: str, doorbell: _Doorbell) -
         sandbox="workspace-write",
         config={
             "model_providers.scripted": {"script": "work.json"},
-            # The project lies in a temporary directory: what is beside it is to be outside.
+            # The project is in a temporary directory, and the directory beside it must not be writable.
             "sandbox_workspace_write": {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True},
         },
     )
@@ -205,16 +204,13 @@ async def _work(page: Page, client: Client, project: str, doorbell: _Doorbell) -
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
         page.paragraph(
-            "\nThis computer cannot confine commands, so all that nobody had allowed was refused. "
-            "`parley doctor` says what it lacks."
+            "\nThis computer cannot confine commands, so Parley refused the actions that were not approved. "
+            "`parley doctor` says what is missing."
         )
 
 
 def _prepare(place: str) -> tuple[str, str]:
-    """A home with the script for the agent, and an empty directory for it to work in.
-
-    Beside each other: the home is hidden from commands.
-    """
+    """Create a home with the script for the agent, and beside it a project: the home is hidden from commands."""
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()
     project.mkdir()
@@ -223,7 +219,7 @@ def _prepare(place: str) -> tuple[str, str]:
 
 
 class _Doorbell:
-    """Answers the one question of the demonstration, once its event has been told."""
+    """Answers the approval request of the demo, after its event was printed."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
@@ -244,7 +240,7 @@ async def _send(page: Page, conversation: Conversation, text: str) -> None:
 
 
 async def _middle_of_a_sentence(conversation: Conversation) -> None:
-    """Return when the agent is in the middle of its message, or past it."""
+    """Wait until the agent is in the middle of its message, or has finished it."""
     while True:
         found = await conversation.read(after=(await conversation.status()).seq)
         written = sum(

@@ -1,6 +1,6 @@
-"""`parley doctor`: what Parley finds on this computer, and what it lacks.
+"""`parley doctor`: checks this computer and the home, and says what to do.
 
-Plain lines in stable words, for people and for scripts. Says whether a key is there, and never which.
+Prints lines with stable names, for people and for scripts. Never prints a key.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ exit code: 0 if home and settings can be used and commands can be confined, or i
 every conversation was repaired completely; 2 for a usage error; else 1."""
 
 COLUMN: Final = 12
-"""Where the text of a line begins, behind its name."""
+"""The column in which the text of a line begins."""
 
 
 class _Switch(NamedTuple):
-    """A setting of the system that decides whether bubblewrap may make the namespaces that it needs."""
+    """A kernel setting that decides whether bubblewrap can create its namespaces."""
 
     name: str
     against: str
-    """The value with which it may not."""
+    """The value with which it cannot."""
     mend: str
 
     def value(self) -> str | None:
-        """None: this system has no such switch."""
+        """Return the current value; None: this system has no such setting."""
         try:
             with open(f"/proc/sys/{self.name.replace('.', '/')}", encoding="ascii") as file:
                 return file.read().strip()
@@ -75,7 +75,7 @@ SWITCHES: Final = (
 )
 
 NOT_BY_A_SWITCH: Final = (
-    "let bubblewrap make user namespaces: in a container that takes a seccomp profile with unshare and mount"
+    "let bubblewrap create user namespaces: in a container this needs a seccomp profile with unshare and mount"
 )
 
 
@@ -128,7 +128,7 @@ def _sqlite() -> str:
 
 
 def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
-    """Whether conversations can be kept there, and its settings; what cannot be used was said."""
+    """Check the home; return whether it can store conversations, and its settings if they are valid."""
     try:
         loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
         home = loader.home
@@ -139,8 +139,8 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
         _line("settings", f"cannot be used: the working directory is gone: {error.strerror}")
         return False, None
     fault = _fault(home)
-    not_yet = "" if os.path.lexists(home) else "not there yet; it is made when it is needed"
-    _line("home", f"{home}: {fault or not_yet or 'fine'}")
+    not_yet = "" if os.path.lexists(home) else "does not exist yet; Parley creates it when needed"
+    _line("home", f"{home}: {fault or not_yet or 'ok'}")
     file = os.path.join(home, "config.toml")
     try:
         settings = loader.choose(SettingsOverrides()).settings
@@ -150,24 +150,24 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
         if isinstance(error, ProviderNotFound):
             _line("to do", f"correct `model_provider`, or add a table [model_providers.{error.provider}] to {file}")
         return fault is None, None
-    _line("settings", f"{file}: {'fine' if os.path.exists(file) else 'not there, and not needed'}")
+    _line("settings", f"{file}: {'ok' if os.path.exists(file) else 'does not exist; defaults are used'}")
     for sentence in unknown:
         _line("unknown", sentence)
     return fault is None, settings
 
 
 def _fault(home: str) -> str | None:
-    """Why no conversation can be kept there; None: they can."""
+    """Return why the home cannot store conversations; None: it can."""
     if not os.path.lexists(home):
         parent = _nearest(home)
         if not os.path.isdir(parent):
-            return f"cannot be made: {parent} is no directory"
+            return f"cannot be created: {parent} is not a directory"
         may_be_made = os.access(parent, os.W_OK | os.X_OK)
-        return None if may_be_made else f"cannot be made: {parent} may not be written to"
+        return None if may_be_made else f"cannot be created: {parent} is not writable"
     if not os.path.isdir(home):
         return "not a directory"
     if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
-        return "may not be written to"
+        return "is not writable"
 
     from parley.app.standalone import why_no_conversations
 
@@ -175,7 +175,7 @@ def _fault(home: str) -> str | None:
 
 
 def _nearest(path: str) -> str:
-    """What is there of the directories that a path lies in."""
+    """Return the nearest existing directory above a path."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -189,12 +189,12 @@ def _look_at_model(settings: Settings) -> None:
     if provider.is_openai or provider.env_key:
         _line("key", why_no_key(settings) or "is set")
     else:
-        _line("key", "none is needed")
+        _line("key", "not needed")
     _line("policy", f"approval_policy {settings.approval_policy}, sandbox_mode {settings.sandbox_mode}")
 
 
 def _shown_address(url: str | None) -> str:
-    """Without what could be a secret in it."""
+    """Return the URL without the parts that may hold secrets."""
     if not url:
         return ""
     parts = urlsplit(url)
@@ -205,7 +205,7 @@ def _shown_address(url: str | None) -> str:
 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:
-    """Whether commands can be confined, by the settings or, where these cannot be used, at all."""
+    """Check the sandbox, with the settings if they are valid; return whether commands can be confined."""
     from parley.app.standalone import sandbox_report
 
     try:
@@ -224,7 +224,7 @@ async def _look_at_sandbox(settings: Settings | None) -> bool:
     if settings is not None:
         _look_at_hidden(report.hidden, settings.sandbox.hidden_paths)
     chosen = "auto" if settings is None else settings.sandbox.mechanism
-    because = "the first that works" if chosen == "auto" else "the settings want this one"
+    because = "the first that works" if chosen == "auto" else "chosen by the settings"
     _line("sandbox", f"{report.used}, {because}" if report.used else f"none: {report.why_none}")
     faults = {tried.name: tried.fault for tried in report.tried if tried.fault is not None}
     for advice in _advice(faults, is_installed=any("path" in dict(tried.facts) for tried in report.tried)):
@@ -234,17 +234,17 @@ async def _look_at_sandbox(settings: Settings | None) -> bool:
 
 def _look_at_hidden(hidden: Sequence[str], wanted: Sequence[str]) -> None:
     missing = [path for path in wanted if not os.path.exists(path)]
-    for title, paths in (("hidden", hidden), ("not there", missing)):
+    for title, paths in (("hidden", hidden), ("missing", missing)):
         if paths:
             _line(title, ", ".join(paths))
 
 
 def _advice(faults: Mapping[str, str], *, is_installed: bool) -> Iterator[str]:
     if sys.platform not in ("linux", "darwin"):
-        yield "run Parley inside WSL2: on Windows itself nothing confines commands"
+        yield "run Parley inside WSL2: Windows itself cannot confine commands"
         return
     if platform.release().endswith("-Microsoft"):
-        yield "use WSL2: this is WSL1, whose kernel can confine nothing (`wsl --set-version NAME 2`)"
+        yield "use WSL2: this is WSL1, whose kernel cannot confine commands (`wsl --set-version NAME 2`)"
         return
     if "bubblewrap" in faults and (not is_installed or "is needed" in faults["bubblewrap"]):
         yield (
@@ -254,4 +254,4 @@ def _advice(faults: Mapping[str, str], *, is_installed: bool) -> Iterator[str]:
     elif "bubblewrap" in faults:
         yield from [switch.mend for switch in SWITCHES if switch.value() == switch.against] or [NOT_BY_A_SWITCH]
     if "landlock" in faults:
-        yield "for Landlock: a kernel from 6.2 on, with `landlock` among the names in /sys/kernel/security/lsm"
+        yield "for Landlock: use kernel 6.2 or newer, with `landlock` in /sys/kernel/security/lsm"

@@ -56,10 +56,10 @@ async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
         count, size = len(unneeded.conversations), unneeded.conversation_bytes
         print(f"archived conversations, last active more than {keep_days} days ago: {count}, {size:,} bytes")
     else:
-        print("archived conversations: all are kept, since [store] keep_days is not set")
+        print("archived conversations: all are kept, because [store] keep_days is not set")
     blobs = unneeded.blobs
-    print(f"images and outputs of no conversation: {blobs.blobs}, {blobs.bytes:,} bytes")
-    print(f"room that deleted conversations have left: {unneeded.reclaimable_bytes:,} bytes", flush=True)
+    print(f"unused images and outputs: {blobs.blobs}, {blobs.bytes:,} bytes")
+    print(f"free space in the database: {unneeded.reclaimable_bytes:,} bytes", flush=True)
     return 0
 
 
@@ -68,7 +68,7 @@ def _is_anything_in(unneeded: Unneeded) -> bool:
 
 
 def _is_confirmed() -> bool:
-    print("Remove them for ever? [y/N] ", end="", flush=True)
+    print("Remove them permanently? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -1,7 +1,7 @@
-"""The server's own log: stderr, one line each, never stdout, and never in the way.
+"""The server's log: one line for each message, on stderr.
 
-A client that starts us may not read our stderr. A full pipe must not stop the server, so a line
-that finds no room is dropped, and the next one that finds room says how many were.
+A client may not read the server's stderr, and a full pipe must not block the server: a line that does not fit is
+dropped, and the next line that fits says how many were.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEVELS: Final = {
 
 
 class OneLine(logging.Formatter):
-    """Escapes characters of a message that cannot be seen, line ends included; a traceback follows unchanged."""
+    """Escapes invisible characters of a message, including line ends; a traceback follows unchanged."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return visible(super().formatMessage(record))
@@ -52,7 +52,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
     """Log to stderr at the level of `PARLEY_LOG`.
 
     Raises:
-        BadSetting: there is no such level.
+        BadSetting: the level is unknown.
     """
     name = environ.get("PARLEY_LOG") or "warning"
     if name.lower() not in LEVELS:
@@ -64,7 +64,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _own(fd: int) -> int:
-    """A non-blocking descriptor of our own where the system can give one; else the blocking one."""
+    """Open a non-blocking descriptor for the same file; return the given one if that is impossible."""
     try:
         return os.open(
             f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
