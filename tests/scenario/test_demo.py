@@ -64,12 +64,12 @@ so this needs no key and no network.
       SECOND TEXT SO FAR
    <- agent_message_delta, one by one, as they are written:
       THE REST OF IT
-   <- agent_message: the same 252 characters, whole
+   <- agent_message: the same 257 characters, whole
    <- task_complete
 
 6. Count
    -> conversationRead
-   <- 10 events, with 2 messages of 541 characters
+   <- 10 events, with 2 messages of 546 characters
 
 Every one of these characters was shown above, once. Nothing was lost.
 

@@ -26,9 +26,9 @@ DEMONSTRATION: Final = Script(
         (
             Step(reasoning="They came back. Time to mention what happens when they leave."),
             Step(
-                text="Try this: close your client while I am talking, and open it again.\n\n"
-                "The turn belongs to the server and not to the connection. I go on talking to an empty room, and "
-                "whoever comes back reads every word once: what was said before, then what is being said."
+                text="Try this: stop the stream while I am talking, and start it again.\n\n"
+                "The turn belongs to the server and not to the stream. It continues while no client reads it, and "
+                "a client that returns gets every word once: first the text so far, then the rest as it comes."
             ),
         ),
         (
