@@ -21,8 +21,8 @@ from parley.version import __version__
 PATIENCE_SECONDS = 90.0
 
 STORY = """\
-Parley {version}: what a client sends (->) and receives (<-). The model is a script,
-so this needs no key and no network.
+Parley {version}: what a client sends (->) and receives (<-). The model is a
+script, so this needs no key and no network.
 
 1. Start a server
    -> parley mcp -c model_provider=scripted
