@@ -106,7 +106,7 @@ async def damaged_pages(tmp_path: Path, pages: int | None) -> None:
 
 @pytest.mark.promises("keeping.damaged")
 async def test_a_damaged_page_hits_some_conversations_and_no_list(tmp_path: Path) -> None:
-    await damaged_pages(tmp_path, 24)
+    await damaged_pages(tmp_path, 6)
 
 
 @pytest.mark.long

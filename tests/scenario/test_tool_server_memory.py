@@ -75,9 +75,9 @@ for line in sys.stdin:
     ("kind", "told"),
     [
         ("text", f"{FAILED}its answer is longer than {16 * MEBIBYTE} bytes"),
-        ("unfit", f"{FAILED}its answer cannot be read"),
+        pytest.param("unfit", f"{FAILED}its answer cannot be read", marks=pytest.mark.long),
         ("values", f"{FAILED}its answer has more than 2000000 values"),
-        ("a request", '[{"text":"fine","type":"text"}]'),
+        pytest.param("a request", '[{"text":"fine","type":"text"}]', marks=pytest.mark.long),
         ("a notification", '[{"text":"fine","type":"text"}]'),
     ],
 )
