@@ -24,6 +24,7 @@ from parley.models.demonstration import DEMONSTRATION
 from parley.server.context import ServerContext
 from parley.server.methods import methods
 from parley.server.session import Session
+from parley.server.streams import Streams
 from parley.server.tools import TOOLS
 from parley.wire.events import EVENT_TYPES
 
@@ -102,7 +103,8 @@ def test_every_field_of_an_event_is_named_under_its_heading() -> None:
 
 
 def test_every_tool_and_every_request_has_a_heading() -> None:
-    served = methods(cast(Session, None), cast(ServerContext, None))  # only its keys are looked at
+    # Only the keys are needed.
+    served = methods(cast(Session, None), cast(Streams, None), cast(ServerContext, None))
     expected = {*served, *(tool.name for tool in TOOLS)}
 
     assert expected - set(named_headings("docs/protocol.md")) == set()

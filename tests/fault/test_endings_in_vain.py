@@ -25,7 +25,7 @@ from parley.models.http import Http
 from parley.ports.store import ConversationPage, Query
 from parley.runtime.conversations import Conversations
 from parley.server.context import ServerContext
-from parley.server.serve import serve
+from parley.server.serve import ServerCore
 from parley.stores.memory import MemoryStore
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.testing.home import Home
@@ -35,9 +35,9 @@ from parley.wire.jsonrpc import encode
 
 PATIENCE_SECONDS = 90.0
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
-UNREAD = "the client did not read all that was sent"
-UNENDED = "the server ends without waiting any longer for what still runs"
-UNANSWERED = "the server ends without having answered everything that it was asked"
+UNREAD = "shutting down although a client has not read all messages"
+UNENDED = "shutting down without waiting for turns that did not end"
+UNANSWERED = "shutting down without having answered all requests"
 
 
 class Gone:
@@ -107,7 +107,7 @@ async def test_what_does_not_end_is_given_up_and_named(
         environ={},
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await serve(client, ServerContext(conversations=conversations, loader=loader))
+        await ServerCore(ServerContext(conversations=conversations, loader=loader)).serve_only_client(client)
         await http.close()
 
     assert caplog.messages == [late]
@@ -173,7 +173,7 @@ async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered
             exit_code = await client.raw.exit_code()
 
     (told,) = answer["result"]["content"]
-    assert ("Server is shutting down" in told["text"], exit_code) == (True, 0)
+    assert ("ServerCore is shutting down" in told["text"], exit_code) == (True, 0)
 
 
 async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(

@@ -29,6 +29,7 @@ from kit.clients.view import View
 from parley.conversation.log import Cursor, Delta, ItemKind, Log, LogPayload, encode_delta
 from parley.runtime.readers import Reader
 from parley.server.encoders import StreamEncoder
+from parley.server.hosts import FULL
 from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.jsonrpc import Message, decode_message
 from parley.wire.notifications import ConversationEvent, InitialState
@@ -94,10 +95,10 @@ class Client:
             self.stream(after=START)
 
     def stream(self, *, after: Seq) -> None:
-        voice = StreamEncoder(CONVERSATION, full=True, event_meta=True)
-        events = self._log.events(after=after, hidden=voice.hidden)
-        self.door.send(voice.snapshot(events, self._log.open_deltas(), self._log.durable))
-        self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.door, voice)
+        encoder = StreamEncoder(CONVERSATION, FULL, event_meta=True)
+        events = self._log.events(after=after, hidden=encoder.hidden)
+        self.door.send(encoder.snapshot(events, self._log.open_deltas(), self._log.durable))
+        self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.door, encoder)
 
     def pause(self) -> None:
         self.read()

@@ -30,7 +30,7 @@ from parley.peers import UnixPeers
 from parley.runtime.conversations import Conversations
 from parley.server.context import ServerContext
 from parley.server.peering import serve_peer
-from parley.server.serve import Transport, serve
+from parley.server.serve import ServerCore, Transport
 from parley.stores.memory import MemoryStore
 from parley.stores.sqlite.store import SqliteStore
 from parley.tools import AgentTools
@@ -112,7 +112,7 @@ class Server:
     async def serve(self, transport: Transport) -> None:
         """Serve one client until it leaves or the transport stops reading, then release everything."""
         try:
-            await serve(transport, self._context)
+            await ServerCore(self._context).serve_only_client(transport)
         finally:
             await all_written()
             await self._tools.close()

@@ -184,7 +184,7 @@ class Elsewhere:
 
 def _refusal(error: ErrorObject) -> ParleyError:
     if error.code == REFUSED:
-        return RemoteRefusal(error.message)
+        return RemoteRefusal(error.message, error.name)
     return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()
 
 

@@ -30,3 +30,7 @@ class RemoteRefusal(InvalidRequest):
     """The process that runs the conversation refused the request; text and code are those of that process."""
 
     code = "refused"
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or type(self).code

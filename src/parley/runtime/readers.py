@@ -31,19 +31,19 @@ ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
 
 
 class EventEncoder(Protocol):
-    """How a reader puts what it passes into frames for its client."""
+    """Encodes entries and deltas as messages for one client; each call of `send` carries one message."""
 
     hidden: frozenset[str]
     """Types of events that this client is not sent."""
     tells_records: bool
-    """Whether it is sent records as well."""
+    """Whether the client is sent records, too."""
 
-    def entry(self, entry: Entry) -> bytes:
-        """One event that has a position."""
+    def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
+        """Send one entry."""
         ...
 
-    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
-        """One piece of what is still being said, and its encoded event."""
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
+        """Send one delta; `encoded` is its event."""
         ...
 
 
@@ -54,11 +54,12 @@ class Reader:
         "_closed",
         "_cursor",
         "_earlier",
+        "_encoder",
         "_log",
         "_out",
         "_passed",
         "_reading",
-        "_voice",
+        "_send",
         "_waiting",
         "on_dropped",
     )
@@ -68,7 +69,7 @@ class Reader:
         log: Log,
         cursor: Cursor,
         out: Outbox,
-        voice: EventEncoder,
+        encoder: EventEncoder,
         *,
         passed: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None] = lambda: None,
@@ -80,8 +81,8 @@ class Reader:
         self._earlier = earlier
         self._reading: asyncio.Task[None] | None = None
         self.on_dropped = on_dropped
-        self._log, self._cursor, self._out, self._voice = log, cursor, out, voice
-        self._passed = passed
+        self._log, self._cursor, self._out, self._encoder = log, cursor, out, encoder
+        self._passed, self._send = passed, out.send
         self._waiting = False
         self._closed = False
 
@@ -101,7 +102,7 @@ class Reader:
         cursor = self._cursor
         if cursor.live:
             if self._out.writable:
-                self._out.send(self._voice.delta(delta, encoded))
+                self._encoder.delta(delta, encoded, self._send)
             else:
                 cursor.missed(self._log, delta)
                 self._wait()
@@ -112,7 +113,7 @@ class Reader:
 
     def pump(self) -> None:
         """Send what is lacking, as far as there is room and others do not wait too long."""
-        out, voice = self._out, self._voice
+        out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_A_ROUND):
             if self._closed or self._reading is not None:
                 return
@@ -125,10 +126,10 @@ class Reader:
                 self._reading = asyncio.get_running_loop().create_task(self._read_earlier())
                 return
             if not isinstance(step, Entry):
-                out.send(voice.delta(step, encode_piece(step)))
+                encoder.delta(step, encode_piece(step), send)
                 continue
-            if (step.is_event or voice.tells_records) and step.type not in voice.hidden:
-                out.send(voice.entry(step))
+            if (step.is_event or encoder.tells_records) and step.type not in encoder.hidden:
+                encoder.entry(step, send)
             if self._passed is not None:
                 self._passed(step)
         self._wait()

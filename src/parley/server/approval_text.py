@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from parley.agent.policy import RETRY
 from parley.conversation.approvals import Question
 from parley.conversation.records import Changed, QuestionAsked
+from parley.server.hosts import FULL, Features
 from parley.server.sanitize import one_line, quoted_command, quoted_words
 from parley.server.times import iso
 from parley.wire import tools
@@ -41,13 +42,18 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
 """The first line of a question that is asked again, for every client."""
 
 
-def elicitation(question: Question, conversation: ConversationId, *, call: str, full: bool) -> ElicitationParams:
-    """What a client is sent; `call` is its own request by which it has to do with the conversation."""
-    fields = _fields(question, conversation, call=call, full=full)
+def elicitation(
+    question: Question, conversation: ConversationId, *, request: str, features: Features
+) -> ElicitationParams:
+    """Return the parameters of `elicitation/create`.
+
+    `request` is the id of the client's first request that concerned the conversation.
+    """
+    fields = _fields(question, conversation, request=request, features=features)
     return ElicitationParams(
-        message=_message(question, full=full),
-        requested_schema=_FULL_FORM if full else _PLAIN_FORM,
-        meta=fields if full else UNSET,
+        message=_message(question, features),
+        requested_schema=_FULL_FORM if features.full_version else _PLAIN_FORM,
+        meta=fields if features.full_version else UNSET,
         **asdict(fields),
     )
 
@@ -61,7 +67,7 @@ def listed(question: Question, conversation: ConversationId) -> tools.Question:
         conversation_id=conversation,
         call_id=asked.call_id,
         kind=asked.kind,
-        message=_message(question, full=True),
+        message=_message(question, FULL),
         asked_at=iso(question.at),
         command=asked.command if is_command else UNSET,
         cwd=asked.cwd if is_command else UNSET,
@@ -69,13 +75,13 @@ def listed(question: Question, conversation: ConversationId) -> tools.Question:
     )
 
 
-def _message(question: Question, *, full: bool) -> str:
+def _message(question: Question, features: Features) -> str:
     shown = question.shown
     if isinstance(shown, LimitReached):
         return f"{one_line(shown.limit)} reached ({shown.used} of {shown.allowed}). Go on?"
     again = "" if question.asked.changed is None else f"{_ASKED_AGAIN[question.asked.changed]}\n"
-    if not full:
-        reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, full=full) else ""
+    if not features.full_version:
+        reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, features) else ""
         return f"{again}{reason}Allow Codex to {_what(shown)}?"
     outside = ", outside the sandbox" if question.asked.leaves_sandbox else ""
     return f"{again}{_why(shown.reason or '')}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
@@ -129,19 +135,21 @@ def _what(shown: _Action) -> str:
             return "apply proposed code changes"
 
 
-def _is_given_reasons(shown: _Action, *, full: bool) -> bool:
-    """Older clients are told why a patch is wanted, and not why a command is."""
-    return full or isinstance(shown, ApplyPatchApprovalRequest)
+def _is_given_reasons(shown: _Action, features: Features) -> bool:
+    """Return whether the client gets the reason; clients at older versions get it for patches only."""
+    return features.full_version or isinstance(shown, ApplyPatchApprovalRequest)
 
 
-def _fields(question: Question, conversation: ConversationId, *, call: str, full: bool) -> QuestionFields:
+def _fields(
+    question: Question, conversation: ConversationId, *, request: str, features: Features
+) -> QuestionFields:
     shown = question.shown
-    approval_id = question.approval_id if full else UNSET
-    conversation_id = conversation if full else UNSET
+    approval_id = question.approval_id if features.full_version else UNSET
+    conversation_id = conversation if features.full_version else UNSET
     if isinstance(shown, LimitReached):
         return QuestionFields(
             codex_elicitation="limit",
-            codex_mcp_tool_call_id=call,
+            codex_mcp_tool_call_id=request,
             codex_event_id=question.event_id,
             codex_call_id=question.asked.call_id,
             parley_approval_id=approval_id,
@@ -149,10 +157,10 @@ def _fields(question: Question, conversation: ConversationId, *, call: str, full
         )
     fields = partial(
         QuestionFields,
-        codex_mcp_tool_call_id=call,
+        codex_mcp_tool_call_id=request,
         codex_event_id=question.event_id,
         codex_call_id=shown.call_id,
-        codex_reason=shown.reason if _is_given_reasons(shown, full=full) else UNSET,
+        codex_reason=shown.reason if _is_given_reasons(shown, features) else UNSET,
         parley_approval_id=approval_id,
         parley_conversation_id=conversation_id,
     )

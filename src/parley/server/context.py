@@ -1,23 +1,60 @@
-"""What all clients of a server share."""
+"""What a request can use: the server that it reached, its sender, and its reply channel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from itertools import count
+from typing import Final
+
+from msgspec import Struct
 
 from parley.config.load import Loader
+from parley.ports.outbox import Outbox
 from parley.runtime.conversations import Conversations
+from parley.server.hosts import Features
 
-__all__ = ["ServerContext"]
+__all__ = ["LOCAL_USER", "Principal", "RequestContext", "Role", "ServerContext"]
 
 
 class ServerContext:
+    """What all clients of a server share."""
+
     def __init__(
         self, *, conversations: Conversations, loader: Loader, on_initialized: Callable[[], None] = lambda: None
     ) -> None:
+        """`on_initialized` is called after an `initialize` was answered, for work that start-up skipped."""
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
-        """Of what clients are asked, over the whole process."""
+        """Ids of the requests that the server sends, unique among all its clients."""
         self.on_initialized = on_initialized
-        """Called when a client's `initialize` was answered: the time for what start-up did not need."""
+
+
+class Role(IntEnum):
+    """What a principal may do. A role includes all lower ones."""
+
+    OBSERVER = 1
+    DRIVER = 2
+    APPROVER = 3
+    ADMIN = 4
+
+
+class Principal(Struct, frozen=True, kw_only=True):
+    """The authenticated sender of a request."""
+
+    name: str
+    role: Role
+
+
+LOCAL_USER: Final = Principal(name="local", role=Role.ADMIN)
+"""The user who runs the server: clients over stdio and unix sockets."""
+
+
+class RequestContext(Struct, frozen=True, kw_only=True):
+    """Who sent one request, what its client sees, and where its answer goes."""
+
+    principal: Principal
+    features: Features
+    reply: Outbox
+    """Carries the answer, and the notifications that belong to the request until it is answered."""

@@ -1,16 +1,17 @@
 """Requests in, answers out: ids, concurrency, cancellation. Knows no method.
 
-What a client says takes effect in the order of arrival; every request runs as a task of its own, and
-reading goes on meanwhile. A request is answered exactly once, or dropped when a cancellation has ended it. It can
-be cancelled for as long as something of it goes on, which may be long after its answer: a stream, a turn. An
-answer of the client goes to the part of the server that asked.
+Messages of a client take effect in the order of arrival. Each request runs as a task of its own, so reading never
+waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. It can be
+cancelled while any part of it is still active, which may be long after its answer: a stream, a turn. Answers of the
+client go to the code that sent the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
@@ -19,13 +20,19 @@ from msgspec import UNSET, Raw, UnsetType
 
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.outbox import Outbox
-from parley.server.error_mapping import RequestRefused
+from parley.server.context import RequestContext
+from parley.server.errors import (
+    InternalError,
+    MessageNestedTooDeeply,
+    MessageTooLarge,
+    RequestIdInUse,
+    RequestRefused,
+    ResourceLimitReached,
+    UnknownMethod,
+)
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, Overlong
 from parley.wire.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
     Message,
     NestedTooDeeply,
     Outline,
@@ -48,6 +55,9 @@ _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 class Call:
     """One request of the client."""
 
+    context: RequestContext
+    """Set when the handler begins: an `initialize` before it decides the features."""
+
     def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch) -> None:
         self.id, self.params = request_id, params
         self.closed = False
@@ -60,17 +70,17 @@ class Call:
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes) -> None:
-        """Send the one answer."""
+        """Send the result. A request has one answer."""
         self._settle(response(self.id, result))
 
-    def fail(self, code: int, message: str) -> None:
-        """Send the one answer, a JSON-RPC error."""
-        self._settle(error_response(self.id, code, message))
+    def fail(self, refused: RequestRefused) -> None:
+        """Send a JSON-RPC error as the answer."""
+        self._settle(_encode_error(self.id, refused, self.context))
 
     def on_cancel(self, do: Callable[[], None]) -> None:
-        """What a cancellation does from now on; it may have come already."""
+        """Call `do` when the client cancels the request, at once if it already has."""
         self._on_cancel = do
-        self._dispatch.remember(self)  # its answer may have left before
+        self._dispatch.remember(self)  # its answer may have been sent before
         if self.cancelled:
             self.cancel()
 
@@ -85,8 +95,16 @@ class Call:
 
         self.on_cancel(stop)
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark that the handler only waits, and is to be stopped when the client leaves."""
+        task = asyncio.current_task()
+        assert task is not None
+        with self._dispatch.waiting(task):
+            yield
+
     def cancel(self, reason: str | None = None) -> None:
-        """The client does not want it any more; works once."""
+        """Cancel the request. The second and later calls have no effect."""
         if not self.cancelled:
             self.cancelled, self.cancel_reason = True, reason
         if (do := self._on_cancel) is not None:
@@ -94,13 +112,13 @@ class Call:
             do()
 
     def finished(self) -> None:
-        """Nothing of this request goes on: its id is inert."""
+        """Note that no part of the request is active any more: a cancellation has no effect."""
         self._on_cancel = None
         if self.closed:
             self._dispatch.forget(self)
 
     def drop(self) -> None:
-        """Close the request without an answer: a cancellation has ended it, and the client waits for none."""
+        """Close the request without an answer, because the client has cancelled it."""
         self.closed = True
         self._on_cancel = None
         self._dispatch.drop(self)
@@ -109,108 +127,112 @@ class Call:
         if self.closed:
             raise RuntimeError(f"request {self.id!r} is answered already")
         self.closed = True
-        self._dispatch.settle(frame)
+        self.context.reply.send(frame)
+        self._dispatch.settled()
         if self._on_cancel is None:
             self._dispatch.forget(self)
 
 
 Handler = Callable[[Call], Awaitable[None]]
 Notice = Callable[[Raw], None]
-"""Takes the parameters of a notification."""
+"""Handles the parameters of a notification."""
 
 
 class Dispatch:
-    """One connection's requests."""
+    """The requests of one client."""
 
     def __init__(
         self,
         out: Outbox,
         requests: Mapping[str, Handler],
         *,
+        context: Callable[[Outbox], RequestContext],
         own: OutgoingRequests,
         tasks: asyncio.TaskGroup,
         notices: Mapping[str, Notice] = MappingProxyType({}),
     ) -> None:
-        """`own` is what the client is asked, and given every answer of it."""
-        self._notices = notices
-        self.out = out
-        self._own = own
-        self._requests = requests
+        """`context` makes the context of a request from its reply channel; `own` gets the answers of the client."""
+        self._out, self._context, self._own = out, context, own
+        self._requests, self._notices = requests, notices
         self._tasks = tasks
         self._calls: dict[RequestId, Call] = {}
         self._handling: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
 
-    def take(self, frame: bytes | Overlong) -> None:
-        """One frame of the client. Whatever it holds, the next one is taken as well."""
+    def take(self, frame: bytes | Overlong, reply: Outbox | None = None) -> None:
+        """Handle one frame of the client; an invalid one does not affect the next.
+
+        `reply` carries the answer, by default the outbox of the client.
+        """
+        reply = reply or self._out
         if isinstance(frame, Overlong):
-            self._skip(read_outline(frame.prefix, frame.suffix), frame.why)
+            self._skip(read_outline(frame.prefix, frame.suffix), MessageTooLarge(frame.why), reply)
             return
         try:
-            self._take(frame)
+            self._take(frame, reply)
         except MemoryError:
-            self._skip(_outline(frame), OUT_OF_MEMORY)
+            self._skip(_outline(frame), MessageTooLarge(OUT_OF_MEMORY), reply)
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, frame: bytes, reply: Outbox) -> None:
         try:
             message = decode_message(frame)
         except NestedTooDeeply:
-            self._skip(_outline(frame), "message is nested too deeply")
+            self._skip(_outline(frame), MessageNestedTooDeeply(), reply)
             return
         except msgspec.DecodeError as error:
             log.warning("a line is no message and was ignored: %s", error)
             outline = _outline(frame)
             if outline.id is not None and outline.is_answer:
-                self._refuse(outline.id)
+                self._refuse_answer(outline.id)
             return
         if not isinstance(message.method, str):
-            self._in_turn(self._own.take, message)
+            self._in_order(self._own.take, message)
         elif message.id is UNSET:
-            self._in_turn(self._notice, message)
+            self._in_order(self._notice, message)
         else:
-            self._request(message.id, message.method, message.params)
+            self._request(message.id, message.method, message.params, reply)
 
-    def _skip(self, outline: Outline, why: str) -> None:
-        """A message that cannot be taken; whoever waits for it is told, if its outline says who that is."""
-        log.warning("%s: it was skipped", why)
+    def _skip(self, outline: Outline, refused: RequestRefused, reply: Outbox) -> None:
+        """Refuse a message that cannot be decoded, as far as its outline says what it is."""
+        log.warning("%s: it was skipped", refused)
         request_id, is_answer = outline
         if request_id is None:
             return
         if is_answer or (is_answer is None and request_id in self._own):
-            self._refuse(request_id)
+            self._refuse_answer(request_id)
         else:
-            self.out.send(error_response(request_id, INVALID_REQUEST, why))
+            reply.send(_encode_error(request_id, refused, self._context(reply)))
 
-    def _refuse(self, request_id: RequestId) -> None:
-        """An answer that cannot be read is a failure, for whoever waits for it."""
-        self._in_turn(self._own.take, Message(id=request_id, error=Raw(b"{}")))
+    def _refuse_answer(self, request_id: RequestId) -> None:
+        """Treat an unreadable answer as a failure of the request that it answers."""
+        self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
-    def _in_turn(self, do: Callable[[Message], None], message: Message) -> None:
-        """Behind the requests that came before: their tasks begin with the next turn of the loop, in order."""
+    def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
+        """Handle a message after the requests that came before it, whose tasks begin in the next loop tick."""
         asyncio.get_running_loop().call_soon(self._do, do, message)
 
     def _do(self, do: Callable[[Message], None], message: Message) -> None:
         try:
             do(message)
         except Exception:
-            log.exception("a message was taken in vain")
+            log.exception("failed to handle a message")
 
-    def settle(self, frame: bytes) -> None:
-        """Send the answer to a request."""
-        self.out.send(frame)
+    def settled(self) -> None:
+        """Note that a request was answered or dropped."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
-        """A request gets no answer."""
+        """Note that a request gets no answer."""
         self.forget(call)
-        self._settled.set()
+        self.settled()
 
     def remember(self, call: Call) -> None:
-        """The id can be cancelled until it is forgotten."""
+        """Let the request be cancelled by its id until `forget`."""
         self._calls[call.id] = call
 
     def forget(self, call: Call) -> None:
-        """The id means nothing any more."""
+        """Free the id of a request."""
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
 
@@ -220,40 +242,55 @@ class Dispatch:
             self._settled.clear()
             await self._settled.wait()
 
+    @contextmanager
+    def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
+        """Let `stop_waiting` stop a task meanwhile."""
+        self._waiting.add(task)
+        try:
+            yield
+        finally:
+            self._waiting.discard(task)
+
+    def stop_waiting(self) -> None:
+        """Stop the handlers that only wait; the others finish what the client asked for."""
+        for task in self._waiting:
+            task.cancel()
+
     def abandon(self) -> None:
-        """Stop working on what was not answered."""
+        """Stop all handlers."""
         for task in self._handling:
             task.cancel()
 
-    def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType) -> None:
+    def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType, reply: Outbox) -> None:
         before = self._calls.get(request_id)
         if before is not None and not before.closed:
             log.warning("request id %r is in use and was refused", request_id)
-            self.out.send(error_response(request_id, INVALID_REQUEST, "request id is in use"))
+            reply.send(_encode_error(request_id, RequestIdInUse(), self._context(reply)))
             return
         handler = self._requests.get(method)
         if handler is None:
-            self.out.send(error_response(request_id, METHOD_NOT_FOUND, f"method not found: {method}"))
+            reply.send(_encode_error(request_id, UnknownMethod(method), self._context(reply)))
             return
         call = self._calls[request_id] = Call(request_id, params, self)
         try:
-            task = self._tasks.create_task(self._run(handler, call))
+            task = self._tasks.create_task(self._run(handler, call, reply))
         except MemoryError:
             self.forget(call)
             raise
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _run(self, handler: Handler, call: Call) -> None:
+    async def _run(self, handler: Handler, call: Call, reply: Outbox) -> None:
+        call.context = self._context(reply)
         try:
             await handler(call)
         except RequestRefused as refused:
-            call.fail(refused.code, refused.message)
+            call.fail(refused)
         except Exception as error:
             why = limit_reached(error)
             log.error("request %r failed: %s", call.id, why or error, exc_info=why is None)
             if not call.closed:
-                call.fail(INTERNAL_ERROR, why or "internal error")
+                call.fail(InternalError() if why is None else ResourceLimitReached(why))
 
     def _notice(self, message: Message) -> None:
         if message.params is UNSET or not isinstance(message.method, str):
@@ -270,6 +307,11 @@ class Dispatch:
         if (call := self._calls.get(cancelled.request_id)) is not None:
             reason = cancelled.reason
             call.cancel(reason if isinstance(reason, str) else None)
+
+
+def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext) -> bytes:
+    code = refused.code if context.features.additions else None
+    return error_response(request_id, refused.number, str(refused), code=code)
 
 
 def _outline(frame: bytes) -> Outline:

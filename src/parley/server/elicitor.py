@@ -1,7 +1,7 @@
-"""What one client is asked: each open question of the conversations it follows, once.
+"""Asks a client to decide approvals.
 
-Knows which of the client's own requests a conversation came by, and how to read what it answers. Who
-else is asked, and what becomes of an answer, is for `runtime/questions.py`.
+An elicitor delivers an approval to one client and passes the decision on. Which clients are asked, and what an
+answer does, is decided by `runtime/questions.py`.
 """
 
 from __future__ import annotations
@@ -9,131 +9,121 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import Final
-
-import msgspec
-from msgspec import Struct
+from typing import Final, Protocol
 
 from parley.conversation.approvals import Question
-from parley.conversation.log import Entry
-from parley.conversation.records import QuestionAsked, record_type
 from parley.errors import ParleyError, QuestionIsSettled
 from parley.runtime.conversation import Conversation
 from parley.runtime.questions import DISMISSED
 from parley.server.approval_text import elicitation
-from parley.server.hosts import PLAIN, Features
+from parley.server.hosts import Features
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.server.sanitize import escape_for_display
 from parley.wire.elicitation import ElicitationParams, is_dismissal, read_answer
 from parley.wire.events import Settlement
-from parley.wire.ids import ApprovalId, ConversationId
+from parley.wire.ids import ApprovalId
 from parley.wire.jsonrpc import Message, RequestId, encode
 
-__all__ = ["Elicitor"]
+__all__ = ["NO_ELICITOR", "Elicitor", "FormElicitor"]
 
 log = logging.getLogger(__name__)
 
-_ASKED: Final = record_type(QuestionAsked)
+
+class Elicitor(Protocol):
+    """A way to ask one client."""
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether the client can be asked at all."""
+        ...
+
+    def ask(self, conversation: Conversation, approval: Question, *, request: str) -> None:
+        """Deliver an open approval, unless it was delivered before.
+
+        `request` is the id of the client's first request that concerned the conversation.
+        """
+        ...
+
+    def close(self) -> None:
+        """Withdraw all approvals: the client has left, and others may answer them."""
+        ...
 
 
-class _Named(Struct):
-    approval_id: ApprovalId
+class _NoElicitor:
+    """A client that cannot be asked."""
+
+    can_ask = False
+
+    def ask(self, conversation: Conversation, approval: Question, *, request: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
-_named: Final = msgspec.json.Decoder(_Named)
+NO_ELICITOR: Final = _NoElicitor()
 
 
-class Elicitor:
-    """One client."""
+class FormElicitor:
+    """Asks with the request `elicitation/create`, which has a form."""
 
-    def __init__(self, requests: OutgoingRequests) -> None:
-        self.can_be_asked = False
-        """Whether the client said so."""
-        self._requests = requests
-        self._features = PLAIN
-        self._calls: dict[ConversationId, str] = {}
-        """The first request by which the client had to do with a conversation."""
+    can_ask = True
+
+    def __init__(self, requests: OutgoingRequests, features: Features) -> None:
+        self._requests, self._features = requests, features
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
-        """What it was asked and has not answered."""
+        """Delivered and undecided approvals."""
 
-    def begin(self, features: Features, *, can_be_asked: bool) -> None:
-        """What was negotiated."""
-        self._features, self.can_be_asked = features, can_be_asked
-
-    def came_by(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """The client created, called or streamed a conversation by this request."""
-        self._calls.setdefault(conversation, str(request_id))
-
-    # --- asking ------------------------------------------------------------------------
-
-    def passed(self, conversation: Conversation, entry: Entry) -> None:
-        """The client was shown all up to this entry: if it is an open question, that is asked now."""
-        if entry.type != _ASKED or (question := conversation.open_approval) is None:
+    def ask(self, conversation: Conversation, approval: Question, *, request: str) -> None:
+        approval_id = approval.approval_id
+        if approval_id in self._open:
             return
-        # A client that is behind passes questions that are settled, while a later one is open.
-        if _named.decode(entry.encoded).approval_id == question.approval_id:
-            self._ask(conversation, question)
-
-    def ask_what_is_open(self, conversation: Conversation) -> None:
-        """The client was shown all that happened."""
-        if (question := conversation.open_approval) is not None:
-            self._ask(conversation, question)
-
-    def _ask(self, conversation: Conversation, question: Question) -> None:
-        approval_id = question.approval_id
-        if not self.can_be_asked or approval_id in self._open:
-            return
-        if question.asked.kind == "limit" and not self._features.full_version:
-            return  # it sees the turn end instead (docs/protocol.md#limits)
-        full = self._features.full_version
-        params = elicitation(question, conversation.id, call=self._calls[conversation.id], full=full)
+        if approval.asked.kind == "limit" and not self._features.full_version:
+            return  # the client sees the turn end instead (docs/protocol.md#limits)
+        params = elicitation(approval, conversation.id, request=request, features=self._features)
         answered = partial(self._settle, conversation, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
         self._open[approval_id] = request_id, conversation
         conversation.delivered_to(self)
 
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
-        """What is settled was taken back, and what is taken back is not answered: so this question is open."""
+        """Pass on an answer. The approval is still open: the answer to a withdrawn request is ignored."""
         decision, reason = read_answer(answer)
         if self._features.dismissal_denies and is_dismissal(answer):
             decision, reason = "denied", DISMISSED
         settled = conversation.answer_with_retry(
             approval_id, decision, by="client", reason=escape_for_display(reason or "")
         )
-        settled.add_done_callback(partial(self._see_to, conversation, approval_id))
+        settled.add_done_callback(partial(self._answered, conversation, approval_id))
 
-    def _see_to(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
-        """If it could not be settled it stays open, and the client can be asked it again."""
+    def _answered(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
+        """Forget the approval if the answer was refused, so that the client can be asked again."""
         if not settled.cancelled() and (error := settled.exception()) is not None:
-            known, is_open = isinstance(error, ParleyError), self._is_open(conversation, approval_id)
-            level = logging.WARNING if is_open or not known else logging.DEBUG  # somebody else was faster
-            log.log(level, "an answer was not taken: %s", error, exc_info=None if known else error)
+            known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)
+            level = logging.WARNING if is_open or not known else logging.DEBUG  # another client was faster
+            log.log(level, "an answer was refused: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
             conversation.withdrawn_from(self)
 
-    @staticmethod
-    def _is_open(conversation: Conversation, approval_id: ApprovalId) -> bool:
-        approval = conversation.open_approval
-        return approval is not None and approval.approval_id == approval_id
-
-    # --- what becomes of it ------------------------------------------------------------
-
     def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Somebody has answered, or nobody needs to; the client is told, unless it was the one who did.
+        """Withdraw an approval that was decided, unless this client decided it.
 
-        Of a question that fell with its turn an older client hears nothing but the end of the turn.
+        If the approval ended with its turn, clients at older versions are not told: they see the end of the turn.
         """
-        if (asked := self._open.pop(approval_id, None)) is None:
+        if (delivered := self._open.pop(approval_id, None)) is None:
             return
         if decision == "dropped" and not self._features.full_version:
-            self._requests.ignore(asked[0])
+            self._requests.ignore(delivered[0])
         else:
-            self._requests.take_back(asked[0], reason=str(QuestionIsSettled(decision)))
+            self._requests.take_back(delivered[0], reason=str(QuestionIsSettled(decision)))
 
-    def gone(self) -> None:
-        """The client is not there any more: what it was asked is for others to answer."""
-        self.can_be_asked = False
+    def close(self) -> None:
         self._requests.forget()
         while self._open:
             _, (_, conversation) = self._open.popitem()
             conversation.withdrawn_from(self)
+
+
+def _is_open(conversation: Conversation, approval_id: ApprovalId) -> bool:
+    approval = conversation.open_approval
+    return approval is not None and approval.approval_id == approval_id

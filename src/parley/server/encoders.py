@@ -1,17 +1,18 @@
-"""How events are put into frames, for a stream and for a `codex` call.
+"""Encode events as notifications, for streams and for `codex` calls.
 
-Bytes around bytes: the event was encoded once for all readers, and what stands around it is
-made once for each type of event. `wire/notifications.py` has the same shapes as structs, and
-tests hold the two together. A stream as log messages has the same bytes in a longer envelope.
+An event is encoded once for all readers. An encoder adds the bytes around it, which it caches for each type of
+event. `wire/notifications.py` has the same shapes as structs, and tests compare the two. A stream as log messages
+has the same bytes in a longer envelope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from parley.conversation.log import Delta, Entry, encode_piece, output_of
 from parley.conversation.output import OutputDelta
+from parley.server.hosts import Features
 from parley.wire.events import FOR_FULL_VERSION_ONLY
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
@@ -21,7 +22,7 @@ from parley.wire.notifications import CONVERSATION_LOGGER, CodexEvent, InitialSt
 __all__ = ["CodexEncoder", "StreamEncoder", "hidden_events"]
 
 _NOTIFICATION: Final = b'{"jsonrpc":"2.0","method":"%b","params":{', b"}}"
-"""What stands before and after the params of a notification."""
+"""The bytes before and after the params of a notification."""
 _LOG_MESSAGE: Final = (
     b'{"jsonrpc":"2.0","method":"%b","params":{"level":"info","logger":"%b","data":{"method":"%%b","params":{'
     % (LogMessage.METHOD.encode(), CONVERSATION_LOGGER.encode()),
@@ -29,19 +30,24 @@ _LOG_MESSAGE: Final = (
 )
 """The same for a notification that is the data of a log message."""
 
+Send = Callable[[bytes], None]
 
-def hidden_events(*, full: bool) -> frozenset[str]:
-    """Types of events that a client is not sent."""
-    return frozenset() if full else FOR_FULL_VERSION_ONLY
+
+def hidden_events(features: Features) -> frozenset[str]:
+    """Return the types of events that a client is not sent."""
+    return frozenset() if features.additions else FOR_FULL_VERSION_ONLY
 
 
 class StreamEncoder:
-    """Events of a streamed conversation: `{"msg"}`, with `_meta` where the client wants or needs it."""
+    """Encodes a streamed conversation: `{"msg"}`, with `_meta` if the client wants or needs it."""
 
     tells_records = False
 
-    def __init__(self, conversation: ConversationId, *, full: bool, event_meta: bool, as_log: bool = False) -> None:
-        self.hidden = hidden_events(full=full)
+    def __init__(
+        self, conversation: ConversationId, features: Features, *, event_meta: bool, as_log: bool = False
+    ) -> None:
+        self.hidden = hidden_events(features)
+        self._has_codes = features.additions
         self._event_meta = event_meta
         self._begin, self._end = _LOG_MESSAGE if as_log else _NOTIFICATION
         self._conversation = b'"conversationId":%b' % encode(conversation)
@@ -49,32 +55,31 @@ class StreamEncoder:
         self._named = False
 
     def name_conversation(self, named: bool) -> None:
-        """Say of which conversation each event is, or not: needed while several are streamed."""
+        """Set whether each event names its conversation, which is necessary while several are streamed."""
         if named is not self._named:
             self._named = named
             self._heads.clear()
 
-    def entry(self, entry: Entry) -> bytes:
+    def entry(self, entry: Entry, send: Send) -> None:
         head = self._heads.get(entry.type) or self._head(entry.type)
         if self._event_meta:
-            return b'%b,"seq":%d},"msg":%b%b' % (head, entry.seq, entry.encoded, self._end)
-        return b"%b%b%b" % (head, entry.encoded, self._end)
+            send(b'%b,"seq":%d},"msg":%b%b' % (head, entry.seq, entry.encoded, self._end))
+        else:
+            send(b"%b%b%b" % (head, entry.encoded, self._end))
 
-    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
         item = delta.item
         head = self._heads.get(item.type) or self._head(item.type)
         if self._event_meta:
-            return b'%b,"item":"%b","offset":%d},"msg":%b%b' % (
-                head,
-                item.id.encode(),
-                delta.offset,
-                encoded,
-                self._end,
+            send(
+                b'%b,"item":"%b","offset":%d},"msg":%b%b'
+                % (head, item.id.encode(), delta.offset, encoded, self._end)
             )
-        return b"%b%b%b" % (head, encoded, self._end)
+        else:
+            send(b"%b%b%b" % (head, encoded, self._end))
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
-        """All that happened, as one notification."""
+        """Encode all entries and open texts as one notification."""
         meta = b'%b,"seq":%d' % (self._conversation, last) if self._event_meta else self._conversation
         with_place = self._event_meta
         piece = _with_place if with_place else _without_place
@@ -96,17 +101,18 @@ class StreamEncoder:
         parts += (b"]}", self._end)
         return b"".join(parts)
 
-    def disconnected(self, reason: str) -> bytes:
-        """The server ends the stream."""
-        return b'%b"_meta":{%b},"reason":%b%b' % (
+    def disconnected(self, reason: str, code: str) -> bytes:
+        """Encode the notification that the server ends the stream."""
+        return b'%b"_meta":{%b},"reason":%b%b%b' % (
             self._begin % StreamDisconnected.METHOD.encode(),
             self._conversation,
             encode(reason),
+            b',"code":%b' % encode(code) if self._has_codes else b"",
             self._end,
         )
 
     def _head(self, event: str) -> bytes:
-        """All that stands before the part of a frame that changes from event to event."""
+        """Return the part of a frame that is the same for all events of a type."""
         if self._event_meta:
             meta = b'"_meta":{%b' % self._conversation
         elif self._named:
@@ -118,7 +124,7 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """What a snapshot has of the output of a command that ended."""
+    """Yield the output of a command that ended, as a snapshot has it."""
     for stream in output_of(entry):
         yield from stream.shown()
 
@@ -136,30 +142,32 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
 
 
 class CodexEncoder:
-    """Events of a `codex` call: each as `codex/event` and again under its own name."""
+    """Encodes the events of a `codex` call: each as `codex/event`, and again under its own name."""
 
     tells_records = False
 
-    def __init__(self, request: RequestId, *, full: bool, event_id: EventId) -> None:
-        self.hidden = hidden_events(full=full)
+    def __init__(self, request: RequestId, features: Features, *, event_id: EventId) -> None:
+        self.hidden = hidden_events(features)
         self._request = encode(request)
         self._heads: dict[str, tuple[bytes, bytes]] = {}
         self.event_id = event_id
 
     def change_event_id(self, event_id: EventId) -> None:
-        """A turn begins: its events have this id."""
+        """Set the id of the events of a turn that begins."""
         self.event_id = event_id
         self._heads.clear()
 
-    def entry(self, entry: Entry) -> bytes:
-        return self.event(entry.type, entry.encoded)
+    def entry(self, entry: Entry, send: Send) -> None:
+        self.event(entry.type, entry.encoded, send)
 
-    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
-        return self.event(delta.item.type, encoded)
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
+        self.event(delta.item.type, encoded, send)
 
-    def event(self, event: str, encoded: bytes) -> bytes:
+    def event(self, event: str, encoded: bytes, send: Send) -> None:
+        """Send an event that may be for this call alone."""
         first, second = self._heads.get(event) or self._make_heads(event)
-        return b"%b%b}}\n%b%b}}" % (first, encoded, second, encoded)
+        send(b"%b%b}}" % (first, encoded))
+        send(b"%b%b}}" % (second, encoded))
 
     def _make_heads(self, event: str) -> tuple[bytes, bytes]:
         head = b'{"jsonrpc":"2.0","method":"%%b","params":{"_meta":{"requestId":%b},"id":%b,"msg":' % (

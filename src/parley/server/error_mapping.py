@@ -1,7 +1,7 @@
-"""The one place where an error becomes what a client reads.
+"""Turns errors of tools into results.
 
-Tools fail in different shapes, because clients of the original know them: plain text, a typed
-value, or nothing but a flag. A tool names its shape in its row (`Faults`); the words are here.
+Tools fail in different shapes, which clients of the original server know: text, a typed value, or a flag alone. The
+row of a tool names its shape (`Faults`). Clients with the additions also get the code of the error.
 """
 
 from __future__ import annotations
@@ -10,29 +10,22 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from parley.errors import BadArguments, BadSetting, ConfigError, ParleyError, UnknownConversation
-from parley.server.errors import BadCursor, PositionBeyondEnd
-from parley.wire.mcp import CallToolResult, text_result, typed_result
+from parley.server.errors import BadCursor, PositionBeyondEnd, error_code
+from parley.server.hosts import Features
+from parley.wire.mcp import CallToolResult, TextContent, typed_result
 from parley.wire.tools import CreateFailed, Failed
 
-__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "Faults", "RequestRefused", "failure"]
+__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "Faults", "failure"]
 
 NO_ARGUMENTS: Final = "no arguments"
 """The detail of a call that has no `arguments` at all."""
 
 
-class RequestRefused(Exception):
-    """A request that gets a JSON-RPC error instead of a result."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
-
-
 class Faults(Enum):
-    """How a tool fails."""
+    """The shape in which a tool fails."""
 
     CODEX = auto()
     CREATE = auto()
@@ -43,35 +36,29 @@ class Faults(Enum):
 
 
 FAILED_VALUES: Final[Mapping[Faults, type[Struct]]] = {
-    Faults.CREATE: CreateFailed,
-    Faults.SEND: Failed,
-    Faults.TYPED: Failed,
+    faults: CreateFailed if faults is Faults.CREATE else Failed for faults in Faults
 }
-"""The values of failures that are typed; the others are text."""
+"""The types of the structured content of failures, for clients with the additions."""
 
 
-def failure(tool: str, faults: Faults, error: ParleyError, *, full: bool = False) -> CallToolResult:
-    """The result of a call that failed with `error`; `full` for a client that gets the additions."""
+def failure(tool: str, faults: Faults, error: ParleyError, features: Features) -> CallToolResult:
+    """Return the result of a call that failed with `error`."""
+    code = error_code(error) if features.additions else UNSET
+    text: str | None
     match faults:
-        case Faults.CODEX:
-            return text_result(_codex_text(tool, error, full=full), is_error=True)
         case Faults.CREATE:
-            return typed_result(CreateFailed(message=_create_text(tool, error)), is_error=True)
-        case Faults.SEND:
-            unknown = isinstance(error, UnknownConversation)
-            text = "Session does not exist" if unknown else _text(tool, error)
-            return typed_result(Failed(message=text), is_error=True)
-        case Faults.STREAM:
-            if isinstance(error, UnknownConversation):
-                nothing = CallToolResult(content=(), is_error=True)
-                return text_result("Conversation does not exist", is_error=True) if full else nothing
-            return text_result(_text(tool, error), is_error=True)
-        case Faults.PLAIN:
-            return text_result(_text(tool, error), is_error=True)
-        case Faults.TYPED:
-            unknown = isinstance(error, UnknownConversation)
-            text = "Conversation does not exist" if unknown else _text(tool, error)
-            return typed_result(Failed(message=text), is_error=True)
+            return typed_result(CreateFailed(message=_create_text(tool, error), code=code), is_error=True)
+        case Faults.SEND | Faults.TYPED:
+            return typed_result(Failed(message=_typed_text(tool, faults, error), code=code), is_error=True)
+        case Faults.STREAM if isinstance(error, UnknownConversation):
+            text = "Conversation does not exist" if features.additions else None
+        case Faults.CODEX:
+            text = _codex_text(tool, error, features)
+        case Faults.STREAM | Faults.PLAIN:
+            text = _text(tool, error)
+    content = () if text is None else (TextContent(text=text),)
+    structured = UNSET if code is UNSET else Failed(message=text or "", code=code)
+    return CallToolResult(content=content, is_error=True, structured_content=structured)
 
 
 def _text(tool: str, error: ParleyError) -> str:
@@ -82,18 +69,24 @@ def _text(tool: str, error: ParleyError) -> str:
     return str(error)
 
 
+def _typed_text(tool: str, faults: Faults, error: ParleyError) -> str:
+    if isinstance(error, UnknownConversation):
+        return "Session does not exist" if faults is Faults.SEND else "Conversation does not exist"
+    return _text(tool, error)
+
+
 def _create_text(tool: str, error: ParleyError) -> str:
     return f"Failed to load config: {error}" if isinstance(error, ConfigError) else _text(tool, error)
 
 
-def _codex_text(tool: str, error: ParleyError, *, full: bool) -> str:
+def _codex_text(tool: str, error: ParleyError, features: Features) -> str:
     match error:
         case BadArguments(field="arguments", detail=detail) if detail == NO_ARGUMENTS:
             fields = "`prompt` field is" if tool == "codex" else "`session_id` and `prompt` fields are"
             return f"Missing arguments for {tool} tool-call; the {fields} required."
         case BadArguments(detail=detail):
             return f"Failed to parse configuration for Codex tool: {detail}"
-        case BadSetting(source=str(source)) if full and source.startswith("/"):
+        case BadSetting(source=str(source)) if features.additions and source.startswith("/"):
             return f"Failed to load config: {error}"  # of a file, which no call overrides
         case ConfigError():
             return f"Failed to load Codex configuration from overrides: {error}"

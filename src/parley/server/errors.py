@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from parley.errors import InvalidRequest
+from parley.errors import InvalidRequest, ParleyError, VisibleError
+from parley.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
-__all__ = ["BadCursor", "BadSessionId", "NoContent", "PositionBeyondEnd", "ToolNotOffered", "UnknownTool"]
+__all__ = [
+    "AlreadyInitialized",
+    "BadCursor",
+    "BadSessionId",
+    "InternalError",
+    "InvalidParams",
+    "MessageNestedTooDeeply",
+    "MessageTooLarge",
+    "NoContent",
+    "PeerRefusal",
+    "PositionBeyondEnd",
+    "RequestIdInUse",
+    "RequestRefused",
+    "ResourceLimitReached",
+    "ToolNotOffered",
+    "UnknownMethod",
+    "UnknownTool",
+    "error_code",
+]
 
 
 class ToolNotOffered(InvalidRequest):
@@ -64,3 +83,88 @@ class PositionBeyondEnd(InvalidRequest):
     def __init__(self, *, after: int, last: int) -> None:
         super().__init__(f"after is {after}, but the conversation ends at {last}")
         self.after, self.last = after, last
+
+
+class RequestRefused(VisibleError):
+    """A request that is answered with a JSON-RPC error, whose code is `number`."""
+
+    number: int
+
+
+class RequestIdInUse(RequestRefused):
+    """The id belongs to a request that is not answered yet."""
+
+    code, number = "request_id_in_use", INVALID_REQUEST
+
+    def __init__(self) -> None:
+        super().__init__("request id is in use")
+
+
+class AlreadyInitialized(RequestRefused):
+    """The client sent a second `initialize`."""
+
+    code, number = "already_initialized", INVALID_REQUEST
+
+    def __init__(self) -> None:
+        super().__init__("initialize called more than once")
+
+
+class MessageTooLarge(RequestRefused):
+    """The message exceeds the size limit or the available memory."""
+
+    code, number = "message_too_large", INVALID_REQUEST
+
+
+class MessageNestedTooDeeply(RequestRefused):
+    """The JSON of the message has too many levels."""
+
+    code, number = "nested_too_deeply", INVALID_REQUEST
+
+    def __init__(self) -> None:
+        super().__init__("message is nested too deeply")
+
+
+class UnknownMethod(RequestRefused):
+    """No method has this name, or the client's version of the protocol does not have it."""
+
+    code, number = "method_not_found", METHOD_NOT_FOUND
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"method not found: {method}")
+
+
+class InvalidParams(RequestRefused):
+    """The parameters do not match the schema of the method."""
+
+    code, number = "invalid_params", INVALID_PARAMS
+
+    def __init__(self, detail: Exception) -> None:
+        super().__init__(f"invalid params: {detail}")
+
+
+class InternalError(RequestRefused):
+    """A bug of the server."""
+
+    code, number = "internal_error", INTERNAL_ERROR
+
+    def __init__(self) -> None:
+        super().__init__("internal error")
+
+
+class ResourceLimitReached(RequestRefused):
+    """The server reached a limit of the operating system, which the text names."""
+
+    code, number = "resource_limit", INTERNAL_ERROR
+
+
+class PeerRefusal(RequestRefused):
+    """The answer to another process whose request failed with `error`; it has the code of that error."""
+
+    def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:
+        super().__init__(detail or str(error))
+        self.number, self.code = number, error_code(error)
+
+
+def error_code(error: ParleyError) -> str:
+    """Return the code of an error; an error that no client should see has the code of a bug."""
+    return error.code if isinstance(error, VisibleError) else InternalError.code

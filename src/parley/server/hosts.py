@@ -16,7 +16,7 @@ from msgspec import Struct
 from parley.config.types import McpSettings
 from parley.wire.mcp import FULL_VERSION
 
-__all__ = ["KNOWN_HOSTS", "PLAIN", "Features", "KnownHost", "features_of"]
+__all__ = ["FULL", "KNOWN_HOSTS", "PLAIN", "Features", "KnownHost", "features_of"]
 
 _SDK_TIMEOUT: Final = "Request timed out"
 """What clients built on the TypeScript SDK give as the reason when they stop waiting for an answer."""
@@ -67,6 +67,10 @@ class Features(Struct, frozen=True, kw_only=True):
 
 
 PLAIN: Final = Features()
+"""Features of a client at 2025-06-18 or older, or before `initialize`."""
+
+FULL: Final = Features(additions=True, full_version=True)
+"""Features of a client at 2025-11-25."""
 
 
 def features_of(version: str, client_name: str | None, settings: McpSettings) -> Features:

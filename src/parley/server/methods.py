@@ -14,14 +14,15 @@ from parley.config.types import McpSettings
 from parley.errors import ConfigError, OwnerUnresponsive, ParleyError, ShuttingDown, StoreError
 from parley.server.context import ServerContext
 from parley.server.dispatch import Call, Handler
-from parley.server.error_mapping import RequestRefused, failure
-from parley.server.errors import UnknownTool
+from parley.server.error_mapping import Faults, failure
+from parley.server.errors import AlreadyInitialized, InvalidParams, UnknownMethod, UnknownTool
 from parley.server.hosts import Features, features_of
 from parley.server.session import Session
+from parley.server.streams import Streams
 from parley.server.toolcall import ToolCall
 from parley.server.tools import TOOLS
 from parley.version import __version__
-from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, decode_lenient, encode
+from parley.wire.jsonrpc import decode_lenient, encode
 from parley.wire.mcp import (
     FULL_CAPABILITIES,
     FULL_VERSION,
@@ -34,7 +35,6 @@ from parley.wire.mcp import (
     ListToolsResult,
     Ping,
     SetLevelParams,
-    text_result,
 )
 
 __all__ = ["methods"]
@@ -60,7 +60,7 @@ _APPROVALS_BY_PEOPLE: Final = (
 
 
 def instructions(features: Features) -> str:
-    """Return the paragraph for the model that uses the client."""
+    """Return the `instructions` for the model that uses the client."""
     streams = _STREAMS if features.event_notifications else ""
     return _INSTRUCTIONS + streams + (_APPROVALS if features.may_answer_approvals else _APPROVALS_BY_PEOPLE)
 
@@ -72,16 +72,16 @@ _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 Params = TypeVar("Params", bound=Struct)
 
 
-def methods(session: Session, host: ServerContext) -> Mapping[str, Handler]:
-    """Every request method, for one client."""
+def methods(session: Session, streams: Streams, server: ServerContext) -> Mapping[str, Handler]:
+    """Return the handlers of all request methods, for one client."""
 
     async def initialize(call: Call) -> None:
         params = _params(_initialize_decoder, call)
         if session.initialized:
-            raise RequestRefused(INVALID_REQUEST, "initialize called more than once")
+            raise AlreadyInitialized
         known = params.protocol_version in KNOWN_VERSIONS
         version = params.protocol_version if known else FULL_VERSION
-        features = features_of(version, params.client_info.name, _mcp_settings(host))
+        features = features_of(version, params.client_info.name, _mcp_settings(server))
         session.begin(version, features, can_be_asked=params.capabilities.can_be_asked)
         result = InitializeResult(
             protocol_version=session.version,
@@ -90,40 +90,38 @@ def methods(session: Session, host: ServerContext) -> Mapping[str, Handler]:
             instructions=instructions(features) if features.additions else UNSET,
         )
         call.answer(encode(result))
-        asyncio.get_running_loop().call_soon(host.on_initialized)  # behind the write of the answer
+        asyncio.get_running_loop().call_soon(server.on_initialized)  # after the answer is written
 
     async def ping(call: Call) -> None:
         call.answer(b"{}")
 
     async def set_level(call: Call) -> None:
-        if not session.features.full_version:
-            raise RequestRefused(METHOD_NOT_FOUND, f"method not found: {SetLevelParams.METHOD}")
+        if not call.context.features.full_version:
+            raise UnknownMethod(SetLevelParams.METHOD)
         session.log_level = _params(_level_decoder, call).level
         call.answer(b"{}")
 
     async def list_tools(call: Call) -> None:
-        call.answer(encode(ListToolsResult(tools=TOOLS.definitions(session.features))))
+        call.answer(encode(ListToolsResult(tools=TOOLS.definitions(call.context.features))))
 
     async def call_tool(call: Call) -> None:
         params = _params(_call_decoder, call)
+        features = call.context.features
         if (tool := TOOLS.get(params.name)) is None:
-            call.answer(encode(text_result(str(UnknownTool(params.name)), is_error=True)))
+            call.answer(encode(failure(params.name, Faults.PLAIN, UnknownTool(params.name), features)))
             return
-        tool_call = ToolCall(call, params, session, host)
+        tool_call = ToolCall(call, params, session, streams, server)
         del params  # it holds the whole message
         try:
             result = await tool.call(tool_call)
         except ParleyError as error:
-            # Whoever asks while the server ends is told so, and not what does not work any more; but not where
-            # another process may do it all the same.
+            # During a shutdown a closed store is no news; but another process may still execute the request.
             ends = (
                 isinstance(error, StoreError)
                 and not isinstance(error, OwnerUnresponsive)
-                and host.conversations.closing
+                and server.conversations.closing
             )
-            result = failure(
-                tool.name, tool.faults, ShuttingDown() if ends else error, full=session.features.additions
-            )
+            result = failure(tool.name, tool.faults, ShuttingDown() if ends else error, features)
         if result is not None and not call.closed:
             answer = encode(result)
             del result  # an answer may be large, and is copied once more
@@ -138,17 +136,17 @@ def methods(session: Session, host: ServerContext) -> Mapping[str, Handler]:
     }
 
 
-def _mcp_settings(host: ServerContext) -> McpSettings:
+def _mcp_settings(server: ServerContext) -> McpSettings:
     try:
-        return host.loader.mcp_settings()
+        return server.loader.mcp_settings()
     except ConfigError as error:
-        log.warning("the settings for clients cannot be read, their defaults hold: %s", error)
+        log.warning("cannot read the settings for clients, using their defaults: %s", error)
         return McpSettings()
 
 
 def _params(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
-    params, call.params = call.params, UNSET  # what is decoded need not be kept
+    params, call.params = call.params, UNSET  # frees the encoded form
     try:
         return decode_lenient(decoder, b"{}" if params is UNSET else params)
     except msgspec.DecodeError as error:
-        raise RequestRefused(INVALID_PARAMS, f"invalid params: {error}") from None
+        raise InvalidParams(error) from None

@@ -13,7 +13,7 @@ __all__ = ["open_conversation"]
 
 
 async def open_conversation(
-    host: ServerContext, args: CodexArguments | ConversationCreateArguments
+    server: ServerContext, args: CodexArguments | ConversationCreateArguments
 ) -> Conversation:
     """A new conversation.
 
@@ -38,4 +38,4 @@ async def open_conversation(
             developer_instructions=args.developer_instructions,
             include_plan_tool=args.include_plan_tool,
         )
-    return await host.conversations.create(wanted)
+    return await server.conversations.create(wanted)

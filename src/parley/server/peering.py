@@ -1,10 +1,10 @@
-"""Another process of the home as our client: it follows what runs here, and passes on what its own clients say."""
+"""Serves other processes of the home: sends them the conversations that run here, and executes their requests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
@@ -19,13 +19,14 @@ from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation, PeerRequest
 from parley.runtime.deadline import Deadline
 from parley.runtime.readers import Reader
-from parley.server.context import ServerContext
+from parley.server.context import LOCAL_USER, RequestContext, ServerContext
 from parley.server.dispatch import Call, Dispatch, Handler, Notice
-from parley.server.error_mapping import RequestRefused
+from parley.server.errors import InvalidParams, PeerRefusal
+from parley.server.hosts import FULL
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.server.serve import Transport
 from parley.wire.ids import ConversationId
-from parley.wire.jsonrpc import INVALID_PARAMS, encode, notification
+from parley.wire.jsonrpc import encode, notification
 from parley.wire.peers import (
     NOT_OWNER,
     NOT_WRITTEN,
@@ -51,34 +52,39 @@ log = logging.getLogger(__name__)
 Params = TypeVar("Params", bound=Struct)
 
 PEER_SECONDS: Final = CALL_SECONDS - 1.0
-"""How long a request of another process waits for the write lock: that process is answered before it tells its
-client that this one is silent."""
+"""How long a request of another process waits for the write lock. That process gets the answer before it gives up
+and reports this process as unresponsive."""
 
 _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (Submit, AnswerQuestion, InterruptTurn, RenameConversation)
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
-async def serve_peer(transport: Transport, host: ServerContext) -> None:
-    """Serve another process until it is gone. What runs goes on."""
-    peering = _Peering(transport.outbox, host)
-    requests = OutgoingRequests(transport.outbox, host.request_ids)
+async def serve_peer(transport: Transport, server: ServerContext) -> None:
+    """Serve another process until it disconnects. The turns that run here go on."""
+    out = transport.outbox
+    peer = _Peer(out, server)
     try:
         async with asyncio.TaskGroup() as tasks:
             dispatch = Dispatch(
-                transport.outbox, peering.requests, own=requests, tasks=tasks, notices=peering.notices
+                out,
+                peer.requests,
+                context=lambda reply: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
+                own=OutgoingRequests(out, server.request_ids),
+                tasks=tasks,
+                notices=peer.notices,
             )
             await transport.read(dispatch.take)
             dispatch.abandon()
     finally:
-        peering.gone()
-        transport.outbox.close()
+        peer.close()
+        out.close()
 
 
-class _Peering:
-    """One of the other processes."""
+class _Peer:
+    """One other process."""
 
-    def __init__(self, out: Outbox, host: ServerContext) -> None:
-        self._out, self._host = out, host
+    def __init__(self, out: Outbox, server: ServerContext) -> None:
+        self._out, self._server = out, server
         self._followed: dict[ConversationId, tuple[Conversation, Reader]] = {}
         self.requests: Mapping[str, Handler] = {
             Follow.METHOD: self._follow,
@@ -90,23 +96,24 @@ class _Peering:
             Changed.METHOD: self._changed,
         }
 
-    def gone(self) -> None:
+    def close(self) -> None:
+        """Remove all readers of the process."""
         for conversation_id in tuple(self._followed):
             self._stop(conversation_id)
 
     async def _follow(self, call: Call) -> None:
-        wish = _params(Follow, call.params)
+        request = _params(Follow, call.params)
         try:
-            if self._host.conversations.closing:
-                raise NotOwned  # soon
-            conversation = self._ours(wish.conversation_id)
+            if self._server.conversations.closing:
+                raise NotOwned  # its turn ends soon
+            conversation = self._owned(request.conversation_id)
         except NotOwned as error:
-            raise RequestRefused(NOT_OWNER, str(error)) from None
-        self._stop(wish.conversation_id)
+            raise PeerRefusal(NOT_OWNER, error) from None
+        self._stop(request.conversation_id)
         call.answer(encode(Followed(last=conversation.log.durable)))
-        voice = PeerEncoder(wish.conversation_id)
-        reader = Reader(conversation.log, Cursor.of_records(wish.after), self._out, voice)
-        self._followed[wish.conversation_id] = conversation, reader
+        encoder = PeerEncoder(request.conversation_id)
+        reader = Reader(conversation.log, Cursor.of_records(request.after), self._out, encoder)
+        self._followed[request.conversation_id] = conversation, reader
         conversation.attach(reader)
         reader.pump()
 
@@ -114,17 +121,17 @@ class _Peering:
         self._stop(msgspec.json.decode(params, type=Unfollow).conversation_id)
 
     def _read(self, params: Raw) -> None:
-        said = msgspec.json.decode(params, type=PeerRead)
-        if (followed := self._followed.get(said.conversation_id)) is None:
+        readers = msgspec.json.decode(params, type=PeerRead)
+        if (followed := self._followed.get(readers.conversation_id)) is None:
             return
         conversation, reader = followed
-        if said.is_read:
-            conversation.register_reader(reader, can_be_asked=said.can_be_asked, knows_limits=said.full)
+        if readers.is_read:
+            conversation.register_reader(reader, can_be_asked=readers.can_be_asked, knows_limits=readers.full)
         else:
             conversation.unregister_reader(reader)
 
     def _changed(self, params: Raw) -> None:
-        self._host.conversations.changed(msgspec.json.decode(params, type=Changed).conversation_id)
+        self._server.conversations.changed(msgspec.json.decode(params, type=Changed).conversation_id)
 
     def _stop(self, conversation_id: ConversationId) -> None:
         if (followed := self._followed.pop(conversation_id, None)) is not None:
@@ -142,19 +149,23 @@ class _Peering:
         try:
             if conversation_id not in self._followed:
                 raise NotOwned
-            conversation = self._ours(conversation_id)
+            conversation = self._owned(conversation_id)
             await conversation.execute_for_peer(request, Deadline(PEER_SECONDS), answered=call.answer)
         except ParleyError as error:
-            if self._host.conversations.closing or isinstance(error, _NOT_OURS):
+            if self._server.conversations.closing or isinstance(error, _NOT_OURS):
                 self._stop(conversation_id)
-                raise RequestRefused(NOT_OWNER, str(error)) from None
+                raise PeerRefusal(NOT_OWNER, error) from None
             if isinstance(error, StoreFailed):
-                raise RequestRefused(NOT_WRITTEN, error.detail) from None
-            raise RequestRefused(REFUSED, str(error)) from None
+                raise PeerRefusal(NOT_WRITTEN, error, error.detail) from None
+            raise PeerRefusal(REFUSED, error) from None
 
-    def _ours(self, conversation_id: ConversationId) -> Conversation:
-        """One whose turn runs here. Raises NotOwned."""
-        conversation = self._host.conversations.loaded(conversation_id)
+    def _owned(self, conversation_id: ConversationId) -> Conversation:
+        """Return a conversation whose turn runs here.
+
+        Raises:
+            NotOwned: its turn does not run here.
+        """
+        conversation = self._server.conversations.loaded(conversation_id)
         if conversation is None or conversation.turn is None:
             raise NotOwned
         return conversation
@@ -164,11 +175,11 @@ def _params(kind: type[Params], params: Raw | msgspec.UnsetType) -> Params:
     try:
         return msgspec.json.decode(b"{}" if params is UNSET else params, type=kind)
     except msgspec.DecodeError as error:
-        raise RequestRefused(INVALID_PARAMS, f"invalid params: {error}") from None
+        raise InvalidParams(error) from None
 
 
 class PeerEncoder:
-    """All that happens, records included, for another process."""
+    """Encodes entries, records included, and deltas for another process."""
 
     hidden: frozenset[str] = frozenset()
     tells_records = True
@@ -176,8 +187,8 @@ class PeerEncoder:
     def __init__(self, conversation_id: ConversationId) -> None:
         self._id = conversation_id
 
-    def entry(self, entry: Entry) -> bytes:
-        told = PeerEntry(
+    def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
+        message = PeerEntry(
             conversation_id=self._id,
             seq=entry.seq,
             at=entry.at,
@@ -185,9 +196,9 @@ class PeerEncoder:
             is_event=entry.is_event,
             body=Raw(entry.body),
         )
-        return notification(PeerEntry.METHOD, encode(told))
+        send(notification(PeerEntry.METHOD, encode(message)))
 
-    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
         if isinstance(delta, Delta):
             text = PeerDelta(
                 conversation_id=self._id,
@@ -196,9 +207,10 @@ class PeerEncoder:
                 offset=delta.offset,
                 text=delta.text,
             )
-            return notification(PeerDelta.METHOD, encode(text))
+            send(notification(PeerDelta.METHOD, encode(text)))
+            return
         item = delta.item
-        said = PeerOutput(
+        output = PeerOutput(
             conversation_id=self._id,
             item=item.id,
             call_id=item.call_id,
@@ -206,4 +218,4 @@ class PeerEncoder:
             offset=delta.offset,
             data=delta.data,
         )
-        return notification(PeerOutput.METHOD, encode(said))
+        send(notification(PeerOutput.METHOD, encode(output)))

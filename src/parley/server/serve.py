@@ -1,36 +1,40 @@
-"""Serve one client from its first message to an orderly end."""
+"""Serves clients, and shuts the server down.
+
+`ServerCore.serve_client` serves one client until it leaves; the server and the other clients go on. `ServerCore.shutdown`
+ends all turns, answers all requests and removes all clients.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 from parley.ports.outbox import Outbox
-from parley.server.context import ServerContext
+from parley.server.context import LOCAL_USER, Principal, ServerContext
 from parley.server.dispatch import Dispatch
 from parley.server.methods import methods
 from parley.server.session import Session
+from parley.server.streams import Streams
 from parley.wire.framing import Overlong
 
-__all__ = ["Transport", "serve"]
+__all__ = ["ClientConnection", "ServerCore", "Transport"]
 
 log = logging.getLogger(__name__)
 
-ENDING_SECONDS: Final = 1.5
-"""How long an ending server goes on answering and sending: ample for a local pipe, and a client
-that stopped reading cannot hold it up beyond the two seconds that the protocol allows."""
-LETTING_GO_SECONDS: Final = 0.3
-"""How long it then takes to let go of the home, where another process keeps it from doing so."""
-LAST_WORDS_SECONDS: Final = 0.05
-"""How long whoever waited for that may take to be told."""
+SHUTDOWN_SECONDS: Final = 1.5
+"""How long a shutdown waits for turns, answers and clients that read. The protocol allows two seconds in all."""
+CLOSE_SECONDS: Final = 0.3
+"""How long it then waits for the home, whose write lock another process may hold."""
+LAST_ANSWERS_SECONDS: Final = 0.05
+"""How long the answers to requests that waited for the home may take."""
 
 
 class ClosableOutbox(Outbox, Protocol):
     async def flush(self) -> None:
-        """Return when all was read, or nobody reads any more."""
+        """Return when everything was read, or the client does not read any more."""
         ...
 
     def close(self) -> None: ...
@@ -43,38 +47,108 @@ class Transport(Protocol):
     def outbox(self) -> ClosableOutbox: ...
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Hand over every frame until the client has no more, or reading was stopped."""
+        """Pass every frame to `take`; return when the client has closed its side, or reading was stopped."""
         ...
 
 
-async def serve(transport: Transport, host: ServerContext) -> None:
-    """Serve until the client is gone or reading was stopped; then end what runs, answer, and leave."""
-    out = transport.outbox
-    session = Session(out, host.request_ids)
-    async with asyncio.TaskGroup() as tasks:
-        dispatch = Dispatch(out, methods(session, host), own=session.requests, tasks=tasks)
-        await transport.read(dispatch.take)
-        late = "the server ends without waiting any longer for what still runs"
+class ClientConnection:
+    """One connected client."""
+
+    def __init__(
+        self,
+        out: ClosableOutbox,
+        context: ServerContext,
+        tasks: asyncio.TaskGroup,
+        principal: Principal = LOCAL_USER,
+    ) -> None:
+        """`tasks` runs the handlers of its requests."""
+        self.out = out
+        self.session = Session(out, context.request_ids, principal)
+        self._streams = Streams(self.session)
+        self._dispatch = Dispatch(
+            out,
+            methods(self.session, self._streams, context),
+            context=self.session.context,
+            own=self.session.requests,
+            tasks=tasks,
+        )
+
+    def take(self, frame: bytes | Overlong, reply: Outbox | None = None) -> None:
+        """Handle one frame of the client; `reply` carries its answer, by default the outbox of the client."""
+        self._dispatch.take(frame, reply)
+
+    async def all_answered(self) -> None:
+        """Return when every request is answered or dropped."""
+        await self._dispatch.all_answered()
+
+    async def end_streams(self) -> None:
+        """Send what the streams have, and then that they end."""
+        await self.out.flush()  # slow readers go on sending meanwhile
+        self._streams.shut_down()
+        await self.out.flush()
+
+    def remove(self) -> None:
+        """Remove everything that is registered for the client; its turns go on."""
+        self.session.leave()
+        self.out.close()
+        self._dispatch.stop_waiting()
+
+    def abandon(self) -> None:
+        """Stop all handlers of its requests."""
+        self._dispatch.abandon()
+
+
+class ServerCore:
+    """Serves any number of clients at the same time."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._clients: set[ClientConnection] = set()
+
+    async def serve_client(self, transport: Transport, principal: Principal = LOCAL_USER) -> None:
+        """Serve a client until it leaves or the server shuts down. What it sent is executed; its turns go on."""
+        async with self._connected(transport, principal) as client:
+            await transport.read(client.take)
+
+    async def serve_only_client(self, transport: Transport) -> None:
+        """Serve a client until it leaves or reading was stopped, then shut down while it can still read."""
+        async with self._connected(transport, LOCAL_USER) as client:
+            await transport.read(client.take)
+            await self.shutdown()
+
+    async def shutdown(self) -> None:
+        """End all turns, answer all requests, end all streams, and remove all clients, within two seconds."""
+        clients, conversations = tuple(self._clients), self._context.conversations
+        late = "shutting down without waiting for turns that did not end"
         try:
-            async with asyncio.timeout(ENDING_SECONDS):
-                await host.conversations.stop()
-                late = "the server ends without having answered everything that it was asked"
-                await dispatch.all_answered()
-                late = "the client did not read all that was sent"
-                await out.flush()  # readers that were behind send on while it is read
-                session.close()
-                await out.flush()
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                await conversations.stop()
+                late = "shutting down without having answered all requests"
+                await asyncio.gather(*(client.all_answered() for client in clients))
+                late = "shutting down although a client has not read all messages"
+                await asyncio.gather(*(client.end_streams() for client in clients))
         except TimeoutError:
             log.warning(late)
         try:
-            async with asyncio.timeout(LETTING_GO_SECONDS):
-                await host.conversations.close()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await conversations.close()
         except TimeoutError:
-            log.warning("the server ends though another process keeps it from writing")
+            log.warning("shutting down although another process holds the write lock of the home")
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
-                    await dispatch.all_answered()
-                    await out.flush()
-        session.gone()
-        out.close()
-        dispatch.abandon()
+                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                    await asyncio.gather(*(client.all_answered() for client in clients))
+                    await asyncio.gather(*(client.out.flush() for client in clients))
+        for client in clients:
+            client.remove()
+            client.abandon()
+
+    @asynccontextmanager
+    async def _connected(self, transport: Transport, principal: Principal) -> AsyncIterator[ClientConnection]:
+        async with asyncio.TaskGroup() as tasks:
+            client = ClientConnection(transport.outbox, self._context, tasks, principal)
+            self._clients.add(client)
+            try:
+                yield client
+            finally:
+                self._clients.discard(client)
+                client.remove()

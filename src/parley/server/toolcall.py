@@ -1,4 +1,4 @@
-"""One call of a tool: who calls, and how to answer."""
+"""One call of a tool: its client, and how to answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.deadline import Deadline
 from parley.server.context import ServerContext
 from parley.server.dispatch import Call
+from parley.server.hosts import Features
 from parley.server.session import Session
+from parley.server.streams import Streams
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import CallToolParams, CallToolResult
@@ -20,8 +22,12 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    def __init__(self, call: Call, params: CallToolParams, session: Session, host: ServerContext) -> None:
-        self.call, self.session, self.host = call, session, host
+    """What the handler of a tool is given."""
+
+    def __init__(
+        self, call: Call, params: CallToolParams, session: Session, streams: Streams, server: ServerContext
+    ) -> None:
+        self.call, self.session, self.streams, self.server = call, session, streams, server
         self._arguments = params.arguments
         self.deadline = Deadline(CALL_SECONDS)
         """How long this call waits for other processes."""
@@ -30,14 +36,24 @@ class ToolCall:
         if params.meta and params.meta.progress_token is not UNSET:
             self.progress_token = params.meta.progress_token
 
+    @property
+    def features(self) -> Features:
+        """What the client sees."""
+        return self.call.context.features
+
     def take_arguments(self) -> Raw | UnsetType:
-        """The arguments as they came; from now on they are the caller's, and nothing else holds them."""
+        """Return the encoded arguments, once: they may be large, and the caller frees them."""
         arguments, self._arguments = self._arguments, UNSET
         return arguments
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
-        """Raises UnknownConversation, StoreError."""
-        return await self.host.conversations.find(ConversationId(str(conversation_id)))
+        """Return a conversation.
+
+        Raises:
+            UnknownConversation: no conversation has this id.
+            StoreError: it cannot be read.
+        """
+        return await self.server.conversations.find(ConversationId(str(conversation_id)))
 
     def answer(self, result: CallToolResult) -> None:
         """Answer now, for a tool that has more to do afterwards."""

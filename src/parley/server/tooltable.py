@@ -1,4 +1,4 @@
-"""What a tool is: a row. `tools/list`, the docs and the dispatcher are read from the table."""
+"""The table of tools, from which `tools/list`, the docs and the dispatcher are made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class Tool(Generic[Arguments]):
-    """One tool: its words, its types, how it fails, what it does."""
+    """One tool: its texts, its types, the shape of its failures, and its handler."""
 
     def __init__(
         self,
@@ -39,24 +39,24 @@ class Tool(Generic[Arguments]):
         annotations: ToolAnnotations,
         answers_approvals: bool = False,
     ) -> None:
-        """`plain_args` are the arguments for clients at 2025-06-18 and older, where these differ."""
+        """`plain_args` are the arguments for clients at 2025-06-18 and older, if they differ."""
         self.answers_approvals = answers_approvals
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.faults, self.annotations = args, result, faults, annotations
         self._plain_args = plain_args or args
         self._run = run
 
-    def args_for(self, *, full: bool) -> type[Arguments]:
-        """The type of the arguments, by what the client negotiated."""
-        return self.args if full else self._plain_args
+    def args_for(self, features: Features) -> type[Arguments]:
+        """Return the type of the arguments for a client."""
+        return self.args if features.additions else self._plain_args
 
     async def call(self, call: ToolCall) -> CallToolResult | None:
-        """Run it; None: it has answered by itself.
+        """Run the handler; return None if it has answered itself.
 
         Raises:
-            ParleyError: it failed; nothing was answered.
+            ParleyError: the tool failed; nothing was answered.
         """
-        # Nothing here keeps the arguments: they may be large, and the handler may take long.
+        # Keep no reference to the arguments: they may be large, and the handler may take long.
         return await self._run(call, self._fitted(call))
 
     def _fitted(self, call: ToolCall) -> Arguments:
@@ -65,7 +65,7 @@ class Tool(Generic[Arguments]):
             if self.faults is Faults.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
             arguments = Raw(b"{}")
-        return decode_call_arguments(self.args_for(full=call.session.features.additions), arguments)
+        return decode_call_arguments(self.args_for(call.features), arguments)
 
 
 class ToolTable:
@@ -82,15 +82,14 @@ class ToolTable:
         return iter(self._by_name.values())
 
     def _definitions(self, features: Features) -> tuple[ToolDefinition, ...]:
-        full = features.additions
         return tuple(
             ToolDefinition(
                 name=tool.name,
                 title=tool.title,
                 description=tool.description,
-                input_schema=schema_of(tool.args_for(full=full)),
-                output_schema=_output_schema(tool) if full else UNSET,
-                annotations=tool.annotations if full else UNSET,
+                input_schema=schema_of(tool.args_for(features)),
+                output_schema=_output_schema(tool) if features.additions else UNSET,
+                annotations=tool.annotations if features.additions else UNSET,
             )
             for tool in self
             if features.may_answer_approvals or not tool.answers_approvals
@@ -98,8 +97,5 @@ class ToolTable:
 
 
 def _output_schema(tool: Tool[Any]) -> dict[str, Any]:
-    """What structured content may be. Some clients hold failures against it too."""
-    success = schema_of(tool.result)
-    if (failed := FAILED_VALUES.get(tool.faults)) is None:
-        return success
-    return {"type": "object", "anyOf": [success, schema_of(failed)]}
+    """Return the schema of results and failures: some clients validate failures, too."""
+    return {"type": "object", "anyOf": [schema_of(tool.result), schema_of(FAILED_VALUES[tool.faults])]}

@@ -62,6 +62,18 @@ class ErrorObject(Struct, frozen=True):
     message: str = ""
     data: Raw | UnsetType = UNSET
 
+    @property
+    def name(self) -> str | None:
+        """`data.code`: the stable name of the error, if the server sent one."""
+        try:
+            return None if self.data is UNSET else _named_decoder.decode(self.data).code
+        except msgspec.DecodeError:
+            return None
+
+
+class _Named(Struct):
+    code: str | None = None
+
 
 class Message(Struct, frozen=True):
     """Any message: a request has id and method, a notification only a method, an answer only an id."""
@@ -81,6 +93,7 @@ class Message(Struct, frozen=True):
 
 _decoder: Final = msgspec.json.Decoder(Message)
 _error_decoder: Final = msgspec.json.Decoder(ErrorObject)
+_named_decoder: Final = msgspec.json.Decoder(_Named)
 _raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
@@ -161,8 +174,13 @@ def response(request_id: RequestId, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(request_id), result)
 
 
-def error_response(request_id: RequestId, code: int, message: str) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode(request_id), encode(ErrorObject(code, message)))
+def error_response(request_id: RequestId, number: int, message: str, *, code: str | None = None) -> bytes:
+    """Encode an error; `number` is the code of JSON-RPC, `code` the name of the error, sent as `data.code`."""
+    data = UNSET if code is None else Raw(encode({"code": code}))
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (
+        encode(request_id),
+        encode(ErrorObject(number, message, data)),
+    )
 
 
 def request(request_id: RequestId, method: str, params: bytes) -> bytes:

@@ -7,6 +7,7 @@ The server's hot path writes the same shapes as bytes around an event that is en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import msgspec
@@ -86,8 +87,18 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
     SHUTTING_DOWN: ClassVar[str] = "Server is shutting down"
     NOT_SENT: ClassVar[str] = "An event could not be sent"
 
+    CODES: ClassVar[Mapping[str, str]] = {
+        TAKEN_OVER: "taken_over",
+        DELETED: "deleted",
+        SHUTTING_DOWN: "shutting_down",
+        NOT_SENT: "not_sent",
+    }
+    """The codes of these reasons. A stream that ends with an error has the code of the error."""
+
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str
+    code: str | UnsetType = UNSET
+    """Names the reason for programs; for clients at 2025-11-25."""
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"

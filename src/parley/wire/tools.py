@@ -155,7 +155,11 @@ class ConversationCreated(Struct, frozen=True, kw_only=True):
 
 
 class CreateFailed(Struct, frozen=True, kw_only=True):
+    """The value of a failed `conversationCreate`."""
+
     message: str
+    code: str | UnsetType = UNSET
+    """The code of the error, for clients at 2025-11-25."""
 
 
 class SendMessageArguments(Struct, frozen=True, kw_only=True):
@@ -189,6 +193,8 @@ class Failed(Struct, frozen=True, kw_only=True):
 
     status: Literal["error"] = "error"
     message: str
+    code: str | UnsetType = UNSET
+    """The code of the error, for clients at 2025-11-25."""
 
 
 class ConversationStreamArguments(Struct, frozen=True, kw_only=True):

@@ -30,9 +30,7 @@ from parley.ports.tools import ToolContext, TurnTools
 from parley.runtime.conversation import Conversation
 from parley.runtime.conversations import Conversations
 from parley.server.context import ServerContext
-from parley.server.dispatch import Dispatch
-from parley.server.methods import methods
-from parley.server.session import Session
+from parley.server.serve import ClientConnection
 from parley.stores.memory import MemoryStore
 from parley.testing import check_message
 from parley.wire.elicitation import ElicitationParams
@@ -220,10 +218,17 @@ class FrameList:
     def send(self, frame: bytes) -> None:
         if self.is_gone:
             return
-        for line in frame.split(b"\n"):
-            check_message(line, version=self._version)
-            self.messages.append(msgspec.json.decode(line))
+        assert b"\n" not in frame
+        check_message(frame, version=self._version)
+        self.messages.append(msgspec.json.decode(frame))
         self.changed.set()
+
+    async def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        self.is_gone = True
+        self._waiting.clear()
 
     def when_writable(self, wake: Callable[[], None]) -> None:
         self._waiting.append(wake)
@@ -241,10 +246,7 @@ class LocalClient:
 
     def __init__(self, room: LocalServer, tasks: asyncio.TaskGroup, version: str) -> None:
         self.door = FrameList(version)
-        self._session = Session(self.door, room.host.request_ids)
-        self._dispatch = Dispatch(
-            self.door, methods(self._session, room.host), own=self._session.requests, tasks=tasks
-        )
+        self.connection = ClientConnection(self.door, room.host, tasks)
         self._ids = count(1)
         self._version = version
 
@@ -260,7 +262,7 @@ class LocalClient:
 
     def send_frame(self, frame: bytes | Overlong) -> None:
         """What is sent without a breath between comes as in one read."""
-        self._dispatch.take(frame)
+        self.connection.take(frame)
 
     def introduce(self, capabilities: object = None) -> None:
         """Shake hands; the request has the id `hello`."""
@@ -302,8 +304,7 @@ class LocalClient:
 
     def leave(self) -> None:
         """Be gone from one moment to the next."""
-        self.door.is_gone = True
-        self._session.gone()
+        self.connection.remove()
 
     # --- what it was sent --------------------------------------------------------------
 

@@ -52,12 +52,12 @@ class Client:
         self.reader = Reader(book.log, Cursor.at_end_of(book.log), self, self)
         book.attach(self.reader)
 
-    def entry(self, entry: Entry) -> bytes:
-        return entry.type.encode()
+    def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
+        send(entry.type.encode())
 
-    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
         said = delta.text.encode() if isinstance(delta, Delta) else delta.data
-        return b"%b@%d:%b" % (delta.item.id.encode(), delta.offset, said)
+        send(b"%b@%d:%b" % (delta.item.id.encode(), delta.offset, said))
 
     def send(self, frame: bytes) -> None:
         self.did.append(frame.decode())
@@ -386,7 +386,7 @@ async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pyt
     broken, sound = Client(book), Client(book)
     dropped: list[Reader] = []
     book.on_dropped = dropped.append
-    broken.entry = lambda entry: b"" + None  # type: ignore[method-assign, operator]  # the bug
+    broken.entry = lambda entry, send: send(b"" + None)  # type: ignore[method-assign, operator]  # the bug
     book.write(agent_message("Hello"))
     await store.write()
     book.write(turn_ended())

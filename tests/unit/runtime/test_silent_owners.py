@@ -16,7 +16,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive, ShuttingDown
 from parley.ports.store import CALL_SECONDS as MOST_SECONDS
-from parley.server.serve import ENDING_SECONDS
+from parley.server.serve import SHUTDOWN_SECONDS
 from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow
 
@@ -91,7 +91,7 @@ async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(ho
         took = asyncio.get_running_loop().time() - began
 
     assert [type(outcome) for outcome in outcomes] == [ShuttingDown, ShuttingDown]
-    assert took < ENDING_SECONDS
+    assert took < SHUTDOWN_SECONDS
 
 
 async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_give_back(home: str) -> None:
@@ -111,7 +111,7 @@ async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_
         await there.book.close()
 
     assert isinstance(outcome, ShuttingDown)
-    assert took < ENDING_SECONDS
+    assert took < SHUTDOWN_SECONDS
 
 
 class Followed(Silent):

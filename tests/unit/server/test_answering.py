@@ -80,7 +80,8 @@ async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: st
         await guest.hears("task_complete")
 
         assert room.told == [(1, "denied")]
-        refused = {"code": -32600, "message": "message is longer than 64 MB"}
+        data = {"code": "message_too_large"}
+        refused = {"code": -32600, "message": "message is longer than 64 MB", "data": data}
         assert [one for one in guest.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
 
 

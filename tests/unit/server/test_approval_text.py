@@ -14,6 +14,7 @@ from parley.agent.policy import RETRY
 from parley.conversation.approvals import ApprovalEvent, Question
 from parley.conversation.records import QuestionAsked
 from parley.server.approval_text import elicitation, listed
+from parley.server.hosts import FULL, PLAIN
 from parley.testing import check_message
 from parley.wire.elicitation import FULL_SCHEMA, ElicitationParams
 from parley.wire.events import AddedFile, FileChange, OtherChange, UpdatedFile
@@ -50,7 +51,8 @@ def question(shown: ApprovalEvent, asked: QuestionAsked) -> Question:
 
 def asked_of(version: str, shown: ApprovalEvent, asked: QuestionAsked) -> Any:
     """What a client of this version is sent, which must be a request as MCP has it."""
-    params = elicitation(question(shown, asked), CONVERSATION, call="9", full=version == FULL_VERSION)
+    features = FULL if version == FULL_VERSION else PLAIN
+    params = elicitation(question(shown, asked), CONVERSATION, request="9", features=features)
     check_message(request(0, ElicitationParams.METHOD, encode(params)), version=version)
     return as_json(params)
 

@@ -9,7 +9,9 @@ import pytest
 
 from kit.clients.requests import request
 from kit.servers.local_server import FrameList
+from parley.server.context import LOCAL_USER, RequestContext
 from parley.server.dispatch import Call, Dispatch
+from parley.server.hosts import FULL
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.jsonrpc import Message, encode
 from parley.wire.mcp import FULL_VERSION
@@ -33,7 +35,13 @@ async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_not
     door = FrameList(FULL_VERSION)
     own = OutgoingRequests(door, count())
     async with asyncio.TaskGroup() as tasks:
-        dispatch = Dispatch(door, {"ping": ping, "work": works_until_it_is_cancelled}, own=own, tasks=tasks)
+        dispatch = Dispatch(
+            door,
+            {"ping": ping, "work": works_until_it_is_cancelled},
+            context=lambda reply: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
+            own=own,
+            tasks=tasks,
+        )
         own.send("ping", b"{}", answered=fails)
         dispatch.take(encode({"jsonrpc": "2.0", "id": 0, "result": {}}))
         dispatch.take(encode(request(1, "work", {})))
@@ -41,4 +49,4 @@ async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_not
         dispatch.take(encode(request(2, "ping", {})))
 
     assert door.messages[-1] == {"jsonrpc": "2.0", "id": 2, "result": {}}
-    assert caplog.messages == ["a message was taken in vain"] * 2
+    assert caplog.messages == ["failed to handle a message"] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from kit.builders.logs import log_of
 from kit.builders.records import model_asked, turn_started
 from parley.conversation.log import ItemKind, Log, encode_piece
 from parley.server.encoders import CodexEncoder, StreamEncoder, hidden_events
+from parley.server.hosts import FULL, PLAIN
 from parley.testing import check_message
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
@@ -48,6 +50,13 @@ def _notification(method: str, params: object) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": as_json(params)}
 
 
+def sent(encode_and_send: Callable[..., None], *arguments: object) -> list[bytes]:
+    """Return the messages that an encoder sends."""
+    frames: list[bytes] = []
+    encode_and_send(*arguments, frames.append)
+    return frames
+
+
 def _read(frame: bytes) -> Any:
     check_message(frame)
     assert b"\n" not in frame
@@ -58,23 +67,23 @@ def _read(frame: bytes) -> Any:
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_a_live_event_of_a_stream_is_the_struct(event_meta: bool, named: bool) -> None:
     log = _log()
-    voice = StreamEncoder(UUID, full=True, event_meta=event_meta)
-    voice.name_conversation(named)
+    encoder = StreamEncoder(UUID, FULL, event_meta=event_meta)
+    encoder.name_conversation(named)
     for entry in log.events():
         meta = EventMeta(conversation_id=UUID, seq=entry.seq) if event_meta else EventMeta(conversation_id=UUID)
         event = ConversationEvent(msg=Raw(entry.encoded))
         if event_meta or named:
             event = ConversationEvent(meta=meta, msg=Raw(entry.encoded))
 
-        assert _read(voice.entry(entry)) == _notification(entry.type, event)
+        assert _read(*sent(encoder.entry, entry)) == _notification(entry.type, event)
 
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_a_live_delta_of_a_stream_is_the_struct(event_meta: bool, named: bool) -> None:
     log = _log()
-    voice = StreamEncoder(UUID, full=True, event_meta=event_meta)
-    voice.name_conversation(named)
+    encoder = StreamEncoder(UUID, FULL, event_meta=event_meta)
+    encoder.name_conversation(named)
     for kind, text, offset in ((ItemKind.MESSAGE, "more", len(ODD)), (ItemKind.REASONING, ODD, 2)):
         delta = log.extend(kind, text)
         msg = {"type": kind.value, "delta": text}
@@ -85,21 +94,22 @@ def test_a_live_delta_of_a_stream_is_the_struct(event_meta: bool, named: bool) -
         if event_meta or named:
             event = ConversationEvent(meta=meta, msg=Raw(encode(msg)))
 
-        assert _read(voice.delta(delta, encode_piece(delta))) == _notification(kind.value, event)
+        assert _read(*sent(encoder.delta, delta, encode_piece(delta))) == _notification(kind.value, event)
 
 
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_naming_the_conversation_holds_from_the_next_event_on_and_can_end(event_meta: bool) -> None:
     log = _log()
     entry = next(log.events())
-    voice, never, always = (StreamEncoder(UUID, full=True, event_meta=event_meta) for _ in range(3))
+    encoder, never, always = (StreamEncoder(UUID, FULL, event_meta=event_meta) for _ in range(3))
     always.name_conversation(True)
-    said = []
-    for named in (False, True, True, False):
-        voice.name_conversation(named)
-        said.append(voice.entry(entry))
+    said: list[bytes] = []
+    for is_named in (False, True, True, False):
+        encoder.name_conversation(is_named)
+        said += sent(encoder.entry, entry)
 
-    assert said == [never.entry(entry), always.entry(entry), always.entry(entry), never.entry(entry)]
+    without, named = sent(never.entry, entry), sent(always.entry, entry)
+    assert said == [*without, *named, *named, *without]
 
 
 @pytest.mark.parametrize("event_meta", [False, True])
@@ -107,7 +117,7 @@ def test_naming_the_conversation_holds_from_the_next_event_on_and_can_end(event_
     "log", [Log(), _log(), log_of(task_started())], ids=["nothing", "open texts", "events alone"]
 )
 def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
-    voice = StreamEncoder(UUID, full=True, event_meta=event_meta)
+    encoder = StreamEncoder(UUID, FULL, event_meta=event_meta)
     events = [
         SnapshotEvent(meta=EventMeta(seq=entry.seq), msg=Raw(entry.encoded))
         if event_meta
@@ -125,14 +135,14 @@ def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
         {"_meta": here, "initial_state": {"events": events}}, InitialState, from_attributes=True
     )
 
-    frame = voice.snapshot(log.events(), log.open_deltas(), log.last)
+    frame = encoder.snapshot(log.events(), log.open_deltas(), log.last)
     assert _read(frame) == _notification(InitialState.METHOD, state)
 
 
 def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
     log = _log()
-    voice = StreamEncoder(UUID, full=True, event_meta=True)
-    frame = voice.snapshot(log.events(after=Seq(2)), [], log.last)
+    encoder = StreamEncoder(UUID, FULL, event_meta=True)
+    frame = encoder.snapshot(log.events(after=Seq(2)), [], log.last)
 
     assert _read(frame)["params"] == {
         "_meta": {"conversationId": UUID, "seq": 4},
@@ -146,20 +156,18 @@ def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
 @pytest.mark.parametrize("event_meta", [False, True])
 def test_a_stream_as_log_messages_is_the_stream_in_the_struct(event_meta: bool, named: bool) -> None:
     log = _log()
-    plain, logged = (
-        StreamEncoder(UUID, full=True, event_meta=event_meta, as_log=as_log) for as_log in (False, True)
-    )
+    plain, logged = (StreamEncoder(UUID, FULL, event_meta=event_meta, as_log=as_log) for as_log in (False, True))
     delta = log.extend(ItemKind.MESSAGE, ODD)
-    for voice in (plain, logged):
-        voice.name_conversation(named)
+    for encoder in (plain, logged):
+        encoder.name_conversation(named)
     frames = [
         [
-            *map(voice.entry, log.events()),
-            voice.delta(delta, encode_piece(delta)),
-            voice.snapshot(log.events(), log.open_deltas(), log.last),
-            voice.disconnected(ODD),
+            *(frame for entry in log.events() for frame in sent(encoder.entry, entry)),
+            *sent(encoder.delta, delta, encode_piece(delta)),
+            encoder.snapshot(log.events(), log.open_deltas(), log.last),
+            encoder.disconnected(ODD, "odd"),
         ]
-        for voice in (plain, logged)
+        for encoder in (plain, logged)
     ]
 
     for replaced, frame in zip(*map(_read_all, frames), strict=True):
@@ -173,24 +181,27 @@ def _read_all(frames: list[bytes]) -> list[Any]:
 
 
 def test_the_end_of_a_stream_is_the_struct() -> None:
-    voice = StreamEncoder(UUID, full=True, event_meta=True)
-    ended = StreamDisconnected(meta=EventMeta(conversation_id=UUID), reason=ODD)
+    meta = EventMeta(conversation_id=UUID)
+    ended = StreamDisconnected(meta=meta, reason=ODD, code="odd")
+    plain = StreamDisconnected(meta=meta, reason=ODD)
 
-    assert _read(voice.disconnected(ODD)) == _notification(StreamDisconnected.METHOD, ended)
+    for features, expected in ((FULL, ended), (PLAIN, plain)):
+        encoder = StreamEncoder(UUID, features, event_meta=True)
+        assert _read(encoder.disconnected(ODD, "odd")) == _notification(StreamDisconnected.METHOD, expected)
 
 
 @pytest.mark.parametrize("request_id", ODD_IDS)
 @pytest.mark.parametrize("event_id", ["0", "", ODD, "%d"])
 def test_an_event_of_a_call_is_the_struct_twice(request_id: RequestId, event_id: str) -> None:
     log = _log()
-    voice = CodexEncoder(request_id, full=True, event_id=EventId(event_id))
+    encoder = CodexEncoder(request_id, FULL, event_id=EventId(event_id))
     delta = log.extend(ItemKind.MESSAGE, ODD)
     for kind, encoded, frames in (
-        *((entry.type, entry.encoded, voice.entry(entry)) for entry in log.events()),
-        (delta.item.type, encode_piece(delta), voice.delta(delta, encode_piece(delta))),
+        *((entry.type, entry.encoded, sent(encoder.entry, entry)) for entry in log.events()),
+        (delta.item.type, encode_piece(delta), sent(encoder.delta, delta, encode_piece(delta))),
     ):
         event = CodexEvent(meta=CodexMeta(request_id=request_id), id=EventId(event_id), msg=Raw(encoded))
-        first, second = frames.split(b"\n")
+        first, second = frames
 
         assert _read(first) == _notification(CodexEvent.METHOD, event)
         assert _read(second) == _notification(kind, event)
@@ -198,18 +209,18 @@ def test_an_event_of_a_call_is_the_struct_twice(request_id: RequestId, event_id:
 
 def test_a_new_turn_changes_the_event_id_of_events_seen_before() -> None:
     (entry,) = log_of(task_started()).events()
-    voice = CodexEncoder(ODD, full=True, event_id=EventId("0"))
-    before = voice.entry(entry)
-    voice.change_event_id(EventId(ODD))
+    encoder = CodexEncoder(ODD, FULL, event_id=EventId("0"))
+    before = sent(encoder.entry, entry)
+    encoder.change_event_id(EventId(ODD))
 
-    assert before == CodexEncoder(ODD, full=True, event_id=EventId("0")).entry(entry)
-    assert voice.entry(entry) == CodexEncoder(ODD, full=True, event_id=EventId(ODD)).entry(entry)
+    assert before == sent(CodexEncoder(ODD, FULL, event_id=EventId("0")).entry, entry)
+    assert sent(encoder.entry, entry) == sent(CodexEncoder(ODD, FULL, event_id=EventId(ODD)).entry, entry)
 
 
 def test_only_the_full_version_is_sent_what_the_user_said() -> None:
     said = next(log_of(user_message("hi")).events())
 
-    assert said.type in hidden_events(full=False)
-    assert hidden_events(full=True) == frozenset()
-    assert StreamEncoder(UUID, full=False, event_meta=True).hidden == hidden_events(full=False)
-    assert CodexEncoder(1, full=False, event_id=EventId("1")).hidden == hidden_events(full=False)
+    assert said.type in hidden_events(PLAIN)
+    assert hidden_events(FULL) == frozenset()
+    assert StreamEncoder(UUID, PLAIN, event_meta=True).hidden == hidden_events(PLAIN)
+    assert CodexEncoder(1, PLAIN, event_id=EventId("1")).hidden == hidden_events(PLAIN)

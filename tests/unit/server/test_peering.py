@@ -103,5 +103,5 @@ async def test_whoever_wishes_for_something_is_told_that_it_cannot_be_written_do
         again = await peer.error_of(rename.METHOD, rename)
         peer.leave()
 
-    assert error == {"code": NOT_WRITTEN, "message": DISK_FULL}
+    assert error == {"code": NOT_WRITTEN, "message": DISK_FULL, "data": {"code": "store_failed"}}
     assert again is None

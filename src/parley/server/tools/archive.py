@@ -12,5 +12,5 @@ __all__ = ["archive"]
 
 async def archive(call: ToolCall, args: ConversationArchiveArguments) -> CallToolResult:
     conversation = ConversationId(str(args.conversation_id))
-    await call.host.conversations.archive(conversation, archived=args.archived is not False)
+    await call.server.conversations.archive(conversation, archived=args.archived is not False)
     return typed_result(PlainOk())

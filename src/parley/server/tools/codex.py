@@ -20,9 +20,9 @@ __all__ = ["codex"]
 async def codex(call: ToolCall, args: CodexArguments) -> None:
     words = compact((TextItem(text=args.prompt),))
     args = replace(args, prompt="")  # it may be large, and the turn may take long
-    conversation = await open_conversation(call.host, args)
+    conversation = await open_conversation(call.server, args)
     turn = TurnWaiter(call, conversation)
-    turn.say(_configured(conversation.id, conversation.settings))
+    turn.send(_configured(conversation.id, conversation.settings))
     conversation.start_tool_servers()
     call.call.on_cancel(turn.cancel_before_it_begins)
     await conversation.tool_servers_started()  # what fails is told before the turn begins

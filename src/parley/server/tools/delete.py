@@ -11,5 +11,5 @@ __all__ = ["delete"]
 
 
 async def delete(call: ToolCall, args: ConversationArguments) -> CallToolResult:
-    await call.host.conversations.delete(ConversationId(str(args.conversation_id)), deadline=call.deadline)
+    await call.server.conversations.delete(ConversationId(str(args.conversation_id)), deadline=call.deadline)
     return typed_result(PlainOk())

@@ -12,5 +12,5 @@ __all__ = ["fork"]
 
 async def fork(call: ToolCall, args: ConversationForkArguments) -> CallToolResult:
     message = None if args.at_message_id is None else MessageId(str(args.at_message_id))
-    forked = await call.host.conversations.fork(ConversationId(str(args.conversation_id)), at=message)
+    forked = await call.server.conversations.fork(ConversationId(str(args.conversation_id)), at=message)
     return typed_result(ConversationForked(conversation_id=forked))

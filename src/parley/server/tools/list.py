@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from parley.ports.store import ConversationListing, PageCursor, Query
 from parley.server.errors import BadCursor
+from parley.server.hosts import Features
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
 from parley.wire.mcp import CallToolResult, typed_result
@@ -31,22 +32,22 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
         after=_decode(args.cursor) if args.cursor is not None else None,
         limit=args.limit or DEFAULT_LIMIT,
     )
-    found = await call.host.conversations.page(query)
+    found = await call.server.conversations.page(query)
     result = ConversationsListResult(
-        conversations=tuple(_summary(one, full=call.session.features.additions) for one in found.items),
+        conversations=tuple(_summary(one, call.features) for one in found.items),
         next_cursor=_encode(found.items[-1].cursor) if found.more else UNSET,
     )
     return typed_result(result)
 
 
-def _summary(listed: ConversationListing, *, full: bool) -> ConversationSummary:
+def _summary(listed: ConversationListing, features: Features) -> ConversationSummary:
     summary = listed.summary
     return ConversationSummary(
         conversation_id=listed.conversation_id,
         title=summary.title,
-        updated_at=iso(summary.updated_at) if full else UNSET,
-        cwd=summary.cwd if full else UNSET,
-        state=summary.state if full else UNSET,
+        updated_at=iso(summary.updated_at) if features.additions else UNSET,
+        cwd=summary.cwd if features.additions else UNSET,
+        state=summary.state if features.additions else UNSET,
     )
 
 

@@ -29,8 +29,8 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     after, limit = Seq(args.after or 0), args.limit or DEFAULT_LIMIT
     if after > log.durable:
         raise PositionBeyondEnd(after=after, last=log.durable)
-    hidden = hidden_events(full=call.session.features.additions)
-    may_answer = call.session.features.may_answer_approvals
+    hidden = hidden_events(call.features)
+    may_answer = call.features.may_answer_approvals
     conversation.note_poll(can_answer=may_answer)
 
     def newer() -> list[Entry]:
@@ -38,17 +38,16 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
 
     found = newer()
     if not found and args.wait_seconds:
-        if call.session.features.full_version:
+        if call.features.full_version:
             call.call.stop_on_cancel()
         try:
-            async with asyncio.timeout(args.wait_seconds):
-                while not found and not call.host.conversations.closing:
-                    await conversation.wait_beyond(log.durable)
-                    found = newer()
+            with call.call.waiting():
+                async with asyncio.timeout(args.wait_seconds):
+                    while not found and not call.server.conversations.closing:
+                        await conversation.wait_beyond(log.durable)
+                        found = newer()
         except TimeoutError:
-            # Nothing new is an answer too; but the answer goes up to the end of the log, and something
-            # may have been appended in the moment in which the time was over.
-            found = newer()
+            found = newer()  # something may have been appended in the moment of the timeout
         call.call.finished()
     conversation.note_poll(can_answer=may_answer)  # one may have been asked meanwhile
     events: list[PositionedEvent] = []

@@ -31,11 +31,11 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
 
     def interrupt(turn: Turn) -> None:
-        if not call.session.features.is_timeout(call.call.cancel_reason):
+        if not call.features.is_timeout(call.call.cancel_reason):
             conversation.interrupt(turn)
 
     def accepted(message: Accepted) -> None:
-        turn, features = message.turn, call.session.features
+        turn, features = message.turn, call.features
         if features.full_version and call.call.cancelled and turn is not None:
             call.call.drop()
             interrupt(turn)
@@ -65,6 +65,6 @@ def _parent(call: ToolCall, args: SendMessageArguments, conversation: Conversati
     parent = MessageId(str(args.parent_message_id))
     # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
     # always was (docs/protocol.md#sending).
-    old = not call.session.features.additions and args.message_id is None
+    old = not call.features.additions and args.message_id is None
     known = parent == MessageId(conversation.id) or parent in conversation.state.messages
     return None if old and not known else parent

@@ -14,7 +14,7 @@ __all__ = ["status"]
 
 async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     conversation = await call.conversation(args.conversation_id)
-    owner = (await call.host.conversations.head(conversation.id)).owner
+    owner = (await call.server.conversations.head(conversation.id)).owner
     state, phase = conversation.state, conversation.phase
     question = conversation.open_approval
     if phase is Phase.IDLE:

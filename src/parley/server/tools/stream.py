@@ -16,9 +16,9 @@ async def stream(call: ToolCall, args: ConversationStreamArguments) -> None:
     after = Seq(args.after or 0)
     if after > conversation.log.durable:
         raise PositionBeyondEnd(after=after, last=conversation.log.durable)
-    if call.session.features.full_version and call.call.cancelled:
+    if call.features.full_version and call.call.cancelled:
         call.call.drop()
         return
-    event_meta = call.session.features.additions if args.event_meta is None else args.event_meta
+    event_meta = call.features.additions if args.event_meta is None else args.event_meta
     call.answer(typed_result(StreamStarted()))
-    call.session.open_stream(conversation, call.call, after=after, event_meta=event_meta, as_log=args.as_ == "log")
+    call.streams.open(conversation, call.call, after=after, event_meta=event_meta, as_log=args.as_ == "log")

@@ -1,0 +1,156 @@
+"""The streams of one client: each sends a conversation from its beginning or a position, and then live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from parley.conversation.log import Cursor
+from parley.ports.outbox import Outbox
+from parley.runtime.conversation import Conversation
+from parley.server.dispatch import Call
+from parley.server.encoders import StreamEncoder
+from parley.server.session import SILENT, Session
+from parley.server.subscription import Subscription
+from parley.wire.ids import ConversationId, Seq
+from parley.wire.mcp import LogLevel
+from parley.wire.notifications import StreamDisconnected
+
+__all__ = ["Streams"]
+
+_SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
+"""Levels at which a client gets messages of level `info`."""
+
+
+class _LogOutbox:
+    """The outbox of a stream that is sent as log messages: discards them if the client wants severer ones only."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._out = session, session.out
+
+    @property
+    def writable(self) -> bool:
+        return self._out.writable
+
+    def send(self, frame: bytes) -> None:
+        if self._session.log_level in _SHOWS_INFO:
+            self._out.send(frame)
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        self._out.when_writable(wake)
+
+
+class _Stream:
+    """One conversation sent to one client: a snapshot, then live events."""
+
+    def __init__(
+        self,
+        session: Session,
+        conversation: Conversation,
+        call: Call,
+        *,
+        encoder: StreamEncoder,
+        out: Outbox,
+        after: Seq,
+        on_dropped: Callable[[], None],
+    ) -> None:
+        self.call, self.encoder, self.out = call, encoder, out
+        self._conversation, self._after, self._on_dropped = conversation, after, on_dropped
+        self._subscription = Subscription(session, conversation, out, encoder, on_dropped=on_dropped)
+        self._ended = False
+
+    def begin(self) -> None:
+        """Send the snapshot as soon as the client is ready for it."""
+        if self.out.writable or self._ended:
+            self._join()
+        else:
+            self._subscription.register()
+            self.out.when_writable(self._join)
+
+    def _join(self) -> None:
+        """Send the snapshot and go live from its end, in one step."""
+        if self._ended:
+            return
+        log = self._conversation.log
+        if self.out is not SILENT:
+            entries = log.events(after=self._after, hidden=self.encoder.hidden)
+            try:
+                snapshot = self.encoder.snapshot(entries, log.open_deltas(), log.durable)
+            except MemoryError:
+                self._on_dropped()
+                return
+            self.out.send(snapshot)
+        self._subscription.start(Cursor.at_end_of(log))
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._ended = True
+        self.call.finished()
+        self._conversation.cancel_on_deleted(self)
+        self._subscription.close()
+
+
+class Streams:
+    """At most one stream for each conversation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._streams: dict[ConversationId, _Stream] = {}
+
+    def open(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool, as_log: bool) -> None:
+        """Begin a stream. It takes over from an open stream of the same conversation."""
+        session, conversation_id = self._session, conversation.id
+        if session.has_left:
+            call.finished()
+            return
+        self._disconnect(conversation_id, StreamDisconnected.TAKEN_OVER)
+        session.note_request(conversation_id, call.id)
+        encoder = StreamEncoder(conversation_id, session.features, event_meta=event_meta, as_log=as_log)
+        stream = _Stream(
+            session,
+            conversation,
+            call,
+            encoder=encoder,
+            out=_LogOutbox(session) if as_log else session.events_to(session.out),
+            after=after,
+            on_dropped=lambda: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
+        )
+        self._streams[conversation_id] = stream
+        encoder.name_conversation(len(self._streams) > 1)
+        self._name_conversations()
+        conversation.on_deleted(stream, lambda: self._lose(conversation))
+        session.on_leave(self, self._close_all)
+        call.on_cancel(lambda: self._close(conversation_id))  # the client may have cancelled it already
+        stream.begin()
+
+    def shut_down(self) -> None:
+        """End every stream because the server ends."""
+        for conversation_id in tuple(self._streams):
+            self._disconnect(conversation_id, StreamDisconnected.SHUTTING_DOWN)
+
+    def _lose(self, conversation: Conversation) -> None:
+        if (lost := conversation.lost) is None:
+            self._disconnect(conversation.id, StreamDisconnected.DELETED)
+        else:
+            self._disconnect(conversation.id, str(lost), lost.code)
+
+    def _disconnect(self, conversation_id: ConversationId, reason: str, code: str | None = None) -> None:
+        if (stream := self._streams.get(conversation_id)) is not None:
+            self._close(conversation_id)
+            stream.out.send(stream.encoder.disconnected(reason, code or StreamDisconnected.CODES[reason]))
+
+    def _close(self, conversation_id: ConversationId) -> None:
+        self._streams.pop(conversation_id).end()
+        self._name_conversations()
+        if not self._streams:
+            self._session.cancel_on_leave(self)
+
+    def _close_all(self) -> None:
+        for conversation_id in tuple(self._streams):
+            self._close(conversation_id)
+
+    def _name_conversations(self) -> None:
+        """Name the conversation of each event while several streams are open, and not while there is one."""
+        if len(self._streams) <= 2:  # with more, the streams that were open before name it already
+            for stream in self._streams.values():
+                stream.encoder.name_conversation(len(self._streams) == 2)
