@@ -17,9 +17,13 @@ codes. `server/error_mapping.py` turns errors into answers, and `agent/turn.py` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 __all__ = [
+    "INTERNAL_ERROR",
+    "LIMIT_REACHED",
+    "RESOURCE_LIMIT",
+    "TOOL_SERVER_FAILED",
     "BadArguments",
     "BadFile",
     "BadHome",
@@ -51,6 +55,16 @@ __all__ = [
     "VisibleError",
     "WriteLockHeld",
 ]
+
+
+INTERNAL_ERROR: Final = "internal_error"
+"""The code of a failure that is a bug of the server."""
+RESOURCE_LIMIT: Final = "resource_limit"
+"""The code of a failure that is a limit of the operating system."""
+LIMIT_REACHED: Final = "limit_reached"
+"""The code of a turn that may not go beyond a limit of the settings."""
+TOOL_SERVER_FAILED: Final = "tool_server_failed"
+"""The code of an event that says that a tool server could not be started."""
 
 
 class ParleyError(Exception):

@@ -117,6 +117,11 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
 # --- results ---------------------------------------------------------------------------
 
 
+def typed(message: str, code: str) -> dict[str, str]:
+    """The structured content of a failure at 2025-11-25."""
+    return {"status": "error", "message": message, "code": code}
+
+
 @pytest.mark.promises("versions.full")
 @either_api
 async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_output_schema(
@@ -187,13 +192,19 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             await use("conversationFork", **nobody),
             await use("approvalsList", **nobody),
             await use("approvalAnswer", **answer),
+            await use("codex-reply", sessionId=nobody["conversation_id"], prompt="go"),
+            await use("conversationStream", **nobody),
+            await use("conversationsList", cursor="?"),
         ]
 
         assert failures == [
-            {"message": "Failed to load config: config profile `nope` not found"},
-            {"status": "error", "message": "Session does not exist"},
-            *[{"status": "error", "message": "Conversation does not exist"}] * 8,
-            {"status": "error", "message": "Question is settled: denied"},
+            {"message": "Failed to load config: config profile `nope` not found", "code": "profile_not_found"},
+            typed("Session does not exist", "unknown_conversation"),
+            *[typed("Conversation does not exist", "unknown_conversation")] * 8,
+            typed("Question is settled: denied", "approval_settled"),
+            typed(f"Session not found for session_id: {nobody['conversation_id']}", "unknown_conversation"),
+            typed("Conversation does not exist", "unknown_conversation"),
+            typed("Failed to parse arguments for conversationsList: cursor is not one of ours", "bad_cursor"),
         ]
         assert set(checked) == set(TOOL_NAMES)
 

@@ -154,6 +154,16 @@ def failure(tool: str, message: str) -> dict[str, Any]:
     }
 
 
+def without_code(tool: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Check that a failure has a code, and return the failure as clients at older versions get it."""
+    value = dict(result["structuredContent"])
+    assert value.pop("code")
+    if tool not in PLAIN_FAILURES:
+        return {**result, "content": [{"type": "text", "text": encode(value).decode()}], "structuredContent": value}
+    assert value == {"status": "error", "message": result["content"][0]["text"]}
+    return {key: member for key, member in result.items() if key != "structuredContent"}
+
+
 class Caller:
     """Calls tools one after another, and sees what they changed."""
 
@@ -174,8 +184,9 @@ class Caller:
         return answer["result"]
 
     async def call(self, tool: str, arguments: object) -> Any:
-        """The result; nothing else may be said meanwhile."""
-        return await self.request("tools/call", {"name": tool, "arguments": arguments})
+        """The result, without the code that a failure has at 2025-11-25; nothing else may be said meanwhile."""
+        result = await self.request("tools/call", {"name": tool, "arguments": arguments})
+        return without_code(tool, result) if self._version == FULL and result.get("isError") else result
 
     async def tools(self) -> list[dict[str, Any]]:
         tools = (await self.request("tools/list", {}))["tools"]

@@ -36,7 +36,7 @@ from parley.conversation.records import (
     Why,
 )
 from parley.conversation.turn_ends import limit_message, turn_end
-from parley.errors import ModelError, UnexpectedStatus
+from parley.errors import LIMIT_REACHED, ModelError, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -127,7 +127,7 @@ async def run_turn(
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
             said = asked, *response.ended, *shown, *refused, *spent
-            return await _end(transcript, "failed", replace_surrogates(str(error)), said=said)
+            return await _end(transcript, "failed", replace_surrogates(str(error)), said=said, code=error.code)
         last_message = response.last_text or last_message
         if response.usage is not None:
             meter.reported(request, response.usage)
@@ -143,7 +143,7 @@ async def run_turn(
 
 async def end_at_limit(reached: LimitReached, transcript: Transcript) -> TurnEnded:
     """End a turn that reached a limit, without running its remaining calls."""
-    return await _end(transcript, "failed", limit_message(reached.limit))
+    return await _end(transcript, "failed", limit_message(reached.limit), code=LIMIT_REACHED)
 
 
 async def _end(
@@ -153,13 +153,19 @@ async def _end(
     *,
     said: Sequence[LogPayload] = (),
     last_message: str | None = None,
+    code: str | None = None,
 ) -> TurnEnded:
     """Append the entries of the last response and those that end the turn, in one append."""
     end = turn_end(
-        why, message, history=transcript.history, spending=transcript.spending, last_message=last_message
+        why,
+        message,
+        history=transcript.history,
+        spending=transcript.spending,
+        last_message=last_message,
+        code=code,
     )
     await transcript.append(*said, *end)
-    return TurnEnded(why=why, message=message)
+    return TurnEnded(why=why, message=message, code=code)
 
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:

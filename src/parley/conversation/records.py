@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from parley.wire.events import FileChange, OutputStream, SettledBy, Settlement, TokenCount
+from parley.wire.events import FileChange, OutputStream, SettledBy, Settlement, TokenCount, TurnEndReason
 from parley.wire.ids import ApprovalId, CallId, EventId, ItemId, MessageId
 from parley.wire.items import InputItem
 
@@ -48,7 +48,7 @@ __all__ = [
 Changed = Literal["directory", "program", "files", "unknown"]
 """What is not the same any more as when a person approved it."""
 QuestionKind = Literal["exec", "patch", "limit"]
-Why = Literal["done", "failed", "interrupted", "restarted", "stopped"]
+Why = TurnEndReason
 
 
 # --- what a model says, in one form for all model APIs ---------------------------------
@@ -245,6 +245,8 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     """The one way a turn ends."""
 
     why: Why
+    code: str | None = None
+    """The code of the error of a turn that failed."""
     message: str | None = None
     """What was said of it, where it was cut short or failed. What came of one that is done stands right in front of
     this, in `task_complete`."""

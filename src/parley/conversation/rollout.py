@@ -254,7 +254,11 @@ class RolloutReader:
             return [TaskComplete(last_agent_message=self._last_text), TurnEnded(why="done")]
         outputs = [CallOutput(call_id=call_id, output=ABORTED) for call_id in self._unanswered]
         self._unanswered.clear()
-        return [*outputs, ErrorEvent(message=UNFINISHED), TurnEnded(why="interrupted", message=UNFINISHED)]
+        return [
+            *outputs,
+            ErrorEvent(message=UNFINISHED, reason="interrupted"),
+            TurnEnded(why="interrupted", message=UNFINISHED),
+        ]
 
 
 def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from msgspec import UNSET
+
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import LogPayload
 from parley.conversation.records import CallOutput, CommandOutput, TurnEnded, Why
@@ -44,11 +46,13 @@ def turn_end(
     spending: UsageTotals,
     outputs: Iterable[CommandOutput] = (),
     last_message: str | None = None,
+    code: str | None = None,
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
     `message` says why it is not done; by default the sentence for an interruption. `outputs` are the outputs of
     commands that still ran. `last_message` is the last text of a turn that is done.
+    `code` is the code of the error of a turn that failed.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]
@@ -57,7 +61,7 @@ def turn_end(
         *outputs,
         *(CallOutput(call_id=call, output=output) for call in history.unanswered),
         *(() if spending.unreported is None else (spending.unreported,)),
-        *(() if message is None else (ErrorEvent(message=message),)),
-        *((TaskComplete(last_agent_message=last_message),) if why in ("done", "failed") else ()),
-        TurnEnded(why=why, message=message),
+        *(() if message is None else (ErrorEvent(message=message, reason=why, code=code or UNSET),)),
+        *((TaskComplete(last_agent_message=last_message, reason=why),) if why in ("done", "failed") else ()),
+        TurnEnded(why=why, message=message, code=code),
     )

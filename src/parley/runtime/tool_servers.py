@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from parley.config.types import Settings
+from parley.errors import TOOL_SERVER_FAILED
 from parley.ports.tools import Tools
 from parley.wire.events import ErrorEvent
 from parley.wire.text import replace_surrogates
@@ -56,4 +57,4 @@ class ToolServers:
             server = failure.partition(" failed to start: ")[0]
             if server not in self._told:
                 self._told.add(server)
-                await self._append(ErrorEvent(message=replace_surrogates(failure)))
+                await self._append(ErrorEvent(message=replace_surrogates(failure), code=TOOL_SERVER_FAILED))

@@ -20,7 +20,7 @@ from parley.conversation.log_queries import last_text
 from parley.conversation.records import TurnEnded, Why
 from parley.conversation.state import Phase
 from parley.conversation.turn_ends import KILLED, Interruption, turn_end
-from parley.errors import ConfigError, HomeLost, LeaseLost, StoreFailed
+from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreFailed
 from parley.ports.model import Model
 from parley.ports.tools import ToolContext
 from parley.runtime.book import BETWEEN_TRIES_SECONDS, Book
@@ -292,11 +292,13 @@ class Turns:
         if (bug := turn.bug) is None:
             return self._end_for(turn.cut_short or "stopped")
         if (limit := limit_reached(bug)) is not None:
-            return self._end_for("failed", replace_surrogates(limit))
-        is_known = isinstance(bug, StoreFailed | ConfigError)
-        message = str(bug) if is_known else f"internal error: {type(bug).__name__}: {bug}"
-        return self._end_for("failed", replace_surrogates(message))
+            return self._end_for("failed", replace_surrogates(limit), RESOURCE_LIMIT)
+        if isinstance(bug, StoreFailed | ConfigError):
+            return self._end_for("failed", replace_surrogates(str(bug)), bug.code)
+        message = f"internal error: {type(bug).__name__}: {bug}"
+        return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)
 
-    def _end_for(self, why: Why, message: str | None = None) -> tuple[LogPayload, ...]:
+    def _end_for(self, why: Why, message: str | None = None, code: str | None = None) -> tuple[LogPayload, ...]:
         book = self._book
-        return turn_end(why, message, history=book.history, spending=book.spending, outputs=book.log.kept_outputs())
+        outputs = book.log.kept_outputs()
+        return turn_end(why, message, history=book.history, spending=book.spending, outputs=outputs, code=code)

@@ -13,13 +13,13 @@ from typing import Final
 from parley.conversation.log import Delta, Entry, encode_piece, output_of
 from parley.conversation.output import OutputDelta
 from parley.server.hosts import Features
-from parley.wire.events import FOR_FULL_VERSION_ONLY
+from parley.wire.events import FOR_FULL_VERSION_ONLY, plain_event
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import LogMessage
 from parley.wire.notifications import CONVERSATION_LOGGER, CodexEvent, InitialState, StreamDisconnected
 
-__all__ = ["CodexEncoder", "StreamEncoder", "hidden_events"]
+__all__ = ["CodexEncoder", "StreamEncoder", "encoded_event", "hidden_events"]
 
 _NOTIFICATION: Final = b'{"jsonrpc":"2.0","method":"%b","params":{', b"}}"
 """The bytes before and after the params of a notification."""
@@ -38,6 +38,11 @@ def hidden_events(features: Features) -> frozenset[str]:
     return frozenset() if features.additions else FOR_FULL_VERSION_ONLY
 
 
+def encoded_event(entry: Entry, features: Features) -> bytes:
+    """Return the encoded event of an entry as a client sees it."""
+    return entry.encoded if features.additions else plain_event(entry.type, entry.encoded)
+
+
 class StreamEncoder:
     """Encodes a streamed conversation: `{"msg"}`, with `_meta` if the client wants or needs it."""
 
@@ -47,7 +52,7 @@ class StreamEncoder:
         self, conversation: ConversationId, features: Features, *, event_meta: bool, as_log: bool = False
     ) -> None:
         self.hidden = hidden_events(features)
-        self._has_codes = features.additions
+        self._features = features
         self._event_meta = event_meta
         self._begin, self._end = _LOG_MESSAGE if as_log else _NOTIFICATION
         self._conversation = b'"conversationId":%b' % encode(conversation)
@@ -62,10 +67,11 @@ class StreamEncoder:
 
     def entry(self, entry: Entry, send: Send) -> None:
         head = self._heads.get(entry.type) or self._head(entry.type)
+        encoded = encoded_event(entry, self._features)
         if self._event_meta:
-            send(b'%b,"seq":%d},"msg":%b%b' % (head, entry.seq, entry.encoded, self._end))
+            send(b'%b,"seq":%d},"msg":%b%b' % (head, entry.seq, encoded, self._end))
         else:
-            send(b"%b%b%b" % (head, entry.encoded, self._end))
+            send(b"%b%b%b" % (head, encoded, self._end))
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
         item = delta.item
@@ -90,7 +96,7 @@ class StreamEncoder:
             if entry.is_event:
                 parts += (
                     b'{"_meta":{"seq":%d},"msg":' % entry.seq if with_place else b'{"msg":',
-                    entry.encoded,
+                    encoded_event(entry, self._features),
                     b"},",
                 )
             else:
@@ -107,7 +113,7 @@ class StreamEncoder:
             self._begin % StreamDisconnected.METHOD.encode(),
             self._conversation,
             encode(reason),
-            b',"code":%b' % encode(code) if self._has_codes else b"",
+            b',"code":%b' % encode(code) if self._features.additions else b"",
             self._end,
         )
 
@@ -148,7 +154,7 @@ class CodexEncoder:
 
     def __init__(self, request: RequestId, features: Features, *, event_id: EventId) -> None:
         self.hidden = hidden_events(features)
-        self._request = encode(request)
+        self._request, self._features = encode(request), features
         self._heads: dict[str, tuple[bytes, bytes]] = {}
         self.event_id = event_id
 
@@ -158,7 +164,7 @@ class CodexEncoder:
         self._heads.clear()
 
     def entry(self, entry: Entry, send: Send) -> None:
-        self.event(entry.type, entry.encoded, send)
+        self.event(entry.type, encoded_event(entry, self._features), send)
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
         self.event(delta.item.type, encoded, send)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from parley.errors import InvalidRequest, ParleyError, VisibleError
-from parley.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, InvalidRequest, ParleyError, VisibleError
+from parley.wire import jsonrpc
+from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
 __all__ = [
     "AlreadyInitialized",
@@ -145,7 +146,7 @@ class InvalidParams(RequestRefused):
 class InternalError(RequestRefused):
     """A bug of the server."""
 
-    code, number = "internal_error", INTERNAL_ERROR
+    code, number = INTERNAL_ERROR, jsonrpc.INTERNAL_ERROR
 
     def __init__(self) -> None:
         super().__init__("internal error")
@@ -154,7 +155,7 @@ class InternalError(RequestRefused):
 class ResourceLimitReached(RequestRefused):
     """The server reached a limit of the operating system, which the text names."""
 
-    code, number = "resource_limit", INTERNAL_ERROR
+    code, number = RESOURCE_LIMIT, jsonrpc.INTERNAL_ERROR
 
 
 class PeerRefusal(RequestRefused):
@@ -167,4 +168,4 @@ class PeerRefusal(RequestRefused):
 
 def error_code(error: ParleyError) -> str:
     """Return the code of an error; an error that no client should see has the code of a bug."""
-    return error.code if isinstance(error, VisibleError) else InternalError.code
+    return error.code if isinstance(error, VisibleError) else INTERNAL_ERROR

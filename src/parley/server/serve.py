@@ -103,7 +103,7 @@ class ServerCore:
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._clients: set[ClientConnection] = set()
+        self.clients: set[ClientConnection] = set()
 
     async def serve_client(self, transport: Transport, principal: Principal = LOCAL_USER) -> None:
         """Serve a client until it leaves or the server shuts down. What it sent is executed; its turns go on."""
@@ -118,7 +118,7 @@ class ServerCore:
 
     async def shutdown(self) -> None:
         """End all turns, answer all requests, end all streams, and remove all clients, within two seconds."""
-        clients, conversations = tuple(self._clients), self._context.conversations
+        clients, conversations = tuple(self.clients), self._context.conversations
         late = "shutting down without waiting for turns that did not end"
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
@@ -146,9 +146,9 @@ class ServerCore:
     async def _connected(self, transport: Transport, principal: Principal) -> AsyncIterator[ClientConnection]:
         async with asyncio.TaskGroup() as tasks:
             client = ClientConnection(transport.outbox, self._context, tasks, principal)
-            self._clients.add(client)
+            self.clients.add(client)
             try:
                 yield client
             finally:
-                self._clients.discard(client)
+                self.clients.discard(client)
                 client.remove()

@@ -19,7 +19,7 @@ from parley.conversation.log import Cursor, Entry
 from parley.conversation.log_queries import last_text
 from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
-from parley.errors import StoreFailed
+from parley.errors import RESOURCE_LIMIT, StoreFailed
 from parley.runtime.conversation import Conversation
 from parley.runtime.messages import Accepted
 from parley.runtime.turns import Turn
@@ -59,7 +59,7 @@ class TurnWaiter:
             self._out,
             self._encoder,
             on_entry=self._passed,
-            on_dropped=lambda: self._end(OUT_OF_MEMORY, is_done=False),
+            on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
             waits_for_turn=True,
         )
         self._progress = ProgressReporter(reply, call.progress_token, delayed=self._features.full_version)
@@ -136,13 +136,14 @@ class TurnWaiter:
             self._encoder.change_event_id(msgspec.json.decode(entry.encoded, type=TurnStarted).event_id)
         elif entry.type == _ENDED:
             ended = msgspec.json.decode(entry.encoded, type=TurnEnded)
-            is_done = ended.why == "done"
-            text = last_text(self._conversation.log.entries, up_to=entry.seq) if is_done else ended.message
             if self._cancelled and ended.why == "interrupted":
                 self._leave()
                 self._call.call.drop()
+            elif ended.why == "done":
+                text = last_text(self._conversation.log.entries, up_to=entry.seq)
+                self._end(TurnEnded(why="done", message=text))
             else:
-                self._end(text or "", is_done=is_done)
+                self._end(ended)
         elif entry.is_event and entry.type not in self._encoder.hidden:
             self._progress.event(entry.type)
         if entry.type == _ASKED:
@@ -157,7 +158,7 @@ class TurnWaiter:
             self._followers_timer = asyncio.get_running_loop().call_later(left, self._return_approval)
             return
         may_answer = self._features.may_answer_approvals
-        self._end(returned_question(approval.asked, conversation.id, may_answer=may_answer), is_done=True)
+        self._end(None, returned_question(approval.asked, conversation.id, may_answer=may_answer))
 
     def _note_earlier_turn(self, before: Seq) -> None:
         """Add the end of a turn that an earlier call of this client stopped waiting for."""
@@ -176,12 +177,12 @@ class TurnWaiter:
         writes it after this server has ended."""
         assert self._turn is not None
         if self._turn.lost is not None:
-            self._end(str(self._turn.lost), is_done=False)
+            self._fail(str(self._turn.lost), self._turn.lost.code)
         elif work.cancelled():
             if self._turn.is_left and self._call.server.conversations.closing:
-                self._end(INTERRUPTED["stopped"], is_done=False)
+                self._end(TurnEnded(why="stopped", message=INTERRUPTED["stopped"]))
         elif isinstance(error := work.exception(), StoreFailed):
-            self._end(str(error), is_done=False)
+            self._fail(str(error), error.code)
 
     def _leave(self) -> None:
         """Send nothing more, and remove everything that is registered for the call."""
@@ -194,12 +195,18 @@ class TurnWaiter:
         if self._followers_timer is not None:
             self._followers_timer.cancel()
 
-    def _end(self, text: str, *, is_done: bool) -> None:
+    def _fail(self, message: str, code: str) -> None:
+        self._end(TurnEnded(why="failed", message=message, code=code))
+
+    def _end(self, ended: TurnEnded | None, text: str = "") -> None:
+        """Answer the call; `ended` is None if the turn waits for an approval."""
         if not self._ended:
             self._leave()
-            self._progress.before_result(partial(self._answer, text, is_done=is_done))
+            text = text if ended is None else ended.message or ""
+            self._progress.before_result(partial(self._answer, text, ended))
 
-    def _answer(self, text: str, *, is_done: bool) -> None:
+    def _answer(self, text: str, ended: TurnEnded | None) -> None:
+        is_error = ended is not None and ended.why != "done"
         structured: CodexResult | UnsetType = UNSET
         content: tuple[TextContent, ...] = (TextContent(text=text),)
         shown = text
@@ -209,13 +216,18 @@ class TurnWaiter:
         if self._features.additions:
             conversation_id = self._conversation.id
             structured = CodexResult(
-                thread_id=conversation_id, session_id=conversation_id, content=shown, message=text
+                thread_id=conversation_id,
+                session_id=conversation_id,
+                content=shown,
+                message=text,
+                reason=UNSET if ended is None else ended.why,
+                code=UNSET if ended is None or ended.code is None else ended.code,
             )
         self._call.answer(
             CallToolResult(
-                error=UNSET if is_done else text,
+                error=text if is_error else UNSET,
                 content=content,
-                is_error=UNSET if is_done else True,
+                is_error=True if is_error else UNSET,
                 structured_content=structured,
             )
         )

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from parley.wire.ids import ApprovalId, CallId, ConversationId, MessageId
 from parley.wire.items import InputItem
-from parley.wire.jsonrpc import decode_lenient
+from parley.wire.jsonrpc import decode_lenient, encode
 
 __all__ = [
     "EVENT_TYPES",
@@ -65,12 +65,17 @@ __all__ = [
     "TokenCount",
     "ToolCallOutcome",
     "TurnDiff",
+    "TurnEndReason",
     "UnknownEvent",
     "UpdatedFile",
     "UserMessage",
     "decode_event",
     "event_type",
+    "plain_event",
 ]
+
+
+TurnEndReason = Literal["done", "failed", "interrupted", "restarted", "stopped"]
 
 
 class EventBase(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -98,6 +103,8 @@ class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
     """A turn ended by itself, well or badly; an interrupted one ends with its `error` alone."""
 
     last_agent_message: str | None
+    reason: TurnEndReason | UnsetType = UNSET
+    """Why the turn ended: `done` or `failed`."""
 
 
 class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
@@ -112,6 +119,10 @@ class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """The turn failed or was interrupted, or a tool server could not be started."""
 
     message: str
+    reason: TurnEndReason | UnsetType = UNSET
+    """Why the turn ended; missing if the error did not end a turn."""
+    code: str | UnsetType = UNSET
+    """The code of the error; missing if the turn was interrupted."""
 
 
 class BackgroundEvent(EventBase, frozen=True, kw_only=True, tag="background_event"):
@@ -419,6 +430,21 @@ NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryRespons
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached))
 """Additions of ours that clients at older revisions are not sent."""
+
+
+_ADDED_FIELDS: Final = {event_type(cls): cls for cls in (ErrorEvent, TaskComplete)}
+"""Events with fields that clients at older revisions are not sent."""
+
+
+def plain_event(kind: str, encoded: bytes) -> bytes:
+    """Return an encoded event without the fields that clients at older revisions are not sent."""
+    match None if kind not in _ADDED_FIELDS else _decoder.decode(encoded):
+        case ErrorEvent(message=message):
+            return encode(ErrorEvent(message=message))
+        case TaskComplete(last_agent_message=message):
+            return encode(TaskComplete(last_agent_message=message))
+        case _:
+            return encoded
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from parley.wire.events import Decision, OutputStream
+from parley.wire.events import Decision, OutputStream, TurnEndReason
 from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.items import InputItem
 
@@ -117,6 +117,10 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """The agent's last message, or why the turn failed."""
     message: str
     """The same as `content`."""
+    reason: TurnEndReason | UnsetType = UNSET
+    """Why the turn ended; missing while it waits for an approval."""
+    code: str | UnsetType = UNSET
+    """The code of the error of a turn that failed."""
 
 
 # --- the design's four ---------------------------------------------------------------

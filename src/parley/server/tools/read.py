@@ -11,8 +11,9 @@ from msgspec import Raw
 
 from parley.conversation.log import Entry, Log, output_of
 from parley.conversation.output import encode_output_delta
-from parley.server.encoders import hidden_events
+from parley.server.encoders import encoded_event, hidden_events
 from parley.server.errors import PositionBeyondEnd
+from parley.server.hosts import Features
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import Seq
 from parley.wire.mcp import CallToolResult, typed_result
@@ -53,7 +54,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     events: list[PositionedEvent] = []
     page = 0
     while page < len(found) and len(events) < limit:  # what a command said counts by the piece
-        events += _events(found[page])
+        events += _events(found[page], call.features)
         page += 1
     more = page < len(found)
     result = ConversationReadResult(
@@ -65,9 +66,9 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     return typed_result(result)
 
 
-def _events(entry: Entry) -> Iterator[PositionedEvent]:
+def _events(entry: Entry, features: Features) -> Iterator[PositionedEvent]:
     if entry.is_event:
-        yield PositionedEvent(seq=entry.seq, msg=Raw(entry.encoded))
+        yield PositionedEvent(seq=entry.seq, msg=Raw(encoded_event(entry, features)))
         return
     for stream in output_of(entry):
         for piece in stream.pieces():
