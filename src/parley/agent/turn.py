@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final, assert_never
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from parley.agent.compaction import TokenMeter, compact_if_needed
@@ -153,7 +153,7 @@ async def _end(
     *,
     said: Sequence[LogPayload] = (),
     last_message: str | None = None,
-    code: str | None = None,
+    code: str | UnsetType = UNSET,
 ) -> TurnEnded:
     """Append the entries of the last response and those that end the turn, in one append."""
     end = turn_end(

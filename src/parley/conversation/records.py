@@ -245,11 +245,11 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     """The one way a turn ends."""
 
     why: Why
-    code: str | None = None
-    """The code of the error of a turn that failed."""
     message: str | None = None
     """What was said of it, where it was cut short or failed. What came of one that is done stands right in front of
     this, in `task_complete`."""
+    code: str | UnsetType = UNSET
+    """The code of the error of a turn that failed."""
 
 
 Record = (

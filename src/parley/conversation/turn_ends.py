@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import LogPayload
@@ -46,7 +46,7 @@ def turn_end(
     spending: UsageTotals,
     outputs: Iterable[CommandOutput] = (),
     last_message: str | None = None,
-    code: str | None = None,
+    code: str | UnsetType = UNSET,
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
@@ -61,7 +61,7 @@ def turn_end(
         *outputs,
         *(CallOutput(call_id=call, output=output) for call in history.unanswered),
         *(() if spending.unreported is None else (spending.unreported,)),
-        *(() if message is None else (ErrorEvent(message=message, reason=why, code=code or UNSET),)),
-        *((TaskComplete(last_agent_message=last_message, reason=why),) if why in ("done", "failed") else ()),
+        *(() if message is None else (ErrorEvent(message=message, reason=why, code=code),)),
+        *((TaskComplete(last_agent_message=last_message),) if why in ("done", "failed") else ()),
         TurnEnded(why=why, message=message, code=code),
     )

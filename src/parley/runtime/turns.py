@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from msgspec import UNSET, UnsetType
+
 from parley.agent.compaction import TokenMeter
 from parley.agent.notify import run_notify_program
 from parley.agent.turn import end_at_limit, run_turn
@@ -298,7 +300,7 @@ class Turns:
         message = f"internal error: {type(bug).__name__}: {bug}"
         return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)
 
-    def _end_for(self, why: Why, message: str | None = None, code: str | None = None) -> tuple[LogPayload, ...]:
+    def _end_for(self, why: Why, message: str | None = None, code: str | UnsetType = UNSET) -> tuple[LogPayload, ...]:
         book = self._book
         outputs = book.log.kept_outputs()
         return turn_end(why, message, history=book.history, spending=book.spending, outputs=outputs, code=code)

@@ -221,7 +221,7 @@ class TurnWaiter:
                 content=shown,
                 message=text,
                 reason=UNSET if ended is None else ended.why,
-                code=UNSET if ended is None or ended.code is None else ended.code,
+                code=UNSET if ended is None else ended.code,
             )
         self._call.answer(
             CallToolResult(

@@ -103,8 +103,6 @@ class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
     """A turn ended by itself, well or badly; an interrupted one ends with its `error` alone."""
 
     last_agent_message: str | None
-    reason: TurnEndReason | UnsetType = UNSET
-    """Why the turn ended: `done` or `failed`."""
 
 
 class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
@@ -432,19 +430,13 @@ FOR_FULL_VERSION_ONLY: Final = frozenset(event_type(cls) for cls in (UserMessage
 """Additions of ours that clients at older revisions are not sent."""
 
 
-_ADDED_FIELDS: Final = {event_type(cls): cls for cls in (ErrorEvent, TaskComplete)}
-"""Events with fields that clients at older revisions are not sent."""
+_ERROR: Final = event_type(ErrorEvent)
+_error_decoder: Final = msgspec.json.Decoder(ErrorEvent)
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
     """Return an encoded event without the fields that clients at older revisions are not sent."""
-    match None if kind not in _ADDED_FIELDS else _decoder.decode(encoded):
-        case ErrorEvent(message=message):
-            return encode(ErrorEvent(message=message))
-        case TaskComplete(last_agent_message=message):
-            return encode(TaskComplete(last_agent_message=message))
-        case _:
-            return encoded
+    return encode(ErrorEvent(message=_error_decoder.decode(encoded).message)) if kind == _ERROR else encoded
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):

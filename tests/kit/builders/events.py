@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from parley.wire.events import (
     AgentMessage,
@@ -16,6 +16,7 @@ from parley.wire.events import (
     TaskComplete,
     TaskStarted,
     TokenCount,
+    TurnEndReason,
     UserMessage,
 )
 from parley.wire.ids import CallId, MessageId
@@ -72,8 +73,8 @@ def background_event(message: str) -> BackgroundEvent:
     return BackgroundEvent(message=message)
 
 
-def error(message: str) -> ErrorEvent:
-    return ErrorEvent(message=message)
+def error(message: str, reason: TurnEndReason | UnsetType = UNSET, code: str | UnsetType = UNSET) -> ErrorEvent:
+    return ErrorEvent(message=message, reason=reason, code=code)
 
 
 def token_count(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from parley.conversation.records import (
     CallItem,
@@ -93,8 +93,8 @@ def turn_started(event_id: str = "1") -> TurnStarted:
     return TurnStarted(event_id=EventId(event_id))
 
 
-def turn_ended(why: Why = "done", message: str | None = None) -> TurnEnded:
-    return TurnEnded(why=why, message=message)
+def turn_ended(why: Why = "done", message: str | None = None, code: str | UnsetType = UNSET) -> TurnEnded:
+    return TurnEnded(why=why, message=message, code=code)
 
 
 def model_asked(inputs: int | None = None) -> ModelAsked:

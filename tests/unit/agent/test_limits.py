@@ -159,7 +159,7 @@ async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not
     notebook, model = begun(), Says(3, usage=spent)
     ended = await turn_of(notebook, model, Somebody(notebook, NO), Limits(turn_calls=1))
 
-    assert ended == turn_ended("failed", "Limit reached: turn_calls")
+    assert ended == turn_ended("failed", "Limit reached: turn_calls", "limit_reached")
     assert model.asked == 1
     assert notebook.happened == [
         model_asked(1),
@@ -172,7 +172,7 @@ async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not
         call_output("c1.1", "aborted"),
         call_output("c1.2", "aborted"),
         spent,
-        error("Limit reached: turn_calls"),
+        error("Limit reached: turn_calls", "failed", "limit_reached"),
         task_complete(None),
         ended,
     ]

@@ -195,7 +195,7 @@ async def test_a_turn_tries_to_connect_for_five_seconds_at_most() -> None:
         f"stream error: {refused}; retrying {number}/100 in {_spoken(seconds)}…"
         for number, seconds in enumerate(clock.seconds, 1)
     ]
-    assert notebook.happened[-1] == turn_ended("failed", str(refused))
+    assert notebook.happened[-1] == turn_ended("failed", str(refused), "cannot_connect")
 
 
 @pytest.mark.promises("failures.connect")
@@ -206,7 +206,7 @@ async def test_an_attempt_to_connect_that_took_long_is_the_last_one() -> None:
     await turn_of(notebook, Replies([takes_long, refused], max_retries=5), clock)
 
     assert clock.seconds == []
-    assert notebook.happened[-1] == turn_ended("failed", str(refused))
+    assert notebook.happened[-1] == turn_ended("failed", str(refused), "cannot_connect")
 
 
 async def test_every_request_of_a_turn_has_its_own_retries() -> None:
@@ -228,7 +228,9 @@ async def test_what_repeating_cannot_change_is_not_repeated() -> None:
     await turn_of(notebook, model, clock)
 
     told = "unexpected status 400 Bad Request: no"
-    assert notebook.happened == [model_asked(1), error(told), task_complete(), turn_ended("failed", told)]
+    code = "unexpected_status"
+    failed = error(told, "failed", code), task_complete(), turn_ended("failed", told, code)
+    assert notebook.happened == [model_asked(1), *failed]
     assert clock.seconds == []
 
 

@@ -182,7 +182,7 @@ def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
         turn_ended("interrupted", UNFINISHED),
         turn_ended(),
     ]
-    assert error(UNFINISHED) in happened
+    assert error(UNFINISHED, "interrupted") in happened
 
 
 def test_a_message_that_nobody_answered_stays_in_the_history() -> None:

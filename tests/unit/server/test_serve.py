@@ -24,8 +24,9 @@ from parley.wire.mcp import FULL_VERSION
 
 def hello() -> dict[str, Any]:
     """The `initialize` of a client that can be asked."""
-    info, capabilities = {"name": "test", "version": "0"}, {"elicitation": {}}
-    params = {"protocolVersion": FULL_VERSION, "capabilities": capabilities, "clientInfo": info}
+    able: dict[str, Any] = {"elicitation": {}}
+    info = {"name": "test", "version": "0"}
+    params = {"protocolVersion": FULL_VERSION, "capabilities": able, "clientInfo": info}
     return request(1, "initialize", params)
 
 
@@ -119,8 +120,9 @@ async def test_a_client_leaves_and_its_turn_goes_on_for_the_other(home: str) -> 
     async with one_server(home) as clients:
         first, served = await clients.connect()
         (connection,) = clients.connections
-        left = [weakref.ref(connection), weakref.ref(connection.session), weakref.ref(first.outbox)]
-        del connection
+        objects: list[object] = [connection, connection.session, first.outbox]
+        left = [weakref.ref(one) for one in objects]
+        del connection, objects
         first.send(with_progress(tool(2, "codex", {"prompt": "1", "cwd": CWD})))
         await first.hears("elicitation/create")
         (conversation,) = clients.room.conversations
@@ -136,7 +138,7 @@ async def test_a_client_leaves_and_its_turn_goes_on_for_the_other(home: str) -> 
         await clients.room.settle_down()
         gc.collect()
 
-        assert [one() for one in left] == [None, None, None]
+        assert [reference() for reference in left] == [None, None, None]
         assert len(clients.connections) == 1
         second.send({"jsonrpc": "2.0", "id": question["id"], "result": {"decision": "approved"}})
         await second.hears("task_complete")

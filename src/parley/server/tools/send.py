@@ -46,7 +46,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
         if not features.full_version and turn is not None:
             call.call.on_cancel(lambda: interrupt(turn))
-            turn.work.add_done_callback(lambda _: call.call.finished())
+            _finish_with(turn, call)
 
     message_id = MessageId(str(args.message_id)) if args.message_id else None
     await conversation.submit(
@@ -57,6 +57,20 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         deadline=call.deadline,
         accepted=accepted,
     )
+
+
+def _finish_with(turn: Turn, call: ToolCall) -> None:
+    """Let the request be cancelled until its turn ends or its client leaves."""
+
+    def finished(_: object) -> None:
+        call.session.cancel_on_leave(call)
+        call.call.finished()
+
+    def left() -> None:
+        turn.work.remove_done_callback(finished)
+
+    turn.work.add_done_callback(finished)
+    call.session.on_leave(call, left)
 
 
 def _parent(call: ToolCall, args: SendMessageArguments, conversation: Conversation) -> MessageId | None:
