@@ -1,4 +1,4 @@
-"""The other processes of a home, by their sockets."""
+"""Connections to the other processes of a home."""
 
 from __future__ import annotations
 

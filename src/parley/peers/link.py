@@ -1,7 +1,4 @@
-"""One connection to another process: requests and their answers, notifications, and the end.
-
-Knows ids and order. Does not know a single method.
-"""
+"""One connection to another process: requests, answers and notifications. Knows ids and order, but no method."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 
 class SocketLink:
-    """A link that `read` keeps alive. What does not speak as it should is taken for gone: something was missed."""
+    """A connection, alive while `read` runs. An invalid message ends it, because something may be lost."""
 
     def __init__(
         self, connection: Connection, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
@@ -48,7 +45,7 @@ class SocketLink:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether it reads what it is sent."""
+        """Whether the other process reads what it is sent."""
         return self._connection.outbox.writable
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -66,11 +63,11 @@ class SocketLink:
         self._connection.close()
 
     async def flush(self) -> None:
-        """Return when everything that was said has left, or the link is gone."""
+        """Return when everything was sent, or the connection has ended."""
         await self._connection.outbox.flush()
 
     async def read(self) -> None:
-        """Hear the other process, until one of both ends it."""
+        """Handle messages until one of the processes ends the connection."""
         try:
             await self._connection.read(self._take)
         finally:
@@ -91,7 +88,7 @@ class SocketLink:
         try:
             message = None if isinstance(frame, Overlong) else decode_message(frame)
         except msgspec.DecodeError as error:
-            log.warning("another process of the home said what is no message: %s", error)
+            log.warning("another process sent an invalid message: %s", error)
             message = None
         if message is None:
             self._stop()
@@ -114,4 +111,4 @@ def _safely(do: Callable[[], None]) -> None:
     try:
         do()
     except Exception:
-        log.exception("what another process said was taken in vain")
+        log.exception("failed to handle a message of another process")

@@ -1,6 +1,6 @@
-"""The processes of a home: each listens on a socket in its directory `run`, and finds the others there.
+"""The processes of a home. Each listens on a socket in the directory `run` of the home and finds the others there.
 
-Does not know what they say to each other. Nothing is made, bound or listed before somebody asks for it.
+Knows no method. Nothing is created, bound or listed before it is needed.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ __all__ = ["UnixPeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""How long one that lets nobody in is tried: it is very busy, or was stopped."""
+"""How long to try to connect to a process whose backlog is full: it is busy, or was stopped."""
 
 BUSY_SECONDS: Final = 0.02
-"""When it is tried again; the system does not tell when there is room."""
+"""How long to wait before the next try. The system does not report when the backlog has room."""
 
 KEEP_SECONDS: Final = 30.0
-"""How long a connection stays open that was made to tell something: turns come in bursts, and news of them too."""
+"""How long a connection for notifications stays open. Turns come in bursts, and so do notifications."""
 
 CLOSE_SECONDS: Final = 0.2
-"""How long the end waits for what was said to be read. Ample for a process that runs, and it leaves a server its
-time to stop in order."""
+"""How long `close` waits until other processes have read everything. A running process needs less, and the server
+needs the rest of its time to shut down."""
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """The port `Peers`, by sockets in a directory. `serve` has each connection of another process to the end."""
+    """Implements the port `Peers` with unix sockets. `serve` is awaited for each connection of another process."""
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        """`home` is a path, or finds it when it is first needed; what it raises then, `listen` does."""
+        """`home` is a path, or a function that returns it when it is first needed; `listen` raises its errors."""
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
         self._listener: Listener | None = None
         self._links: set[SocketLink] = set()
         self._told: dict[str, SocketLink] = {}
-        """Kept to tell more, by address; `_links` has them, too."""
+        """Connections kept open for notifications, by address; also in `_links`."""
         self._forgetting: asyncio.TimerHandle | None = None
         self._untold: list[tuple[str, bytes]] = []
         self._served: dict[Connection, asyncio.Task[None]] = {}
@@ -84,7 +84,7 @@ class UnixPeers:
                     except BlockingIOError:
                         await asyncio.sleep(BUSY_SECONDS)
         except OSError as error:  # also when the time is over
-            log.warning("%s cannot be reached: %s", address, str(error) or "it lets nobody in")
+            log.warning("cannot connect to %s: %s", address, str(error) or "its backlog is full")
         return None
 
     def tell_all(self, method: str, params: bytes) -> None:
@@ -119,7 +119,7 @@ class UnixPeers:
                 while self._served:
                     await asyncio.wait(self._served.values())
         except TimeoutError:
-            log.warning("other processes are not waited for any longer")
+            log.warning("closing although another process has not read all messages")
         finally:
             for link in tuple(self._links):
                 link.close()
@@ -129,7 +129,7 @@ class UnixPeers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- whoever connects to us ------------------------------------------------------------
+    # --- connections from other processes ------------------------------------------------------------
 
     def _accepted(self, connection: Connection) -> None:
         task = asyncio.get_running_loop().create_task(self._have_served(connection))
@@ -140,13 +140,13 @@ class UnixPeers:
         try:
             await self._serve(connection)
         except Exception:
-            log.exception("a connection of another process failed")
+            log.exception("failed to serve another process")
         else:
             await _flushed(connection)
         finally:
             connection.close()
 
-    # --- to others -----------------------------------------------------------------------
+    # --- connections to other processes -----------------------------------------------------------------------
 
     def _connect(
         self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
@@ -172,7 +172,7 @@ class UnixPeers:
         try:
             names = names_in(self._directory)
         except OSError as error:
-            log.warning("other processes cannot be told: %s", error)
+            log.warning("cannot notify other processes: %s", error)
             return
         for name in names:
             link = None if name == self.address else self._link_to(name)
@@ -188,7 +188,7 @@ class UnixPeers:
             try:
                 link = self._connect(name, hear=lambda method, params: None, gone=lambda: self._lose(name))
             except OSError as error:
-                log.debug("%s was not told: %s", name, error)
+                log.debug("cannot notify %s: %s", name, error)
                 return None
             if link is None:
                 return None
@@ -220,4 +220,4 @@ async def _flushed(connection: Connection) -> None:
         async with asyncio.timeout(CLOSE_SECONDS):
             await connection.outbox.flush()
     except TimeoutError:
-        log.warning("another process did not read all that it was told")
+        log.warning("another process has not read all messages")

@@ -1,3 +1,3 @@
-"""Ways in and out: a transport moves frames and knows nothing of what they say."""
+"""Transports: move frames between processes without interpreting them."""
 
 __all__: list[str] = []

@@ -1,8 +1,7 @@
-"""Frames over a pair of descriptors: what a client that started us reads and writes.
+"""Frames over a pair of descriptors, such as stdin and stdout.
 
-Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop tick
-leave in one `write`, and what the client does not read yet stays here. A client that leaves
-16 MB unread is not read from until it reads.
+Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop tick are written together,
+and what the client has not read yet is buffered. A client that leaves 16 MB unread is not read from until it reads.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""A file is always readable: small bites, so that answers are counted before the next is taken."""
+"""Chunk size for files, which are always readable: small, so that unread answers stop the reading early."""
 HIGH_WATER_BYTES: Final = 1024 * 1024
-"""From here on events wait. More than a client that keeps up ever leaves unread, even when it
-does not run for some milliseconds, and little enough for every connection to have it."""
+"""The high-water mark: above it, events wait. More than a client that keeps up leaves unread, even if it is not
+scheduled for some milliseconds, and small enough for every connection to have it."""
 LOW_WATER_BYTES: Final = 256 * 1024
-"""From here on they go again; well under the high mark, so that the two do not alternate."""
+"""The low-water mark: below it, events are sent again. Well below the high-water mark, to avoid oscillation."""
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 LOOK_SECONDS: Final = 0.25
-"""How often a client that is not read from is looked at: it may have left."""
+"""How often a client that is not read from is polled: it may have left."""
 LARGE_BYTES: Final = 1024 * 1024
-"""A frame of this size is written by itself: joining it with others would copy it."""
+"""Frames of this size are written separately: joining them with others would copy them."""
 PIPE_BYTES: Final = 1024 * 1024
-"""What we ask the kernel to hold of a pipe: fewer and larger writes and wake-ups."""
+"""Buffer size to request for pipes: fewer and larger writes and wake-ups."""
 
 
 class DescriptorOutbox:
-    """The way out. Failing to write means that nobody reads any more: it closes, silently."""
+    """The outbox. A failed write means that the client has left, and closes the outbox silently."""
 
     def __init__(
         self, fd: int, *, on_closed: Callable[[], None] = lambda: None, most_unread: int = sys.maxsize
     ) -> None:
-        """Who leaves more than `most_unread` bytes unread is taken for gone."""
+        """A client that leaves more than `most_unread` bytes unread is disconnected."""
         self.writable = True
         self.closed = False
         self.on_room: Callable[[], None] | None = None
-        """Called whenever unread bytes became fewer."""
+        """Called when the number of unread bytes has decreased."""
         self.unread = 0
         self._on_closed, self._most_unread = on_closed, most_unread
         self._loop = asyncio.get_running_loop()
@@ -83,13 +82,13 @@ class DescriptorOutbox:
             self._flushing = True
 
     async def flush(self) -> None:
-        """Return when everything that was sent has been read, or nobody reads any more."""
+        """Return when everything that was sent has been read, or the outbox is closed."""
         while not self.closed and (self._frames or self._chunks):
             self._drained.clear()
             await self._drained.wait()
 
     def close(self) -> None:
-        """Send nothing more; what was not read yet is dropped."""
+        """Send nothing more and discard what was not read yet."""
         if self.closed:
             return
         self.closed, self.writable, self.unread = True, True, 0
@@ -110,7 +109,7 @@ class DescriptorOutbox:
 
     def _fill(self) -> None:
         if self.writable:
-            # Much came in one tick, from many conversations perhaps: that alone leaves nobody behind.
+            # Many conversations may have sent in one tick, which does not make the client slow.
             self._write_frames()
             self.writable = self.unread < HIGH_WATER_BYTES
         if self.unread > self._most_unread:
@@ -131,14 +130,14 @@ class DescriptorOutbox:
         self._write_chunks()
 
     def _write_chunks(self) -> None:
-        """Write as much as is taken. Wakes nobody: whoever sends is in the middle of something."""
+        """Write as much as possible. Does not wake waiters: the caller of `send` must not be re-entered."""
         chunks = self._chunks
         while chunks:
             try:
                 written = self._write(chunks[0])
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError:  # gone, or a file on a full disk: nobody will read this
+            except OSError:  # the client has left, or the file is on a full disk
                 self.close()
                 return
             self.unread -= written
@@ -164,14 +163,14 @@ class DescriptorOutbox:
             self.on_room()
         if self.unread <= LOW_WATER_BYTES:
             self.writable = True
-        for _ in range(len(self._waiting)):  # whoever asks again waits for the next round
+        for _ in range(len(self._waiting)):  # a waiter that waits again is called in the next round
             if not self.writable:
                 return
             self._waiting.popleft()()
 
 
 class DescriptorTransport:
-    """One client on two descriptors."""
+    """The transport of one client, over two descriptors."""
 
     def __init__(
         self,
@@ -182,9 +181,9 @@ class DescriptorTransport:
         most_unread: int = sys.maxsize,
         why_too_large: Callable[[int], str | None] = lambda size: None,
     ) -> None:
-        """Who leaves `stop_reading_at` bytes unread is not read from, and who leaves `most_unread` is gone.
+        """Do not read from a client that leaves `stop_reading_at` bytes unread; disconnect it at `most_unread`.
 
-        `why_too_large` says why a message of which so many bytes have come cannot be taken.
+        `why_too_large` returns why a message cannot be accepted of which so many bytes were read, or None.
         """
         self._stop_reading_at = stop_reading_at
         self._loop = asyncio.get_running_loop()
@@ -192,7 +191,7 @@ class DescriptorTransport:
         self._framer = LineFramer(why_too_large=why_too_large)
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
         self._untaken: deque[bytes | Overlong] = deque()
-        """Frames that were read and not handed over, because there was no memory for that."""
+        """Frames that were read and could not be handled for lack of memory."""
         self._reading = False
         self._hung_up = False
         self._changed = asyncio.Event()
@@ -207,7 +206,7 @@ class DescriptorTransport:
         self.outbox.on_room = self._regulate
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Hand every frame to `take` until the client has closed its side, or reads no more."""
+        """Pass every frame to `take`; return when the client has closed its side or does not read any more."""
         self._take = take
         if self._stdin is None:
             return
@@ -218,12 +217,12 @@ class DescriptorTransport:
             await self._read_file(self._stdin)
 
     def stop_reading(self) -> None:
-        """Take no further frame; a `read` that waits returns."""
+        """Read no further frames; a running `read` returns."""
         self._ended.set()
         self._regulate()
 
     def close(self) -> None:
-        """Read and write no more, and keep neither descriptor."""
+        """Stop reading and writing, and close both descriptors."""
         self.outbox.close()
         self.stop_reading()
         self._let_go()
@@ -249,13 +248,13 @@ class DescriptorTransport:
             self._watch_for_the_end()
 
     def _watch_for_the_end(self) -> None:
-        """While nothing is read, the end of what the client says must be noticed all the same."""
+        """Poll for the end of the input while nothing is read."""
         if self._reading or self._stdin is None or self._ended.is_set():
             return
         poll = select.poll()
         poll.register(self._stdin, getattr(select, "POLLRDHUP", 0))
         if poll.poll(0):
-            self._hung_up = True  # what is left to read is little
+            self._hung_up = True  # little is left to read
             self._regulate()
         else:
             self._watch = self._loop.call_later(LOOK_SECONDS, self._watch_for_the_end)
@@ -268,7 +267,7 @@ class DescriptorTransport:
             return
         except OSError:
             data = b""
-        except MemoryError:  # not even for this: free the line that is being read, and go on a little later
+        except MemoryError:  # free the line that is being read, and continue later
             self._framer.skip(OUT_OF_MEMORY)
             self._rest()
             return
@@ -279,7 +278,7 @@ class DescriptorTransport:
             self._regulate()
 
     def _rest(self) -> None:
-        """Read nothing for a moment, until there is memory for what was read."""
+        """Pause reading until there is memory for what was read."""
         assert self._stdin is not None
         if self._reading:
             self._reading = False
@@ -298,29 +297,29 @@ class DescriptorTransport:
         while not self._ended.is_set():
             if self.outbox.unread >= self._stop_reading_at:
                 self._changed.clear()
-                await self._changed.wait()  # there is room, or no need for any more
+                await self._changed.wait()  # until there is room or reading was stopped
                 continue
             try:
                 self._feed(os.read(fd, FILE_READ_BYTES))
             except OSError:
                 self._feed(b"")
-            await asyncio.sleep(0)  # a file is always readable: let the handlers run between
+            await asyncio.sleep(0)  # a file is always readable: let the handlers run
 
     def _feed(self, data: bytes) -> None:
         try:
             frames = self._framer.feed(data) if data else self._framer.end()
-        except MemoryError:  # the line cannot be put together: free what there is of it
+        except MemoryError:  # the line cannot be assembled: free its parts
             self._framer.skip(OUT_OF_MEMORY)
             frames = self._framer.feed(data) if data else self._framer.end()
         self._untaken.extend(frames)
-        del frames  # one that is too large is freed before it is answered
+        del frames  # frees a frame that is too large before it is answered
         self._hand_over()
         if not data:
             self._ended.set()
 
     def _hand_over(self) -> bool:
-        """Hand the frames over in order. False: there was no memory for the first of them, which is then reduced to
-        its outline, to be answered later."""
+        """Handle the frames in order. Return False if there was no memory for the first one: it is reduced to its
+        outline, to be answered later."""
         while self._untaken:
             try:
                 self._take(self._untaken[0])
@@ -332,7 +331,7 @@ class DescriptorTransport:
 
 
 def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
-    """Frames with their line ends, in as few pieces as can be had without copying a large one."""
+    """Yield frames with their line ends, in as few pieces as possible without copying large ones."""
     small: list[bytes] = []
     for frame in frames:
         if len(frame) < LARGE_BYTES:
@@ -341,15 +340,15 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
         if small:
             yield b"\n".join((*small, b""))
         yield frame
-        small = [b""]  # its line end comes first in the next piece
+        small = [b""]  # its line end begins the next piece
     yield b"\n".join((*small, b""))
 
 
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
-    """A descriptor of our own, how to write to it, and whether the loop can wait for it.
+    """Return a descriptor of our own, a function that writes to it, and whether the loop can poll it.
 
-    A pipe or a terminal is opened anew, so that making ours non-blocking does not change that of
-    whoever shares it: a shell, or our own stderr.
+    A pipe or a terminal is opened again, so that it becomes non-blocking for this process only, and not for a shell
+    or for our own stderr.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -363,7 +362,7 @@ def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
 
 
 def _open_for_reading(fd: int) -> tuple[int | None, bool]:
-    """A descriptor of our own, if there is anything to read, and whether the loop can wait for it."""
+    """Return a descriptor of our own, or None if it is closed, and whether the loop can poll it."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -400,11 +399,11 @@ def _widen(pipe: int) -> None:
         try:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
-            pass  # over what this user may have; the pipe works as it is
+            pass  # above the limit of this user; the pipe works as it is
 
 
 def _can_be_polled(fd: int) -> bool:
-    """Whether the loop can wait for `fd`: not for a file, nor for devices such as /dev/null."""
+    """Return whether the loop can poll `fd`: it cannot poll files and devices such as /dev/null."""
     if not hasattr(select, "epoll"):
         return True
     with select.epoll() as probe:

@@ -1,8 +1,7 @@
-"""Frames between processes of one user: a socket in a directory that nobody else may enter.
+"""Frames between processes of one user, over unix sockets in a private directory.
 
-Knows names, modes, and who is at the other end. Does not know what is said. A name is in the directory while its
-process listens, and afterwards if that was killed: it is never bound again, so whoever finds that nobody answers
-may remove it.
+Checks names, modes and the user of the other process. A name stays in the directory while its process listens, and
+afterwards if the process was killed. No name is bound twice, so a process that gets no connection may remove it.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ __all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in"]
 log = logging.getLogger(__name__)
 
 MOST_UNREAD_BYTES: Final = 64 * 1024 * 1024
-"""Who leaves more unread than the longest message has is taken for gone: it was stopped, or hangs."""
+"""A process that leaves more than the longest message unread is disconnected: it was stopped, or it hangs."""
 
 MOST_PATH_BYTES: Final = 103
-"""The longest path that the address of a socket holds on every system; Linux has room for four bytes more."""
+"""The longest path that a socket address holds on every system. Linux allows four bytes more."""
 
 BACKLOG: Final = 128
-"""How many may wait to be let in while we are busy."""
+"""How many connections may wait to be accepted."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""When to let others in again after the system had no descriptor left for them."""
+"""When to accept connections again after the process ran out of descriptors."""
 
 UNFINISHED_SECONDS: Final = 3600.0
-"""A name is unfinished for less than a millisecond. One that is so old was left by a process that was killed."""
+"""Age after which an unfinished name is removed: it exists for a millisecond, unless its process was killed."""
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
 _UNFINISHED: Final = ".new"
@@ -49,13 +48,13 @@ _CREDENTIALS: Final = struct.Struct("@iII")
 
 
 class Connection(DescriptorTransport):
-    """One end of a socket. Both its descriptors are gone when it is closed."""
+    """One end of a socket. `close` closes both its descriptors."""
 
     def __init__(self, channel: socket.socket, *, stop_reading_at: int = STOP_READING_BYTES) -> None:
-        """Takes the socket over, also where that fails.
+        """Take over the socket, and close it if that fails.
 
         Raises:
-            OSError: there is no descriptor left.
+            OSError: no descriptor is left.
         """
         with channel:
             fd = channel.fileno()
@@ -63,13 +62,13 @@ class Connection(DescriptorTransport):
 
 
 class Listener:
-    """A socket of this process; `on_connection` gets everybody who comes, if it is a process of the same user."""
+    """The socket of this process. `on_connection` is called with each connection of a process of the same user."""
 
     def __init__(self, directory: str, *, on_connection: Callable[[Connection], None]) -> None:
-        """Makes the directory where it is missing, and closes it to others where it is open.
+        """Create the directory if it is missing, and make it private.
 
         Raises:
-            OSError: the system refuses, or the directory belongs to somebody else.
+            OSError: the system refuses, or the directory belongs to another user.
         """
         _prepare(directory)
         self.name = f"{os.getpid()}-{os.urandom(8).hex()}.sock"
@@ -81,7 +80,7 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Listen no more; the name is gone."""
+        """Stop listening and remove the name."""
         if self._again is not None:
             self._again.cancel()
         self._loop.remove_reader(self._socket)
@@ -92,14 +91,14 @@ class Listener:
         try:
             channel, _ = self._socket.accept()
             if not _is_ours(channel):
-                log.warning("a process of another user wanted to connect and was refused")
+                log.warning("refused a connection of another user")
                 channel.close()
                 return
             connection = Connection(channel)
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return  # whoever it was has left
+            return  # the other process has left
         except OSError as error:
-            log.warning("a connection of another process could not be taken: %s", error)
+            log.warning("cannot accept a connection of another process: %s", error)
             self._loop.remove_reader(self._socket)
             self._again = self._loop.call_later(
                 ACCEPT_AGAIN_SECONDS, self._loop.add_reader, self._socket, self._accept
@@ -109,10 +108,10 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """A connection to whoever listens under that name; None: nobody does, and the name is removed.
+    """Connect to the process that listens under a name; if none does, remove the name and return None.
 
     Raises:
-        BlockingIOError: too many wait there to be let in; it may be tried again.
+        BlockingIOError: its backlog is full; try again later.
         OSError: the system refuses.
     """
     if not _NAME.fullmatch(name):
@@ -123,7 +122,7 @@ def connect(directory: str, name: str) -> Connection | None:
         with _short_path(directory, name) as path:
             channel.connect(path)
         if not _is_ours(channel):
-            log.warning("%s is of another user and was not used", name)
+            log.warning("%s belongs to another user and was not used", name)
             channel.close()
             return None
     except FileNotFoundError:
@@ -137,12 +136,12 @@ def connect(directory: str, name: str) -> Connection | None:
     except BaseException:
         channel.close()
         raise
-    # One of both ends reads whatever happens, or both could wait for the other to read.
+    # One end always reads, or both could wait for the other to read.
     return Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
 
 
 def names_in(directory: str) -> list[str]:
-    """Where somebody listens, or did.
+    """Return the names under which processes listen, or listened until they were killed.
 
     Raises:
         OSError: the directory cannot be read.
@@ -174,10 +173,10 @@ def _prepare(directory: str) -> None:
 
 
 def _bound(directory: str, name: str) -> socket.socket:
-    """A socket that listens under that name.
+    """Return a socket that listens under a name.
 
-    The name appears when it does, so that nobody finds it in vain. The system tells every process of the computer
-    under which name a socket was bound; this one, a command that may not read the directory does not learn.
+    The name appears when the socket already listens. The system shows every process the name that a socket was
+    bound to. Binding to a temporary name hides the real one from commands that may not read the directory.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -200,7 +199,7 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 @contextmanager
 def _short_path(directory: str, name: str) -> Iterator[str]:
-    """A path of that name, such as the address of a socket can hold."""
+    """Yield a path of the file that is short enough for a socket address."""
     path = os.path.join(directory, name)
     if len(os.fsencode(path)) <= MOST_PATH_BYTES:
         yield path
@@ -218,7 +217,7 @@ def _short_path(directory: str, name: str) -> Iterator[str]:
 
 
 def _is_ours(channel: socket.socket) -> bool:
-    """Whether a process of our user is at the other end; where the system does not say, the modes have to do."""
+    """Return whether the other process has the same user; without system support, the file modes must suffice."""
     if sys.platform != "linux":
         return True
     told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -227,7 +226,7 @@ def _is_ours(channel: socket.socket) -> bool:
 
 
 def _is_dead(name: str) -> bool:
-    """Whether the process of a name that refuses connections is gone. Elsewhere than on Linux it may be busy."""
+    """Return whether the process of a name that refuses connections has exited. On Linux, a refusal proves it."""
     if sys.platform == "linux":
         return True
     try:
@@ -250,4 +249,4 @@ def _remove(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # somebody else was quicker, or it is not ours to remove
+        pass  # another process removed it, or it belongs to another user
