@@ -155,7 +155,7 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
             assert await wire.raw.exit_code() == 0
 
         assert UNENDED in wire.raw.stderr_text()
-        assert "though another process keeps it from writing" in wire.raw.stderr_text()
+        assert "although another process holds the write lock of the home" in wire.raw.stderr_text()
 
 
 async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered_at_the_end(
@@ -173,7 +173,7 @@ async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered
             exit_code = await client.raw.exit_code()
 
     (told,) = answer["result"]["content"]
-    assert ("ServerCore is shutting down" in told["text"], exit_code) == (True, 0)
+    assert ("Server is shutting down" in told["text"], exit_code) == (True, 0)
 
 
 async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(

@@ -300,7 +300,9 @@ class Turns:
         message = f"internal error: {type(bug).__name__}: {bug}"
         return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)
 
-    def _end_for(self, why: Why, message: str | None = None, code: str | UnsetType = UNSET) -> tuple[LogPayload, ...]:
+    def _end_for(
+        self, why: Why, message: str | None = None, code: str | UnsetType = UNSET
+    ) -> tuple[LogPayload, ...]:
         book = self._book
         outputs = book.log.kept_outputs()
         return turn_end(why, message, history=book.history, spending=book.spending, outputs=outputs, code=code)

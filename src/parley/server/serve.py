@@ -1,7 +1,7 @@
 """Serves clients, and shuts the server down.
 
-`ServerCore.serve_client` serves one client until it leaves; the server and the other clients go on. `ServerCore.shutdown`
-ends all turns, answers all requests and removes all clients.
+`ServerCore.serve_client` serves one client until it leaves; the server and the other clients go on.
+`ServerCore.shutdown` ends all turns, answers all requests and removes all clients.
 """
 
 from __future__ import annotations

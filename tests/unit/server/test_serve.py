@@ -16,7 +16,7 @@ from kit.clients.requests import request, tool
 from kit.servers.local_server import FrameList, LocalServer
 from kit.system.commands import PATIENCE_SECONDS
 from parley.server.context import LOCAL_USER, Principal, Role
-from parley.server.serve import ClientConnection, Server
+from parley.server.serve import ClientConnection, ServerCore
 from parley.wire.framing import Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import FULL_VERSION
@@ -86,7 +86,7 @@ class Clients:
     """Clients of one server."""
 
     def __init__(self, room: LocalServer, tasks: asyncio.TaskGroup) -> None:
-        self.room, self.server = room, Server(room.host)
+        self.room, self.server = room, ServerCore(room.host)
         self._tasks = tasks
 
     async def connect(self) -> tuple[LocalTransport, asyncio.Task[None]]:
@@ -188,7 +188,10 @@ async def test_a_shutdown_answers_all_clients_and_ends_their_streams(home: str) 
         assert all(transport.outbox.is_gone for transport, _ in served)
         for transport, task in served:
             end = await transport.hears("notifications/stream_disconnected")
-            assert (end["params"]["reason"], end["params"]["code"]) == ("Server is shutting down", "shutting_down")
+            assert (end["params"]["reason"], end["params"]["code"]) == (
+                "Server is shutting down",
+                "shutting_down",
+            )
             assert (await transport.answer_to(3))["isError"] is False
             transport.leave()
             await gone(task)
