@@ -227,7 +227,7 @@ async def test_its_cancelled_codex_call_interrupts_the_turn(scripted_model: Scri
         events = await client.read_until(configured["msg"]["session_id"], "error")
 
         assert [event["type"] for event in events] == ["task_started", "user_message", "error"]
-        assert events[-1] == {"type": "error", "message": " Turn interrupted"}
+        assert events[-1] == {"type": "error", "message": " Turn interrupted", "reason": "interrupted"}
         await asyncio.wait({running})
         assert running.cancelled()
         await client.session.send_ping()

@@ -245,7 +245,10 @@ async def test_a_failed_codex_call_has_structured_content_for_the_newest_revisio
         failure = {"error": text, "content": [{"type": "text", "text": text}], "isError": True}
         (_, plain_result), (session, full_result) = answers
         assert plain_result == failure
-        assert full_result == {**failure, "structuredContent": turn_value(session, text)}
+        assert full_result == {
+            **failure,
+            "structuredContent": turn_value(session, text, "failed", "unexpected_status"),
+        }
 
 
 @pytest.mark.promises("send.result", "versions.plain", "versions.full")

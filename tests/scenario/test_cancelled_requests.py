@@ -13,7 +13,8 @@ from parley.testing import HOLD, Says, ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
-INTERRUPTED: Final = {"type": "error", "message": " Turn interrupted"}
+PLAIN_INTERRUPTED: Final = {"type": "error", "message": " Turn interrupted"}
+INTERRUPTED: Final = {**PLAIN_INTERRUPTED, "reason": "interrupted"}
 
 
 def answers_in(messages: list[Any]) -> list[int | str]:
@@ -189,7 +190,8 @@ async def test_a_send_that_is_cancelled_before_its_answer_is_interrupted(
         told = [*await client.until_method("error"), *await silence(client)]
 
         assert answers_in(told) == ([] if version == FULL_VERSION else [sent])
-        assert [one["params"]["msg"] for one in told if one.get("method") == "error"] == [INTERRUPTED]
+        error = INTERRUPTED if version == FULL_VERSION else PLAIN_INTERRUPTED
+        assert [one["params"]["msg"] for one in told if one.get("method") == "error"] == [error]
 
 
 # --- the others ---------------------------------------------------------------------------

@@ -303,13 +303,13 @@ async def test_a_failure_has_structured_content_too(scripted_model: ScriptedMode
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
-    message = "unexpected status 400 Bad Request: no"
-    events = (task_started(), user_message("go"), error(message), task_complete())
+    message, code = "unexpected status 400 Bad Request: no", "unexpected_status"
+    events = (task_started(), user_message("go"), error(message, "failed", code), task_complete())
     session = wire.sessions[0]
     assert without_message_ids(messages) == [
         *configured(1, session),
         *pairs(1, "1", *events),
-        failed(1, message, structuredContent=turn_value(session, message)),
+        failed(1, message, structuredContent=turn_value(session, message, "failed", code)),
     ]
 
 

@@ -84,8 +84,9 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
         *configured("a", session),
         *pairs("a", "a", task_started(), user_message("first")),
     ]
-    told = turn_value(session, " Turn interrupted")
-    assert after == [*pairs("a", "a", STOPPED), failed("a", " Turn interrupted", structuredContent=told)]
+    told = turn_value(session, " Turn interrupted", "interrupted")
+    stopped = error(" Turn interrupted", "interrupted")
+    assert after == [*pairs("a", "a", stopped), failed("a", " Turn interrupted", structuredContent=told)]
 
 
 @pytest.mark.promises("cancel.codex")

@@ -378,7 +378,7 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
         answer = await raw.expect(lambda message: message.get("id") == 1)
 
         session = configured["params"]["msg"]["session_id"]
-        value = turn_value(session, STOPPED)
+        value = turn_value(session, STOPPED, "stopped")
         assert answer == result(1, {"error": STOPPED, **plain_failure(STOPPED), "structuredContent": value})
 
 

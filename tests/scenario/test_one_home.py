@@ -42,7 +42,7 @@ from parley.wire.events import (
 
 pytestmark = pytest.mark.child_process
 
-INTERRUPTED = ErrorEvent(message=" Turn interrupted")
+INTERRUPTED = ErrorEvent(message=" Turn interrupted", reason="interrupted")
 
 # --- seeing --------------------------------------------------------------------------------------
 

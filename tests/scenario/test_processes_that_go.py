@@ -24,8 +24,8 @@ from parley.wire.events import (
 
 pytestmark = pytest.mark.child_process
 
-KILLED = ErrorEvent(message="Turn interrupted: the server that ran it was killed")
-STOPPED = ErrorEvent(message="Turn interrupted: the server was stopped")
+KILLED = ErrorEvent(message="Turn interrupted: the server that ran it was killed", reason="restarted")
+STOPPED = ErrorEvent(message="Turn interrupted: the server was stopped", reason="stopped")
 
 
 @pytest.mark.promises("keeping.restarted", "keeping.taken-over", "keeping.repeated")

@@ -174,7 +174,8 @@ async def test_a_turn_that_cannot_write_for_a_minute_fails_with_one_sentence(
 
     assert isinstance(result.error, str)
     assert f": process {held.holder} (flock, running since " in result.error
-    assert events[-2:] == [ErrorEvent(message=result.error), TaskComplete(last_agent_message=None)]
+    failed = ErrorEvent(message=result.error, reason="failed", code="write_lock_held")
+    assert events[-2:] == [failed, TaskComplete(last_agent_message=None)]
 
 
 async def test_a_holder_that_inherited_the_lock_is_named(start: Start) -> None:

@@ -1,7 +1,7 @@
-"""The names of a tool's arguments: every spelling that is accepted, and what is refused instead of ignored.
+"""Names of tool arguments: the accepted spellings, and unknown names that are refused.
 
-An argument that restricts the agent and is silently ignored leaves the agent unrestricted. So names are accepted
-in kebab, snake and camel case, and a name that is nearly one of them is refused (docs/protocol.md,
+If an argument that restricts the agent were ignored, the agent would be unrestricted. So names are accepted in
+kebab, snake and camel case, and a name that is similar to one of them is refused (docs/protocol.md,
 tools.spelling). The other spellings are not in the schemas.
 """
 
@@ -27,7 +27,7 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 """Other names of an argument, by the name that it has in the schema."""
 
 _MOST_UNKNOWN: Final = 100
-"""How many unknown arguments a call may have: each is compared with the known ones while all clients wait."""
+"""How many unknown arguments a call may have. Each is compared with the known ones, which blocks all clients."""
 
 
 def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _spellings(kind: type[Struct]) -> dict[str, str]:
-    """Return every accepted name, with the one that stands in the schema."""
+    """Return every accepted name with its name in the schema."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     spellings = {form: name for name in names for form in (name, *forms_of(name))}
     others = {form: name for name in names for also in _ALSO.get(name, ()) for form in forms_of(also)}

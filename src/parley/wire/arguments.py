@@ -1,7 +1,7 @@
-"""Arguments of a tool call, fitted to the tool's struct; what does not fit is explained.
+"""Decode the arguments of tool calls, and explain errors.
 
-The texts are those that clients of the original know (`missing field`, `invalid type`,
-`unknown variant`), with the field named where the original does not.
+The texts are those of the original server (`missing field`, `invalid type`, `unknown variant`). They name the field
+where the original does not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parley.wire.schema import schema_of
 
 __all__ = ["decode_arguments", "decode_call_arguments"]
 
-Fitted = TypeVar("Fitted", bound=Struct)
+Decoded = TypeVar("Decoded", bound=Struct)
 
 LARGE_BYTES: Final = 1024 * 1024
 
@@ -40,38 +40,38 @@ _EXPECTED: Final = {
 }
 
 
-def decode_arguments(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
-    """Return `arguments` as a value of `kind`; unknown ones are ignored.
+def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
+    """Decode arguments as a value of `kind`; ignore unknown ones.
 
     Raises:
-        BadArguments: they do not fit; says what and where.
+        BadArguments: they do not match the type; the text says what and where.
     """
     return _converted(kind, _decoded(arguments))
 
 
-def decode_call_arguments(kind: type[Fitted], arguments: Raw | bytes) -> Fitted:
-    """Return the arguments of a client's call as a value of `kind`, with their names in any accepted spelling.
+def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
+    """Decode the arguments of a client's call as a value of `kind`, with their names in any accepted spelling.
 
-    Unknown ones are ignored, but refused where they seem to be misspelt or meant to restrict the agent.
+    Unknown ones are ignored, but refused if they seem to be misspelled or meant to restrict the agent.
 
     Raises:
-        BadArguments: they do not fit, or a name is refused; says what and where.
+        BadArguments: they do not match the type, or a name is refused; the text says what and where.
     """
-    if len(memoryview(arguments)) >= LARGE_BYTES and (fitted := _fitted_at_once(kind, arguments)) is not None:
+    if len(memoryview(arguments)) >= LARGE_BYTES and (fitted := _decode_directly(kind, arguments)) is not None:
         return fitted
     return _converted(kind, respelled(kind, _decoded(arguments)))
 
 
-def _fitted_at_once(kind: type[Fitted], arguments: Raw | bytes) -> Fitted | None:
-    """Decode the struct without a dict for each object, which takes many times the room; there may be a million.
+def _decode_directly(kind: type[Decoded], arguments: Raw | bytes) -> Decoded | None:
+    """Decode the struct without a dict for each object, which takes many times the memory.
 
-    None: the arguments have to be read leniently, respelled or explained.
+    Return None if the arguments need lenient decoding, other spellings or an explanation.
     """
     names, decoder = _names_and_decoder(kind)
     try:
         if not _members_decoder.decode(arguments).keys() <= names:
             return None
-        fitted: Fitted = decoder.decode(arguments)
+        fitted: Decoded = decoder.decode(arguments)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return fitted
@@ -87,7 +87,7 @@ def _decoded(arguments: Raw | bytes) -> dict[str, Any]:
     return value
 
 
-def _converted(kind: type[Fitted], value: dict[str, Any]) -> Fitted:
+def _converted(kind: type[Decoded], value: dict[str, Any]) -> Decoded:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -129,7 +129,7 @@ def _complaint(found: Any, wanted: dict[str, Any]) -> str:
 
 
 def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """What stands at `path`, and what should."""
+    """Return the value at `path` and its schema."""
     for name, index in _STEP.findall(path):
         if "anyOf" in schema:
             schema = _chosen(value, schema["anyOf"])
@@ -145,7 +145,7 @@ def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[st
 
 
 def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """The member of a tagged union that `value` claims to be; else one that knows all the tags."""
+    """Return the member of a tagged union that `value` claims to be, or else a schema with all tags."""
     tags = [member["properties"]["type"]["enum"][0] for member in members]
     tag = value.get("type") if isinstance(value, dict) else None
     if tag in tags:

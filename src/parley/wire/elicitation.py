@@ -1,4 +1,4 @@
-"""Questions to the client: `elicitation/create`, and the forms its answers take."""
+"""The request `elicitation/create`, which asks a client for an approval, and its answers."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ FULL_SCHEMA: Final[dict[str, Any]] = {
         "reason": {"type": "string", "title": "Reason, told to the agent"},
     },
 }
-"""What newer clients are shown; older ones get `PLAIN_SCHEMA`."""
+"""The form for clients at 2025-11-25; others get `PLAIN_SCHEMA`."""
 
 
 class QuestionFields(Struct, frozen=True, kw_only=True):
-    """The vendor fields of a question, at the top level and, for newer clients, in `_meta` as well."""
+    """The vendor fields of an approval, at the top level and, at 2025-11-25, in `_meta`, too."""
 
     codex_elicitation: QuestionKind
     codex_mcp_tool_call_id: str
@@ -71,14 +71,14 @@ class ElicitationParams(QuestionFields, frozen=True, kw_only=True):
 
 
 class AnswerContent(Struct, frozen=True, kw_only=True):
-    """What a form was filled with; anything may stand in it."""
+    """The content of a filled form, which may have any type."""
 
     decision: Any | UnsetType = UNSET
     reason: Any | UnsetType = UNSET
 
 
 class ElicitationAnswer(Struct, frozen=True, kw_only=True):
-    """An answer in either form, as our client gives it: `decision`, or `action` with `content`."""
+    """An answer as our client sends it: `decision`, or `action` with `content`."""
 
     decision: Decision | UnsetType = UNSET
     action: Literal["accept", "decline", "cancel"] | UnsetType = UNSET
@@ -91,15 +91,15 @@ _any_decoder: Final = msgspec.json.Decoder()
 
 
 def read_answer(answer: Message) -> tuple[Decision, str | None]:
-    """What an answer decides, and the reason it gives. Whatever is no clear yes is a no.
+    """Return the decision of an answer and its reason. An answer that is not clearly an approval denies.
 
-    A `decision` wins over an `action`; one that is null is not there.
+    A `decision` that is not null takes precedence over an `action`.
     """
     if error_of(answer) is not None or isinstance(answer.result, UnsetType):
         return "denied", None
     try:
         result = decode_lenient(_any_decoder, answer.result)
-    except msgspec.DecodeError:  # JSON, for it came as part of a message, but nested beyond reason
+    except msgspec.DecodeError:  # valid JSON with too many levels
         return "denied", None
     if not isinstance(result, dict):
         return "denied", None
@@ -110,7 +110,7 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
 
 
 def is_dismissal(answer: Message) -> bool:
-    """Tell whether a client closed the form without filling it: `cancel` or `decline`, and nothing besides."""
+    """Return whether the client closed the form without an answer: only `cancel` or `decline`."""
     if error_of(answer) is not None or isinstance(answer.result, UnsetType):
         return False
     try:

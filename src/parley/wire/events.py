@@ -1,7 +1,7 @@
-"""One struct per event, and the closed union `EventMsg`.
+"""One struct for each event, and the closed union `EventMsg`.
 
-The tag is the wire's word for the event and, for a client that streams, the method of its
-notification. A field that may be missing is `UNSET`; one that may be null is `None`.
+The tag is the type of the event and, in a stream, the method of its notification. A field that may be missing is
+`UNSET`; a field that may be null is `None`.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ TurnEndReason = Literal["done", "failed", "interrupted", "restarted", "stopped"]
 
 
 class EventBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Something that happened in a conversation and that clients may see."""
+    """Something that happened in a conversation and that clients can see."""
 
 
 # --- the turn ------------------------------------------------------------------------
 
 
 class SessionConfigured(EventBase, frozen=True, kw_only=True, tag="session_configured"):
-    """A `codex` call has its session; the first thing such a call hears."""
+    """A `codex` call has its session. The first event of such a call."""
 
     session_id: ConversationId
     model: str
@@ -106,7 +106,7 @@ class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
 
 
 class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
-    """What the user said, right behind `task_started` or where it joined a running turn."""
+    """What the user said: directly after `task_started`, or where the message joined a running turn."""
 
     message_id: MessageId
     parent_message_id: MessageId | UnsetType = UNSET
@@ -130,7 +130,7 @@ class BackgroundEvent(EventBase, frozen=True, kw_only=True, tag="background_even
 
 
 class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
-    """What one response of the model cost."""
+    """The tokens that one response of the model used."""
 
     input_tokens: int
     cached_input_tokens: int | None
@@ -143,19 +143,19 @@ class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
 
 
 class AgentMessage(EventBase, frozen=True, kw_only=True, tag="agent_message"):
-    """One text of the assistant, whole."""
+    """One complete text of the assistant."""
 
     message: str
 
 
 class AgentMessageDelta(EventBase, frozen=True, kw_only=True, tag="agent_message_delta"):
-    """A piece of a text still being written; its `agent_message` supersedes it."""
+    """A part of a text that is still being written; the final `agent_message` supersedes it."""
 
     delta: str
 
 
 class AgentReasoning(EventBase, frozen=True, kw_only=True, tag="agent_reasoning"):
-    """One part of a reasoning summary, whole."""
+    """One complete part of a reasoning summary."""
 
     text: str
 
@@ -165,7 +165,7 @@ class AgentReasoningDelta(EventBase, frozen=True, kw_only=True, tag="agent_reaso
 
 
 class AgentReasoningRawContent(EventBase, frozen=True, kw_only=True, tag="agent_reasoning_raw_content"):
-    """Raw reasoning, only where `show_raw_agent_reasoning` asks for it."""
+    """Raw reasoning, only with `show_raw_agent_reasoning`."""
 
     text: str
 
@@ -251,7 +251,7 @@ class ExecCommandEnd(EventBase, frozen=True, kw_only=True, tag="exec_command_end
 
 
 class ExecApprovalRequest(EventBase, frozen=True, kw_only=True, tag="exec_approval_request"):
-    """The agent has stopped until someone allows or denies one command."""
+    """The agent waits until a command is approved or denied."""
 
     call_id: CallId
     command: tuple[str, ...]
@@ -282,7 +282,7 @@ FileChange = Literal["delete"] | OtherChange
 
 
 class ApplyPatchApprovalRequest(EventBase, frozen=True, kw_only=True, tag="apply_patch_approval_request"):
-    """The agent has stopped until someone allows or denies one patch."""
+    """The agent waits until a patch is approved or denied."""
 
     call_id: CallId
     changes: dict[str, FileChange]
@@ -304,7 +304,7 @@ class PatchApplyEnd(EventBase, frozen=True, kw_only=True, tag="patch_apply_end")
 
 
 class TurnDiff(EventBase, frozen=True, kw_only=True, tag="turn_diff"):
-    """All that the turn's patches changed so far, as git would show it."""
+    """All changes by the patches of the turn so far, as a diff in the format of git."""
 
     unified_diff: str
 
@@ -329,7 +329,7 @@ class Invocation(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallOutcome(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """What a tool server answered: exactly one of the two is set."""
+    """The answer of a tool server: exactly one of the two is set."""
 
     ok: Any | UnsetType = UNSET
     err: str | UnsetType = UNSET
@@ -353,7 +353,7 @@ SettledBy = Literal["client", "tool", "timeout", "interrupt"]
 
 
 class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settled"):
-    """A question has its answer, or nobody needs one any more."""
+    """An approval was decided, or its turn ended before."""
 
     approval_id: ApprovalId
     call_id: CallId
@@ -363,10 +363,10 @@ class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settle
 
 
 class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
-    """The agent has stopped until someone says whether it may go on beyond a limit of `[limits]`."""
+    """The agent waits for the decision whether it may go beyond a limit of `[limits]`."""
 
     limit: str
-    """Its name in `[limits]`."""
+    """The name of the limit in `[limits]`."""
     used: int
     allowed: int
 
@@ -417,7 +417,7 @@ EventMsg = (
 
 
 def event_type(event: EventBase | type[EventBase]) -> str:
-    """The wire's word for an event: its tag, and the method of its notification."""
+    """Return the type of an event, which is also the method of its notification."""
     return str(event.__struct_config__.tag)
 
 
@@ -427,7 +427,7 @@ NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryRespons
 """Event types that clients may know and that the server never sends."""
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached))
-"""Additions of ours that clients at older revisions are not sent."""
+"""Types of events that only clients with the additions are sent."""
 
 
 _ERROR: Final = event_type(ErrorEvent)
@@ -440,7 +440,7 @@ def plain_event(kind: str, encoded: bytes) -> bytes:
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):
-    """An event of a newer server, kept as it came."""
+    """An event of a newer server, still encoded."""
 
     type: str
     encoded: bytes
@@ -455,10 +455,10 @@ _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 
 
 def decode_event(encoded: bytes) -> EventMsg | UnknownEvent:
-    """The event that `encoded` holds.
+    """Decode an event.
 
     Raises:
-        msgspec.DecodeError: there is no `type`, or the fields do not fit it.
+        msgspec.DecodeError: it has no `type`, or its fields do not match the type.
     """
     tag = decode_lenient(_tag_decoder, encoded).type
     if tag not in EVENT_TYPES:

@@ -1,4 +1,4 @@
-"""Bytes to frames: lines of JSON, and server-sent events. Fed by hand, no sockets."""
+"""Split bytes into frames: lines of JSON, and server-sent events. Does no I/O."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from parley.errors import ReplyTooLarge
 __all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer", "outline_of"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""The longest message, and the longest event of a stream, that is taken."""
+"""The longest accepted message, and the longest accepted event of a stream."""
 
 PREFIX_BYTES: Final = 4096
-"""How much of the beginning of a message that is too long is kept, to find out who asked."""
+"""How much of the beginning of an overlong message is kept, to find its id."""
 
 SUFFIX_BYTES: Final = 4096
-"""How much of its end: many write the id last."""
+"""How much of its end is kept: many clients write the id last."""
 
 SUFFIX_PARTS: Final = 64
-"""How many of the last pieces of a line its end is taken from; pieces are usually far larger than the end."""
+"""How many of the last chunks of a line are searched for its end; chunks are usually much larger than the end."""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"
@@ -31,7 +31,7 @@ LOOK_BYTES: Final = 1024 * 1024
 
 
 class Overlong(Struct, frozen=True):
-    """A line of which only the beginning and the end were kept."""
+    """The beginning and the end of a line that was not accepted."""
 
     prefix: bytes
     suffix: bytes = b""
@@ -43,7 +43,7 @@ def _accept(size: int) -> str | None:
 
 
 class LineFramer:
-    """Cuts a byte stream into lines; never holds more than one line of the allowed length."""
+    """Splits a byte stream into lines. Buffers at most one line of the allowed length."""
 
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
@@ -55,7 +55,7 @@ class LineFramer:
         self._overlong: Overlong | None = None
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
-        """The lines that `data` completes, without their line ends."""
+        """Return the lines that `data` completes, without their line ends."""
         if b"\n" not in data:
             self._hold(data)
             return []
@@ -67,7 +67,7 @@ class LineFramer:
         return frames
 
     def end(self) -> list[bytes | Overlong]:
-        """What is left when the stream ends without a line end."""
+        """Return what is left when the stream ends without a line end."""
         return [self._finish(b"")] if self._held else []
 
     def _hold(self, data: bytes) -> None:
@@ -107,7 +107,7 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """The beginning and the end of a line that cannot be taken."""
+    """Return the beginning and the end of a line that cannot be accepted."""
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)
 
 
@@ -121,12 +121,12 @@ class SseFramer:
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._limit = limit
         self._unfinished: list[bytes] = []
-        """Pieces of a line whose end has not come; joined once."""
+        """Chunks of an incomplete line; joined once."""
         self._unfinished_bytes = 0
         self._data: list[bytes] = []
-        """The data lines of the event that has not ended."""
+        """The data lines of the incomplete event."""
         self._data_bytes = 0
-        """With one for the end of each line: empty lines take memory too."""
+        """Includes one byte for each line end: empty lines take memory, too."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the events that `chunk` completes.

@@ -1,7 +1,7 @@
-"""JSON-RPC 2.0 envelopes: what a frame says before anybody looks at its method.
+"""JSON-RPC 2.0 envelopes.
 
-Reading is lenient where the protocol asks for it (a missing `jsonrpc`, unknown members, half a
-surrogate pair); writing is bytes around bytes, because a body is often encoded already.
+Decoding is lenient where the protocol asks for it: a missing `jsonrpc`, unknown members, lone surrogates. Encoding
+concatenates bytes, because a body is often encoded already.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class NestedTooDeeply(msgspec.DecodeError):
-    """JSON, as far as one can tell, with more levels than anybody means."""
+    """The JSON has too many levels."""
 
     def __init__(self) -> None:
         super().__init__("nested too deeply")
 
 
 class ErrorObject(Struct, frozen=True):
-    """Read leniently: an error that says nothing is still the answer."""
+    """The error of an answer. Missing fields have defaults: an empty error is still an error."""
 
     code: int = INTERNAL_ERROR
     message: str = ""
@@ -80,11 +80,11 @@ class Message(Struct, frozen=True):
 
     id: int | str | UnsetType = UNSET
     method: str | UnsetType | None = UNSET
-    """Never None: one that is null is not there."""
+    """Never None: `null` counts as missing."""
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-    """As it came: `error_of` reads it."""
+    """Encoded; `error_of` decodes it."""
 
     def __post_init__(self) -> None:
         if self.method is None:
@@ -98,9 +98,9 @@ _raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
 _LONE_SURROGATE: Final = re.compile(
-    rb"""(?<!\\)((?:\\\\)*)             # an escape begins behind an even number of backslashes
-         (?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})  # a pair: fine
-           |\\u[dD][89a-fA-F][0-9a-fA-F]{2})                            # half a pair""",
+    rb"""(?<!\\)((?:\\\\)*)             # an escape begins after an even number of backslashes
+         (?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})  # a pair stays
+           |\\u[dD][89a-fA-F][0-9a-fA-F]{2})                            # a lone surrogate""",
     re.VERBOSE,
 )
 
@@ -112,10 +112,10 @@ def _replacement_character(half: int) -> str:
 def decode_lenient(
     decoder: msgspec.json.Decoder[T], data: bytes | Raw, *, half_as: Callable[[int], str] = _replacement_character
 ) -> T:
-    """Decode `data`; read each half of a surrogate pair as `half_as` says.
+    """Decode `data`, with each lone surrogate replaced by the result of `half_as`.
 
     Raises:
-        msgspec.DecodeError: this is not JSON, or not of the decoder's type, or nested beyond reason.
+        msgspec.DecodeError: `data` is not JSON, does not have the type of the decoder, or has too many levels.
     """
     try:
         try:
@@ -138,7 +138,7 @@ def decode_lenient(
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one whole JSON value."""
+    """Return whether a text is one complete JSON value."""
     try:
         _raw_decoder.decode(text)
     except (ValueError, RecursionError):
@@ -147,7 +147,7 @@ def is_json(text: str) -> bool:
 
 
 def decode_message(line: bytes) -> Message:
-    """The message on one line.
+    """Decode the message on one line.
 
     Raises:
         msgspec.DecodeError: the line is not a JSON object with the members of a message.
@@ -156,12 +156,12 @@ def decode_message(line: bytes) -> Message:
 
 
 def is_null(raw: Raw) -> bool:
-    """Whether this is `null`, found out without copying it."""
+    """Return whether this is `null`, without copying it."""
     return len(memoryview(raw)) == len(b"null") and bytes(raw) == b"null"
 
 
 def error_of(answer: Message) -> ErrorObject | None:
-    """How a request failed; None: it did not. Whatever stands there is a failure, also where it says nothing."""
+    """Return the error of an answer, or None. Any `error` that is not null counts, even if it cannot be decoded."""
     if isinstance(answer.error, UnsetType) or is_null(answer.error):
         return None
     try:
@@ -197,23 +197,23 @@ _TOKEN: Final = re.compile(
 
 
 _ID_AT_THE_END: Final = re.compile(
-    rb"""[,{]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*  # not in a string: its quotes would be escaped
+    rb"""[,{]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*  # not inside a string: its quotes would be escaped
          (?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?
-         \}\s*\Z                                       # closes the message, so this is a member of it""",
+         \}\s*\Z                                       # ends the message, so the id is a member of it""",
     re.VERBOSE | re.DOTALL,
 )
 
 
 class Outline(NamedTuple):
-    """What the beginning and the end of a message say of the whole."""
+    """What the beginning and the end of a message tell about it."""
 
     id: RequestId | None
     is_answer: bool | None
-    """None: they do not say."""
+    """None if unknown."""
 
 
 def read_outline(prefix: bytes, suffix: bytes) -> Outline:
-    """Whose message this is, of which only the beginning and the end were kept, or can be read."""
+    """Find the id and the kind of a message from its beginning and its end."""
     request_id: RequestId | None = None
     names = set()
     for name, value in _members(prefix):
@@ -229,16 +229,15 @@ def read_outline(prefix: bytes, suffix: bytes) -> Outline:
 
 
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Each member of an object of which the beginning was kept: its name, and the first token of its value,
-    which is empty where the cut goes through it.
+    """Yield the name and the first token of the value of each member of a truncated object.
 
-    Reads tokens, not text: a name within a member or within a string is not one of the object's.
+    The token is empty if the truncation splits it. Reads tokens, so names inside members and strings do not count.
     """
     depth, previous, name = 0, b"", b""
     for match in _TOKEN.finditer(prefix):
         token = match[0]
         if match.end() == len(prefix) and token[:1] not in b"{}[]:,":
-            break  # cut off in the middle, perhaps
+            break  # perhaps truncated
         if name and token != b":":
             yield name, token
             name = b""

@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 FULL_VERSION: Final = "2025-11-25"
-"""Clients that negotiated this see Parley's additions."""
+"""Clients at this version see Parley's additions."""
 
 PLAIN_VERSION: Final = "2025-06-18"
-"""Clients that negotiated this or less, or nothing, see the plain shapes."""
+"""Clients at this version or below, or before `initialize`, see the plain shapes."""
 
 KNOWN_VERSIONS: Final = (FULL_VERSION, PLAIN_VERSION, "2025-03-26", "2024-11-05")
 
@@ -57,7 +57,7 @@ class Implementation(Struct, frozen=True, kw_only=True):
 
 
 class ElicitationCapability(Struct, frozen=True, kw_only=True):
-    """An empty object, or one with `form`, can be asked with a form."""
+    """How a client can be asked: an empty object and `form` both mean with a form."""
 
     form: dict[str, Any] | UnsetType | None = UNSET
     url: dict[str, Any] | UnsetType | None = UNSET
@@ -68,7 +68,7 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether a question may be put as a form; a client that names only other ways cannot take one."""
+        """Whether the client accepts forms; one that names only other ways does not."""
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
                 return isinstance(form, dict) or not isinstance(url, dict)
@@ -98,7 +98,7 @@ class ServerCapabilities(Struct, frozen=True, kw_only=True):
 
 
 FULL_CAPABILITIES: Final = ServerCapabilities(logging=LoggingCapability())
-"""The list of tools never changes, and newer clients are not told that it may."""
+"""For clients at 2025-11-25. The list of tools never changes, and they are not told that it may."""
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
 """For clients at 2025-06-18 and older, as Codex announced them."""
@@ -138,7 +138,7 @@ class LogMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Hints for whoever decides whether a tool may be called."""
+    """Hints for the decision whether a tool may be called."""
 
     title: str | UnsetType = UNSET
     read_only_hint: bool | UnsetType = UNSET
@@ -179,7 +179,7 @@ class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text
 
 
 class CallToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool's answer. `error` is what clients of the original look for after a failed turn."""
+    """The result of a tool. Clients of the original server read `error` after a failed turn."""
 
     error: str | UnsetType = UNSET
     content: tuple[TextContent, ...]
@@ -188,7 +188,7 @@ class CallToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def text_result(text: str, *, is_error: Literal[True] | UnsetType = UNSET) -> CallToolResult:
-    """The plain result: a text and nothing else; a failed one says so."""
+    """Return a result that is a text."""
     return CallToolResult(content=(TextContent(text=text),), is_error=is_error)
 
 
@@ -196,14 +196,14 @@ LARGE_RESULT_BYTES: Final = 1024 * 1024
 
 
 def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
-    """The typed result: the value as JSON text, and again as structured content."""
+    """Return a result that is a value: as JSON text, and as structured content."""
     encoded = msgspec.json.encode(value)
     text: Any = encoded.decode() if len(encoded) < LARGE_RESULT_BYTES else Raw(_as_json_string(encoded))
     return CallToolResult(content=(TextContent(text=text),), is_error=is_error, structured_content=Raw(encoded))
 
 
 def _as_json_string(encoded: bytes) -> bytes:
-    """JSON as a JSON string, without a Python string in between, which may take four bytes for each character."""
+    """Encode JSON as a JSON string without a Python string, which may take four bytes for each character."""
     return b'"%b"' % encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 

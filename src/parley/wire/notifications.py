@@ -1,8 +1,7 @@
-"""What the server says unasked about conversations.
+"""Notifications of the server about conversations.
 
-These structs are the contract: tests compare with them and the client decodes into them.
-The server's hot path writes the same shapes as bytes around an event that is encoded already
-(`server/encoders.py`), and a test holds the two together.
+These structs are the contract: tests compare with them, and the client decodes into them. The hot path of the
+server adds the same shapes as bytes to an encoded event (`server/encoders.py`), and tests compare the two.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 
 
 class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where an event stands; which of these are set depends on what the client asked for."""
+    """The position of an event. The request of the client decides which fields are set."""
 
     conversation_id: ConversationId | UnsetType = UNSET
     seq: Seq | UnsetType = UNSET
@@ -69,7 +68,7 @@ class _Events(Struct, frozen=True, kw_only=True):
 
 
 class InitialState(Struct, frozen=True, kw_only=True):
-    """All that happened before the live events begin."""
+    """All events before the live events begin."""
 
     METHOD: ClassVar[str] = "notifications/initial_state"
 
@@ -78,7 +77,7 @@ class InitialState(Struct, frozen=True, kw_only=True):
 
 
 class StreamDisconnected(Struct, frozen=True, kw_only=True):
-    """A stream ended for another reason than the client's wish."""
+    """The server ended a stream."""
 
     METHOD: ClassVar[str] = "notifications/stream_disconnected"
 
@@ -102,11 +101,11 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"
-"""The `logger` of log messages that stand for the notifications of a stream."""
+"""The `logger` of log messages that replace the notifications of a stream."""
 
 
 class LoggedNotification(Struct, frozen=True, kw_only=True):
-    """The `data` of such a log message: the notification that it stands for."""
+    """The `data` of such a log message: the notification that it replaces."""
 
     method: str
     params: Raw

@@ -1,8 +1,8 @@
-"""What processes that share a home say to each other: JSON-RPC as to every client, with methods of its own.
+"""The protocol between processes of one home: JSON-RPC with its own methods.
 
-Whoever has a conversation to do with that another process runs asks that one (`parley/follow`), and is told every
-entry and every delta from a position on, in order, as long as the turn runs there. Messages, answers and
-interrupts go the same way.
+A process that needs a conversation whose turn another process runs sends `parley/follow` to that process. It gets
+every entry and delta after a position, in order, while the turn runs. Messages, answers and interrupts go the same
+way.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 NOT_OWNER: Final = -32001
-"""The code of the error of a process that does not run a turn of the conversation, or does not any more."""
+"""Error code of a process that does not run a turn of the conversation."""
 REFUSED: Final = -32002
-"""The code of an error whose message is for the client that asked."""
+"""Error code of a refusal whose message is for the client."""
 NOT_WRITTEN: Final = -32003
-"""The code of the error of a process that could not write it down; the message says why."""
+"""Error code of a process that could not write; the message says why."""
 
 
 class Follow(Struct, frozen=True, kw_only=True):
-    """Tell me all that is newer than a position, until the turn is over. Answered before the first of it."""
+    """Request everything after a position, until the turn ends. The answer comes first."""
 
     METHOD: ClassVar = "parley/follow"
 
@@ -52,13 +52,13 @@ class Follow(Struct, frozen=True, kw_only=True):
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """The answer. The turn that runs ends behind `last`; what ended before was another."""
+    """The answer to `Follow`. The running turn ends after `last`; earlier ends belong to other turns."""
 
     last: Seq
 
 
 class Unfollow(Struct, frozen=True, kw_only=True):
-    """No more of that; a notification."""
+    """Stops following; a notification."""
 
     METHOD: ClassVar = "parley/unfollow"
 
@@ -66,7 +66,7 @@ class Unfollow(Struct, frozen=True, kw_only=True):
 
 
 class PeerRead(Struct, frozen=True, kw_only=True):
-    """Whether somebody reads along here, and could be asked; a notification."""
+    """Whether clients of the following process read the conversation and can be asked; a notification."""
 
     METHOD: ClassVar = "parley/read"
 
@@ -74,11 +74,11 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """Whether somebody can be asked about limits, or else everybody could be told of them."""
+    """Whether a client can be asked about limits, or all clients know the event `limit_reached`."""
 
 
 class Submit(Struct, frozen=True, kw_only=True):
-    """Take a message. Sent again under the same id when nobody has answered."""
+    """Submits a message. Repeated with the same message id if there was no answer."""
 
     METHOD: ClassVar = "parley/submit"
 
@@ -91,16 +91,16 @@ class Submit(Struct, frozen=True, kw_only=True):
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """The answer, given before anything of the message is told to whoever follows."""
+    """The answer to `Submit`, sent before any effect of the message."""
 
     event_id: EventId | None
-    """Of the turn that took it; None: it was sent before, and its turn is over."""
+    """The id of its turn; None if the message was sent before and its turn is over."""
     first: Seq
-    """The position of the first entry that it caused."""
+    """The position of the first entry of the message."""
 
 
 class AnswerQuestion(Struct, frozen=True, kw_only=True):
-    """Settle a question."""
+    """Decides an approval."""
 
     METHOD: ClassVar = "parley/answer"
 
@@ -112,7 +112,7 @@ class AnswerQuestion(Struct, frozen=True, kw_only=True):
 
 
 class InterruptTurn(Struct, frozen=True, kw_only=True):
-    """Cut the running turn short; if one is named, only that."""
+    """Interrupts the running turn, if it has the given id."""
 
     METHOD: ClassVar = "parley/interrupt"
 
@@ -121,7 +121,7 @@ class InterruptTurn(Struct, frozen=True, kw_only=True):
 
 
 class RenameConversation(Struct, frozen=True, kw_only=True):
-    """Give it a title."""
+    """Sets the title."""
 
     METHOD: ClassVar = "parley/rename"
 
@@ -130,14 +130,14 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """Something begins in a conversation, or it is gone; whoever shows it to somebody looks. A notification."""
+    """A turn begins in a conversation, or it was deleted: processes whose clients read it check. A notification."""
 
     METHOD: ClassVar = "parley/changed"
 
     conversation_id: ConversationId
 
 
-# --- what a process is told that follows; notifications ----------------------------------
+# --- notifications to a process that follows ----------------------------------
 
 
 class PeerEntry(Struct, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
     item: ItemId
     type: str
-    """The kind of the item, named by the type of its deltas."""
+    """The type of its deltas."""
     offset: int
     text: str
 

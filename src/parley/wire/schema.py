@@ -1,7 +1,7 @@
-"""JSON Schemas, made from the structs that decode and encode what crosses the wire.
+"""Generates JSON Schemas from the structs of the wire.
 
-Covers the types that tools, events and notifications use and refuses the rest, so that a new kind of field
-is noticed when it is added and not by a client.
+Supports the types that tools, events and notifications use, and raises for others, so that a test notices a new
+kind of field before a client does.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 
 
 def schema_of(struct: type[Struct], *, nulls: bool = False) -> dict[str, Any]:
-    """The schema of an object with the fields of `struct`; an optional one may be left out.
+    """Return the schema of an object with the fields of `struct`.
 
-    That an optional field may also be null is said only with `nulls`, for what the server sends: clients that
-    make a form of a tool's schema would offer it.
+    With `nulls`, for messages of the server, optional fields may also be null. In the schema of a tool, clients
+    that generate forms would offer it.
     """
     properties: dict[str, Any] = {}
     required: list[str] = []

@@ -1,7 +1,6 @@
-"""Text that can be said: not everything that Python calls a string is, and not everything that is can be seen.
+"""Replaces characters that cannot be encoded, and escapes characters that cannot be seen.
 
-Control characters, directions of writing, zero widths, line separators, halves of surrogate pairs: all can be
-spelled out, so that what is read is what is there.
+These are control characters, writing directions, zero-width characters, line separators and lone surrogates.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["listed", "quoted", "replace_surrogates", "unseen", "visible"]
 _PRINTABLE_AND_UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
-"""What Unicode counts among letters, marks and symbols, and nobody sees: fillers, joiners, blanks, selectors."""
+"""Invisible characters that Unicode counts as letters, marks or symbols: fillers, joiners, blanks, selectors."""
 
 _MAX_LISTED: Final = 8
 
@@ -24,7 +23,7 @@ _ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with `?` for halves of surrogate pairs, which no UTF-8 has: bytes that were none come as such."""
+    """Replace lone surrogates by `?`. They cannot be encoded as UTF-8, and stand for bytes that were not UTF-8."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -33,7 +32,7 @@ def _are_seen(text: str) -> bool:
 
 
 def unseen(text: str) -> dict[int, str]:
-    """Each character that is not seen, and how it is spelled; a text may be long, and its alphabet is not."""
+    """Return a translation table with the escape of each invisible character of a text."""
     return {ord(one): _spelled(one) for one in set(text) if not _are_seen(one)}
 
 
@@ -43,7 +42,7 @@ def visible(text: str) -> str:
 
 
 def _spelled(character: str) -> str:
-    """As bash reads it: behind its `\\x` are bytes, so that beyond ASCII the code point has to be named."""
+    """Return the escape that bash reads. Its `\\x` means a byte, so other characters need their code point."""
     code = ord(character)
     if code < 0x80:
         return _SHORT.get(character) or f"\\x{code:02x}"
@@ -51,13 +50,13 @@ def _spelled(character: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """A path as it is; as a word of a shell where something in it is unseen, or a backtick."""
+    """Return a path, quoted for a shell if it has invisible characters or a backtick."""
     if _are_seen(path) and "`" not in path:
         return path
     return f"$'{path.translate(unseen(path) | _ESCAPED)}'"
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return the texts separated by commas; of many, the first few and the number of the others."""
+    """Join texts with commas. Of many texts, show the first few and count the others."""
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

@@ -189,7 +189,7 @@ class SendMessageArguments(Struct, frozen=True, kw_only=True):
 class MessageAccepted(Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
     message_id: MessageId | UnsetType = UNSET
-    """Only for clients at the full version."""
+    """Only for clients at 2025-11-25."""
 
 
 class Failed(Struct, frozen=True, kw_only=True):
@@ -286,37 +286,37 @@ class ConversationReadArguments(Struct, frozen=True, kw_only=True):
 
 
 class PositionedEvent(Struct, frozen=True, kw_only=True):
-    """An event, or a piece of what a command said: such pieces share the position of their record."""
+    """An event, or a part of the output of a command. Such parts share the position of their record."""
 
     seq: Seq
     item: ItemId | UnsetType = UNSET
-    """Of a piece: the stream it belongs to."""
+    """The stream of a part of an output."""
     offset: int | UnsetType = UNSET
-    """Of a piece: where in the stream it begins, in bytes; a jump is output that was not kept."""
+    """The offset of the part in its stream, in bytes. A gap is output that was not kept."""
     msg: Raw
 
 
 class OpenText(Struct, frozen=True, kw_only=True):
-    """A text still being written, or what a running command has said so far."""
+    """A text that is still being written, or the output of a running command so far."""
 
     item: ItemId
     type: str
     text: str
-    """Of a command: its beginning, or, in an entry of its own, its end where the middle is gone."""
+    """The text so far. If the middle of an output was dropped, its beginning and its end are two entries."""
     call_id: CallId | UnsetType = UNSET
     """Of a command."""
     stream: OutputStream | UnsetType = UNSET
     """Of a command."""
     offset: int | UnsetType = UNSET
-    """Of a command: where in its stream the text begins, in bytes."""
+    """The offset of the text in the stream of a command, in bytes."""
 
 
 class ConversationReadResult(Struct, frozen=True, kw_only=True):
     events: tuple[PositionedEvent, ...]
     open: tuple[OpenText, ...]
-    """Only on the last page: what stands behind the last event."""
+    """Open texts and outputs after the last event; only on the last page."""
     seq: Seq
-    """The position to pass as `after` the next time."""
+    """The value of `after` for the next call."""
     state: PhaseName
 
 
@@ -325,7 +325,7 @@ class PlainOk(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """One that is open."""
+    """An open approval."""
 
     approval_id: ApprovalId
     conversation_id: ConversationId
@@ -356,7 +356,7 @@ class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """What a conversation has cost so far, as far as the model said."""
+    """The tokens that a conversation has used so far, as far as the model reported them."""
 
     input_tokens: int
     cached_input_tokens: int

@@ -139,6 +139,13 @@ def taken_over(conversation: str) -> Any:
     }
 
 
-def turn_value(conversation: object, text: str) -> dict[str, Any]:
+def turn_value(conversation: object, text: str, reason: str = "done", code: str | None = None) -> dict[str, Any]:
     """Return the structured content of `codex` and `codex-reply` at 2025-11-25."""
-    return {"threadId": conversation, "sessionId": conversation, "content": text, "message": text}
+    value = {
+        "threadId": conversation,
+        "sessionId": conversation,
+        "content": text,
+        "message": text,
+        "reason": reason,
+    }
+    return value if code is None else {**value, "code": code}

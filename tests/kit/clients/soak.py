@@ -500,13 +500,11 @@ class Soaked:
         assert calling.events == events[first : first + len(calling.events)]
         *before, last = calling.events
         failed = last["type"] == "error" or last["last_agent_message"] is None
-        if last["type"] == "error":
-            text = last["message"]
-        else:
-            text = before[-1]["message"] if failed else last["last_agent_message"]
+        error = last if last["type"] == "error" else before[-1] if failed else {"reason": "done"}
+        text = error["message"] if failed else last["last_agent_message"]
         result: dict[str, Any] = {
             "content": [{"type": "text", "text": text}],
-            "structuredContent": turn_value(self.id, text),
+            "structuredContent": turn_value(self.id, text, error["reason"], error.get("code")),
         }
         if failed:
             result |= {"error": text, "isError": True}
