@@ -185,7 +185,11 @@ class Caller:
 
     async def call(self, tool: str, arguments: object) -> Any:
         """The result, without the code that a failure has at 2025-11-25; nothing else may be said meanwhile."""
-        result = await self.request("tools/call", {"name": tool, "arguments": arguments})
+        return await self.call_with(tool, {"arguments": arguments})
+
+    async def call_with(self, tool: str, params: dict[str, Any]) -> Any:
+        """As `call`, with further members of the params."""
+        result = await self.request("tools/call", {"name": tool, **params})
         return without_code(tool, result) if self._version == FULL and result.get("isError") else result
 
     async def tools(self) -> list[dict[str, Any]]:
@@ -311,7 +315,7 @@ async def test_a_call_without_arguments_says_what_is_required(scripted_model: Sc
         }
 
         for arguments in ({}, {"arguments": None}):
-            found = {tool: await client.request("tools/call", {"name": tool, **arguments}) for tool in expected}
+            found = {tool: await client.call_with(tool, arguments) for tool in expected}
 
             assert found == expected
         assert await client.everything() == before

@@ -288,7 +288,7 @@ async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing
         message_id = str(uuid4())
         for item, why in refused:
             request_id = _send(speaker, conversation, _text("See"), item, message_id=message_id)
-            assert await speaker.read() == failed(request_id, f"content[1]: {why}")
+            assert await speaker.read() == failed(request_id, f"content[1]: {why}", "unsupported_content")
         assert await speaker.meanwhile() == []
 
         # The id is free, and the first event of all is that of the message which is taken.
@@ -319,7 +319,7 @@ async def test_a_message_of_which_nothing_is_left_is_refused(scripted_model: Scr
         }
         for paths, why in whys.items():
             request_id = _send(speaker, conversation, *map(_local, paths), message_id=message_id)
-            assert await speaker.read() == failed(request_id, why)
+            assert await speaker.read() == failed(request_id, why, "unsupported_content")
         assert await speaker.meanwhile() == []
 
         (speaker.work / "missing.png").write_bytes(PNG)
@@ -430,7 +430,7 @@ async def test_a_message_that_is_sent_again_is_known_by_what_was_sent(scripted_m
         second = await speaker.read()
 
     assert first == answered(again, {"status": "ok", "message_id": message_id})
-    assert second == failed(other, "Message id was used for another message")
+    assert second == failed(other, "Message id was used for another message", "message_id_taken")
     assert len(scripted_model.requests) == 1
 
 

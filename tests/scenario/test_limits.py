@@ -174,7 +174,8 @@ async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: Scr
             client.answer(number, answer)
             messages = [*await client.until_method("error"), *await client.meanwhile()]
 
-            assert error(message) in events_of(messages)
+            (told,) = [one for one in events_of(messages) if one["type"] == "error"]
+            assert (told["message"], told["reason"]) == (message, "interrupted" if ends == ["error"] else "failed")
             assert types_of(messages) == ["approval_settled", *ends]
             assert len(scripted_model.requests) == number + 1
 

@@ -260,7 +260,8 @@ async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
         with pytest.raises(ToolFailed, match="Conversation does not exist"):
             await waiting
 
-    assert refused.structured_content == {"status": "error", "message": "A turn is running"}
+    running = {"status": "error", "message": "A turn is running", "code": "turn_is_running"}
+    assert refused.structured_content == running
     assert deleted.structured_content == {"status": "ok"}
     assert stream.disconnected == "Conversation deleted"
     for conversation in (here, there):

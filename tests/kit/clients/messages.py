@@ -97,9 +97,10 @@ def answered(request_id: int, value: Any) -> Any:
     return _typed(request_id, value, is_error=False)
 
 
-def failed(request_id: int, message: str) -> Any:
-    """The typed failure of most conversation tools."""
-    return _typed(request_id, {"status": "error", "message": message}, is_error=True)
+def failed(request_id: int, message: str, code: str | None = None) -> Any:
+    """The typed failure of most conversation tools; it has a code at 2025-11-25."""
+    value = {"status": "error", "message": message}
+    return _typed(request_id, value if code is None else {**value, "code": code}, is_error=True)
 
 
 def refused(request_id: int, text: str) -> Any:

@@ -44,11 +44,11 @@ class _Positions:
     hidden: frozenset[str] = frozenset()
     tells_records = True
 
-    def entry(self, entry: Entry) -> bytes:
-        return b"%d" % entry.seq
+    def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
+        send(b"%d" % entry.seq)
 
-    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> bytes:
-        return encoded
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
+        send(encoded)
 
 
 def tail_of(entries: Sequence[Entry], base: int) -> Log:
