@@ -253,11 +253,11 @@ async def test_a_tool_answers_for_anybody(scripted_model: ScriptedModel) -> None
         assert told(scripted_model) == f"{DENIED}: later"
 
         again = client.call("approvalAnswer", **answer)
-        assert await client.read() == failed(again, "Question is settled: denied")
+        assert await client.read() == failed(again, "Question is settled: denied", "approval_settled")
         unknown = client.call("approvalAnswer", approval_id=UNKNOWN, decision="approved")
-        assert await client.read() == failed(unknown, "Question does not exist")
+        assert await client.read() == failed(unknown, "Question does not exist", "unknown_approval")
         nowhere = client.call("approvalsList", conversation_id=UNKNOWN)
-        assert await client.read() == failed(nowhere, "Conversation does not exist")
+        assert await client.read() == failed(nowhere, "Conversation does not exist", "unknown_conversation")
         assert await client.value_of(client.call("approvalsList")) == {"approvals": []}
         for bad in ({"decision": "approved"}, {**answer, "decision": "perhaps"}, {**answer, "approval_id": "7"}):
             refused = (await client.value_of(client.call("approvalAnswer", **bad)))["message"]

@@ -86,7 +86,8 @@ async def test_results_have_the_names_of_every_release(scripted_model: ScriptedM
 
         assert [first["structuredContent"], second["structuredContent"]] == [turn_value(conversation, "Done")] * 2
         for tool in tools[:2]:
-            assert sorted(tool["outputSchema"]["properties"]) == ["content", "message", "sessionId", "threadId"]
+            names = ["code", "content", "message", "reason", "sessionId", "threadId"]
+            assert sorted(tool["outputSchema"]["properties"]) == names
 
 
 @pytest.mark.promises("model.developer")

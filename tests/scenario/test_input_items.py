@@ -448,7 +448,9 @@ async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_respo
         await scripted_model.wait_until_held()
 
         refused = _send(speaker, conversation, _text("and"), _image(""))
-        assert await speaker.read() == failed(refused, "content[1]: the `image_url` of an image is empty")
+        assert await speaker.read() == failed(
+            refused, "content[1]: the `image_url` of an image is empty", "unsupported_content"
+        )
         message_id = str(uuid4())
         taken = _send(speaker, conversation, _text("and"), _local("dot.png"), message_id=message_id)
         assert await speaker.read() == answered(taken, {"status": "ok", "message_id": message_id})

@@ -232,7 +232,7 @@ async def test_a_message_id_cannot_stand_for_two_messages(scripted_model: Script
         accepted = await client.read()
         await client.over(other)
 
-        assert answer == failed(request, "Message id was used for another message")
+        assert answer == failed(request, "Message id was used for another message", "message_id_taken")
         assert await client.value_of(client.call("conversationRead", conversation_id=conversation)) == before
         assert accepted == answered(elsewhere, {"status": "ok", "message_id": message_id})
 

@@ -1,3 +1,3 @@
-"""A client's requests become calls of the runtime, and its answers and events go back."""
+"""Turns requests of clients into calls of the runtime, and sends answers and events back."""
 
 __all__: list[str] = []

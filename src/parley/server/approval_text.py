@@ -1,4 +1,4 @@
-"""How a question is put into words: for clients old and new, and for the list of open ones."""
+"""Words an approval, for clients at each version and for the list of open approvals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 
 LISTED_FILES: Final = 10
-"""How many files of a patch a message names; the fields of the question name all."""
+"""How many files of a patch the message names; the fields name all."""
 
 
 _ASKED_AGAIN: Final[dict[Changed, str]] = {
@@ -39,7 +39,7 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
     "files": "A file or directory of this patch was changed after it was approved.",
     "unknown": "Something was changed after this was approved.",
 }
-"""The first line of a question that is asked again, for every client."""
+"""The first line of an approval that is requested again."""
 
 
 def elicitation(
@@ -59,7 +59,7 @@ def elicitation(
 
 
 def listed(question: Question, conversation: ConversationId) -> tools.Question:
-    """An open question as the tools show it."""
+    """Return an open approval as the tools show it."""
     asked = question.asked
     is_command = asked.kind == "exec"
     return tools.Question(
@@ -88,14 +88,14 @@ def _message(question: Question, features: Features) -> str:
 
 
 def _why(reason: str) -> str:
-    """The line before a question: a reason of the server as it is, and any other as the model's words."""
+    """Return the line with the reason. A reason of the model is quoted and marked as the model's words."""
     if not reason:
         return ""
     return f"{reason}\n" if reason == RETRY else f"The model says: {quoted_words(reason)}\n"
 
 
 def _files(shown: _Action) -> str:
-    """The lines after a question about a patch: each file that it changes, by its resolved path."""
+    """Return the lines that list the files of a patch by their resolved paths."""
     if not isinstance(shown, ApplyPatchApprovalRequest):
         return ""
     lines = [_change(path, change) for path, change in list(shown.changes.items())[:LISTED_FILES]]
@@ -115,7 +115,7 @@ def _change(path: str, change: FileChange) -> str:
 
 
 def what_is_asked(asked: QuestionAsked) -> str:
-    """Return what a question is about, as a clause without a subject."""
+    """Return what an approval is about, as a clause without a subject."""
     match asked.kind:
         case "exec":
             return f"run `{quoted_command(asked.command)}` in `{quoted(asked.cwd)}`"

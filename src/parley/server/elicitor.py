@@ -115,7 +115,7 @@ class FormElicitor:
         if decision == "dropped" and not self._features.full_version:
             self._requests.ignore(delivered[0])
         else:
-            self._requests.take_back(delivered[0], reason=str(QuestionIsSettled(decision)))
+            self._requests.withdraw(delivered[0], reason=str(QuestionIsSettled(decision)))
 
     def close(self) -> None:
         self._requests.forget()

@@ -18,7 +18,7 @@ from parley.server.hosts import Features
 from parley.wire.mcp import CallToolResult, TextContent, typed_result
 from parley.wire.tools import CreateFailed, Failed
 
-__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "Faults", "failure"]
+__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "TEXT_FAULTS", "Faults", "failure"]
 
 NO_ARGUMENTS: Final = "no arguments"
 """The detail of a call that has no `arguments` at all."""
@@ -39,6 +39,10 @@ FAILED_VALUES: Final[Mapping[Faults, type[Struct]]] = {
     faults: CreateFailed if faults is Faults.CREATE else Failed for faults in Faults
 }
 """The types of the structured content of failures, for clients with the additions."""
+
+
+TEXT_FAULTS: Final = frozenset({Faults.CODEX, Faults.STREAM, Faults.PLAIN})
+"""Shapes that are a text for clients without the additions."""
 
 
 def failure(tool: str, faults: Faults, error: ParleyError, features: Features) -> CallToolResult:

@@ -1,4 +1,4 @@
-"""`history.jsonl` of the original, if the home has one: clients are told its inode and length."""
+"""The file `history.jsonl` of the original server, whose inode and length clients are told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["history_file"]
 
 
 def history_file(home: str) -> tuple[int, int]:
-    """Inode and number of lines; 0 and 0 without the file."""
+    """Return the inode and the number of lines; 0 and 0 without the file."""
     path = os.path.join(home, "history.jsonl")
     try:
         lines = len(read_file(path).splitlines())

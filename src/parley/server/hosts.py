@@ -1,8 +1,7 @@
-"""The known hosts, and what each client sees.
+"""The known hosts, and the features of each client.
 
-A host is a coding agent that starts Parley as one of its tool servers: its model calls our tools, and
-no program of its user reads our notifications. This table is the only place that knows the
-peculiarities of hosts. Everything else asks `Features`.
+A host is a coding agent that starts Parley as a tool server: its model calls our tools, and no program reads our
+notifications. Only this table knows the peculiarities of hosts. All other code uses `Features`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from parley.wire.mcp import FULL_VERSION
 __all__ = ["FULL", "KNOWN_HOSTS", "PLAIN", "Features", "KnownHost", "features_of"]
 
 _SDK_TIMEOUT: Final = "Request timed out"
-"""What clients built on the TypeScript SDK give as the reason when they stop waiting for an answer."""
+"""The reason that clients built on the TypeScript SDK give when they stop waiting for an answer."""
 
 
 class KnownHost(Struct, frozen=True, kw_only=True):
@@ -27,7 +26,7 @@ class KnownHost(Struct, frozen=True, kw_only=True):
 
     title: str
     timeout_reasons: tuple[str, ...]
-    """Parts of the reasons of cancellations by which it stops waiting, though nobody wants the work stopped."""
+    """Substrings of the reasons of cancellations that end the waiting, and are not meant to stop the work."""
 
 
 KNOWN_HOSTS: Final[Mapping[str, KnownHost]] = MappingProxyType(
@@ -42,27 +41,27 @@ KNOWN_HOSTS: Final[Mapping[str, KnownHost]] = MappingProxyType(
 
 
 class Features(Struct, frozen=True, kw_only=True):
-    """What one client sees, by the version that it negotiated, its host and `[mcp] features`."""
+    """What one client sees. The negotiated version, the host and `[mcp] features` decide."""
 
     additions: bool = False
-    """Parley's additions to the protocol: annotations, output schemas, instructions, structured results."""
+    """Parley's additions to the protocol: annotations, output schemas, instructions, structured results, codes."""
     full_version: bool = False
     """Whether the client negotiated 2025-11-25, which decides what the protocol itself allows.
 
     It also decides that a cancelled request gets no answer, and that an answered send cannot be cancelled.
     """
     event_notifications: bool = True
-    """Whether events are sent; a host drops them."""
+    """Whether events are sent; a host ignores them."""
     explains_results: bool = False
     """Whether results of `codex` and `codex-reply` also say, for the host's model, how to go on."""
     may_answer_approvals: bool = True
-    """Whether the client is offered `approvalAnswer`: behind a host, a model would answer."""
+    """Whether the client is offered `approvalAnswer`; in a host, a model would answer."""
     dismissal_denies: bool = False
-    """Whether a cancelled elicitation denies instead of stopping the turn: a host without a person cancels all."""
+    """Whether a cancelled elicitation denies instead of stopping the turn. A host without a person cancels all."""
     timeout_reasons: tuple[str, ...] = ()
 
     def is_timeout(self, reason: str | None) -> bool:
-        """Tell whether a cancellation with this reason ends the waiting and not the work."""
+        """Return whether a cancellation with this reason ends only the waiting."""
         return reason is not None and any(part in reason for part in self.timeout_reasons)
 
 
@@ -74,7 +73,7 @@ FULL: Final = Features(additions=True, full_version=True)
 
 
 def features_of(version: str, client_name: str | None, settings: McpSettings) -> Features:
-    """Return what a client sees that negotiated `version` and calls itself `client_name`."""
+    """Return the features of a client that negotiated `version` and has the name `client_name`."""
     full_version = version == FULL_VERSION
     host = KNOWN_HOSTS.get(client_name or "")
     may_answer = host is None or settings.model_may_answer

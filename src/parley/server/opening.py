@@ -1,4 +1,4 @@
-"""Opening a conversation with what a call asks for."""
+"""Creates a conversation with the settings of a call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["open_conversation"]
 async def open_conversation(
     server: ServerContext, args: CodexArguments | ConversationCreateArguments
 ) -> Conversation:
-    """A new conversation.
+    """Create a conversation.
 
     Raises:
         ConfigError: the settings cannot be used.
-        ShuttingDown: the server ends.
-        StoreError: it cannot be written down.
+        ShuttingDown: the server shuts down.
+        StoreError: the conversation cannot be written.
     """
     wanted = SettingsOverrides(
         model=args.model,

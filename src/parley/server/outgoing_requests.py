@@ -1,4 +1,4 @@
-"""Our own requests to one client: ids, answers, taking back. Knows no method."""
+"""Requests of the server to one client: ids, answers, withdrawal. Knows no method."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ log = logging.getLogger(__name__)
 
 
 class OutgoingRequests:
-    """Each is answered at most once."""
+    """The open requests to one client. Each is answered at most once."""
 
     def __init__(self, out: Outbox, ids: Iterator[int]) -> None:
-        """`ids` are those of all clients: none is ever used again, also not for a client that comes back."""
+        """`ids` are shared by all clients, so that no id is used twice."""
         self._out, self._ids = out, ids
         self._waiting: dict[RequestId, Callable[[Message], None]] = {}
 
     def __contains__(self, request_id: RequestId) -> bool:
-        """Whether an answer to it is awaited."""
+        """Return whether a request is open."""
         return request_id in self._waiting
 
     def send(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> RequestId:
-        """Ask; `answered` is called with the answer, which may come at any moment from now on, or never."""
+        """Send a request and return its id; `answered` is called with the answer, if one comes."""
         request_id = next(self._ids)
         self._waiting[request_id] = answered
         self._out.send(request(request_id, method, params))
         return request_id
 
     def take(self, answer: Message) -> None:
-        """An answer of the client, to whatever it means to answer."""
+        """Handle an answer of the client. An answer to no open request is ignored."""
         answered = None if answer.id is UNSET else self._waiting.pop(answer.id, None)
         if answered is None:
-            log.debug("an answer to nothing that is open was ignored")
+            log.debug("ignored an answer to no open request")
             return
         answered(answer)
 
-    def take_back(self, request_id: RequestId, *, reason: str) -> None:
-        """The client need not answer any more, and is told so; if it does, nobody listens."""
+    def withdraw(self, request_id: RequestId, *, reason: str) -> None:
+        """Withdraw a request and tell the client. A later answer is ignored."""
         if self._waiting.pop(request_id, None) is not None:
             self._out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
 
     def ignore(self, request_id: RequestId) -> None:
-        """The client need not answer any more, and is not told."""
+        """Withdraw a request without telling the client."""
         self._waiting.pop(request_id, None)
 
     def forget(self) -> None:
-        """The client is gone: no answer will come."""
+        """Forget all requests, because the client has left."""
         self._waiting.clear()

@@ -1,8 +1,8 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
-Clients at 2025-11-25 get none with the result or after it: a client forgets the token when it reads the result,
-and reports an error for a notification that it handles later. So a notification waits a second, and is dropped
-if the call ends meanwhile. Older clients get one at each event, at once.
+Clients at 2025-11-25 get no progress with the result or after it: a client forgets the token when it reads the
+result, and reports an error for a later notification. So a notification is delayed for a second, and dropped if the
+call ends meanwhile. Older clients get one immediately for each event.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from parley.wire.mcp import Progress
 __all__ = ["ProgressReporter"]
 
 HEARTBEAT_SECONDS: Final = 5.0
-"""A client that asked for progress gets some at least this often: opencode counts it, and waits 30 s by default."""
+"""The longest time between two progress notifications. opencode gives up after 30 s without one."""
 DELAY_SECONDS: Final = 1.0
-"""The time for which a notification waits; events within it are reported together. The longer it is, the less
-often a client reads a notification and the result in one go."""
+"""The delay of a notification. Events within it are reported together. A longer delay makes it less likely that a
+client reads a notification together with the result."""
 
 
 class ProgressReporter:

@@ -1,8 +1,8 @@
-"""What a host's model is told with the result of a `codex` or `codex-reply` call, besides the agent's words.
+"""Notes for the model of a host, added to the result of `codex` and `codex-reply`.
 
-A host shows its model the result and nothing else: no events, no questions. So the result names the
-conversation and how to continue it, what was not done because no person answered, and what an earlier
-turn said that the host stopped waiting for.
+A host shows its model only the result, no events and no approvals. So the notes name the conversation and how to
+continue it, what was not done because no person answered, and the end of an earlier turn that the host stopped
+waiting for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASKED: Final = record_type(QuestionAsked)
 _SETTLED: Final = record_type(QuestionSettled)
 _REASONS: Final = {NOBODY: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
-"""How many characters of an earlier turn's message are repeated; `conversationRead` has all of it."""
+"""How many characters of the message of an earlier turn are repeated; `conversationRead` has the rest."""
 
 NOT_DONE: Final = 20
 """How many denied commands and patches are named; the rest are counted."""
@@ -32,7 +32,7 @@ NOT_DONE_LENGTH: Final = 500
 
 
 class ResultNotes:
-    """Collects the notes of one call while its turn runs."""
+    """The notes of one call, collected while its turn runs."""
 
     def __init__(self, conversation_id: ConversationId) -> None:
         self._conversation_id = conversation_id
@@ -42,7 +42,7 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Take note of a question, or of a denial that no person gave."""
+        """Note an approval, or a denial that no person gave."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=QuestionAsked)
             self._questions[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
@@ -55,13 +55,13 @@ class ResultNotes:
                     self._not_done.append(f"Not done, because {why}: {what}.")
 
     def earlier_turn(self, text: str) -> None:
-        """Note how the turn ended that an earlier call stopped waiting for."""
+        """Note the end of the turn that an earlier call stopped waiting for."""
         cut = _cut(text, EARLIER_LENGTH)
         self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
 
     @property
     def about_the_work(self) -> str:
-        """What the host's model must know to judge the result; empty in most cases."""
+        """The notes that the model needs to judge the result; usually empty."""
         more = self._denied - len(self._not_done)
         rest = f"Not done for the same reasons: {more} more." if more else None
         return "\n".join((*self._not_done, *filter(None, (rest, self._earlier))))
@@ -77,7 +77,7 @@ class ResultNotes:
 
 
 def returned_question(asked: QuestionAsked, conversation_id: ConversationId, *, may_answer: bool) -> str:
-    """Return the result of a call that ends with an open question, because no client can be asked."""
+    """Return the result of a call that ends with an open approval, because no client can be asked."""
     if may_answer:
         answer = f'call `approvalAnswer` with `approval_id` "{asked.approval_id}" and a `decision`'
     else:

@@ -40,12 +40,12 @@ def _word(word: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text of the model for a person, who must not take it for more than one line of it."""
+    """Return text of the model for a person, escaped so that it stays on one line."""
     return visible(_cut(text))
 
 
 def quoted_words(text: str) -> str:
-    """Return the model's words for a question: on one line, in quotation marks that the words cannot close.
+    """Return the words of the model for an approval: on one line, in quotation marks that the words cannot close.
 
     Runs of blanks become one blank: a long run could wrap and make the words look like a line of the server.
     """
@@ -56,7 +56,7 @@ def quoted_words(text: str) -> str:
 
 
 def escape_for_display(text: str) -> str | None:
-    """What somebody gave as a reason, for the model; None where there is nothing in it."""
+    """Return a reason for the model, truncated and with invisible characters escaped; None if it is empty."""
     text = _cut(text.strip())
     return text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"}) or None
 

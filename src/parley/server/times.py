@@ -1,4 +1,4 @@
-"""Moments as clients read them."""
+"""Formats times for clients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LAST: Final = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 
 def iso(seconds: float) -> str:
-    """A moment in UTC, to the millisecond: `2026-01-31T12:00:00.000Z`.
+    """Format a time in UTC with milliseconds: `2026-01-31T12:00:00.000Z`.
 
-    One that is in no calendar, which only a broken clock has written down, is the first or the last that there is.
+    A time outside of the calendar, as a broken clock may have written, becomes the first or the last possible time.
     """
-    moment = min(_LAST, max(_FIRST, seconds))  # in this order also where it is no number
+    moment = min(_LAST, max(_FIRST, seconds))  # in this order, which also handles NaN
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

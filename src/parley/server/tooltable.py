@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import UNSET, Raw, Struct
 
 from parley.errors import BadArguments
-from parley.server.error_mapping import FAILED_VALUES, NO_ARGUMENTS, Faults
+from parley.server.error_mapping import FAILED_VALUES, NO_ARGUMENTS, TEXT_FAULTS, Faults
 from parley.server.hosts import Features
 from parley.server.toolcall import ToolCall
 from parley.wire.arguments import decode_call_arguments
@@ -97,5 +97,10 @@ class ToolTable:
 
 
 def _output_schema(tool: Tool[Any]) -> dict[str, Any]:
-    """Return the schema of results and failures: some clients validate failures, too."""
-    return {"type": "object", "anyOf": [schema_of(tool.result), schema_of(FAILED_VALUES[tool.faults])]}
+    """Return the schema of results and failures: some clients validate failures, too.
+
+    Clients of the original server read the `properties` of the tools that it had.
+    """
+    success, failed = schema_of(tool.result), schema_of(FAILED_VALUES[tool.faults])
+    properties = {"properties": success["properties"]} if tool.faults in TEXT_FAULTS else {}
+    return {"type": "object", **properties, "anyOf": [success, failed]}

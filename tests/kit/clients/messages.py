@@ -29,6 +29,7 @@ __all__ = [
     "task_complete",
     "turn_value",
     "user_message",
+    "without_code",
 ]
 
 APIS: Final[tuple[Api, ...]] = ("chat", "responses")
@@ -101,6 +102,12 @@ def failed(request_id: int, message: str, code: str | None = None) -> Any:
     """The typed failure of most conversation tools; it has a code at 2025-11-25."""
     value = {"status": "error", "message": message}
     return _typed(request_id, value if code is None else {**value, "code": code}, is_error=True)
+
+
+def without_code(answer: Any) -> Any:
+    """Return a typed failure without its code, if it has one."""
+    value = {key: member for key, member in answer["result"]["structuredContent"].items() if key != "code"}
+    return _typed(answer["id"], value, is_error=True)
 
 
 def refused(request_id: int, text: str) -> Any:

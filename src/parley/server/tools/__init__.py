@@ -1,4 +1,4 @@
-"""The tools we offer, one file each; this is their table."""
+"""The table of the tools. Each tool has a file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from parley.wire.tools import (
 __all__ = ["TOOLS"]
 
 _ACTS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
-"""The agent behind it may change files and reach the network, as far as its settings allow."""
+"""The agent may change files and use the network, as far as its settings allow."""
 _LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _OPENS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 _STOPS: Final = ToolAnnotations(

@@ -1,4 +1,4 @@
-"""`approvalAnswer`: settle a question, whoever was asked."""
+"""`approvalAnswer`: decide an approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`approvalsList`: the questions that wait for an answer."""
+"""`approvalsList`: list the open approvals."""
 
 from __future__ import annotations
 

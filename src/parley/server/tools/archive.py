@@ -1,4 +1,4 @@
-"""`conversationArchive`: take a conversation out of the list, or put it back."""
+"""`conversationArchive`: archive a conversation, or restore it to the list."""
 
 from __future__ import annotations
 

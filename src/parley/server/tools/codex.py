@@ -1,4 +1,4 @@
-"""`codex`: begin a conversation, run one turn, answer when it ends."""
+"""`codex`: create a conversation, run one turn, and answer when it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def codex(call: ToolCall, args: CodexArguments) -> None:
     turn.send(_configured(conversation.id, conversation.settings))
     conversation.start_tool_servers()
     call.call.on_cancel(turn.cancel_before_it_begins)
-    await conversation.tool_servers_started()  # what fails is told before the turn begins
+    await conversation.tool_servers_started()  # failures are reported before the turn begins
     await turn.run_first(words)
 
 

@@ -1,4 +1,4 @@
-"""`codex-reply`: go on with a conversation, answer when the turn ends."""
+"""`codex-reply`: continue a conversation, and answer when the turn ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationCreate`: open a conversation and answer when it is ready."""
+"""`conversationCreate`: create a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationDelete`: remove a conversation for ever."""
+"""`conversationDelete`: delete a conversation permanently."""
 
 from __future__ import annotations
 

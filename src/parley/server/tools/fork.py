@@ -1,4 +1,4 @@
-"""`conversationFork`: a new conversation that begins with what happened in another one."""
+"""`conversationFork`: create a conversation with the history of another one."""
 
 from __future__ import annotations
 

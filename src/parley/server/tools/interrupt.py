@@ -1,4 +1,4 @@
-"""`conversationInterrupt`: cut the running turn short, if there is one."""
+"""`conversationInterrupt`: interrupt the running turn, if there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationsList`: all conversations, latest activity first, page by page."""
+"""`conversationsList`: list conversations in pages, latest activity first."""
 
 from __future__ import annotations
 

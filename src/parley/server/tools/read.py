@@ -1,4 +1,4 @@
-"""`conversationRead`: what is newer than a position, for clients that cannot take notifications."""
+"""`conversationRead`: return events after a position, for clients that cannot receive notifications."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
         except TimeoutError:
             found = newer()  # something may have been appended in the moment of the timeout
         call.call.finished()
-    conversation.note_poll(can_answer=may_answer)  # one may have been asked meanwhile
+    conversation.note_poll(can_answer=may_answer)  # an approval may have been requested meanwhile
     events: list[PositionedEvent] = []
     page = 0
-    while page < len(found) and len(events) < limit:  # what a command said counts by the piece
+    while page < len(found) and len(events) < limit:  # each part of an output counts
         events += _events(found[page], call.features)
         page += 1
     more = page < len(found)

@@ -1,4 +1,4 @@
-"""`conversationRename`: give a conversation a title."""
+"""`conversationRename`: set the title of a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationSendMessage`: take a message and answer; the turn runs in the background."""
+"""`conversationSendMessage`: accept a message and answer; the turn runs in the background."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
             call.call.drop()
             interrupt(turn)
             return
-        # The answer leaves before the turn's first event: a client that sends and then waits for
-        # `task_started` must not have missed it (docs/protocol.md#sending).
+        # The answer is sent before the first event of the turn: a client that waits for `task_started` after the
+        # answer must not miss it (docs/protocol.md#sending).
         call.answer(typed_result(MessageAccepted(message_id=message.message_id if features.additions else UNSET)))
         # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
         if not features.full_version and turn is not None:
@@ -77,8 +77,7 @@ def _parent(call: ToolCall, args: SendMessageArguments, conversation: Conversati
     if args.parent_message_id is None:
         return None
     parent = MessageId(str(args.parent_message_id))
-    # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
-    # always was (docs/protocol.md#sending).
+    # Older clients cannot know the ids of messages, so an unknown parent is ignored (docs/protocol.md#sending).
     old = not call.features.additions and args.message_id is None
     known = parent == MessageId(conversation.id) or parent in conversation.state.messages
     return None if old and not known else parent

@@ -1,4 +1,4 @@
-"""`conversationStatus`: how a conversation stands."""
+"""`conversationStatus`: return the state of a conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     state, phase = conversation.state, conversation.phase
     question = conversation.open_approval
     if phase is Phase.IDLE:
-        owner = None  # it is about to let go
+        owner = None  # it is about to release the lease
     result = ConversationStatusResult(
         state=phase.value,
         seq=conversation.log.durable,

@@ -1,4 +1,4 @@
-"""`conversationStream`: show a conversation, first all that happened, then all that happens."""
+"""`conversationStream`: send all events of a conversation, then live events."""
 
 from __future__ import annotations
 
