@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 from msgspec import Raw, Struct
 
+from kit.servers.fake_link import FakeLink
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
@@ -21,11 +22,11 @@ from parley.wire.peers import Follow, Followed, InterruptTurn, RenameConversatio
 __all__ = ["FollowedTurn", "Owner"]
 
 
-class Owner:
+class Owner(FakeLink):
     """The port `Peers`, and the only link to the process that has the turn. It lets everybody follow."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        super().__init__(address)
         self.is_silent = False
         """Whether it lets nobody follow any more; it is asked for that as for everything else."""
         self.passed_on: list[str] = []
@@ -33,10 +34,6 @@ class Owner:
         self.waiting: list[Callable[[Message], None]] = []
         """Who has no answer yet."""
         self._came = asyncio.Event()
-
-    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
-        self.gone = gone
-        return self
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         if method == Follow.METHOD and not self.is_silent:
@@ -60,17 +57,6 @@ class Owner:
 
     def refuses(self, code: int, message: str) -> None:
         self.waiting.pop(0)(Message(id=1, error=Raw(encode(ErrorObject(code, message)))))
-
-    def notify(self, method: str, params: bytes) -> None: ...
-
-    async def listen(self) -> None: ...
-
-    def tell_all(self, method: str, params: bytes) -> None: ...
-
-    def has_others(self) -> bool:
-        return True
-
-    async def close(self) -> None: ...
 
 
 class FollowedTurn:

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from kit.builders.events import agent_message, task_complete, task_started, user_message
 from kit.builders.records import renamed, settings_chosen, turn_ended, turn_started
+from kit.servers.fake_link import FakeLink
 from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
@@ -43,7 +44,7 @@ TURN = (turn_started(), task_started(), user_message("go"))
 END = (task_complete("Done"), turn_ended())
 
 
-class Owner:
+class Owner(FakeLink):
     """The other process, by hand: the port `Peers`, and the only link to it."""
 
     address = "of us"
@@ -93,15 +94,6 @@ class Owner:
             conversation_id=CONVERSATION, item=ItemId("i1"), type=ItemKind.MESSAGE, offset=offset, text=text
         )
         self.hear(told.METHOD, Raw(encode(told)))
-
-    async def listen(self) -> None: ...
-
-    def tell_all(self, method: str, params: bytes) -> None: ...
-
-    def has_others(self) -> bool:
-        return True
-
-    async def close(self) -> None: ...
 
 
 class GatedStore(SlowStore):

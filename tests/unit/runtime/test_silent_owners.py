@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Raw
 
+from kit.servers.fake_link import FakeLink
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
@@ -21,29 +20,15 @@ from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow
 
 
-class Silent:
+class Silent(FakeLink):
     """The port `Peers`, and the only link, to a process that was stopped."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        super().__init__(address)
         self.asked: asyncio.Queue[str] = asyncio.Queue()
-
-    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
-        return self
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         self.asked.put_nowait(method)
-
-    def notify(self, method: str, params: bytes) -> None: ...
-
-    async def listen(self) -> None: ...
-
-    def tell_all(self, method: str, params: bytes) -> None: ...
-
-    def has_others(self) -> bool:
-        return True
-
-    async def close(self) -> None: ...
 
 
 async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(

@@ -1,0 +1,36 @@
+"""A link to another process that the test plays: the port `Peers`, and the only link that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw
+
+from parley.wire.jsonrpc import Message
+
+__all__ = ["FakeLink"]
+
+
+class FakeLink:
+    """Connects to itself and drops everything; a subclass keeps or answers what it needs."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
+        self.hear, self.gone = hear, gone
+        return self
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None: ...
+
+    def notify(self, method: str, params: bytes) -> None: ...
+
+    async def listen(self) -> None: ...
+
+    def tell_all(self, method: str, params: bytes) -> None: ...
+
+    def has_others(self) -> bool:
+        return True
+
+    async def close(self) -> None: ...
