@@ -37,30 +37,26 @@ _ROW_BYTES: Final = 64
 class Batch:
     """Entries of one conversation that are written together. Packing them needs no lock, writing them does."""
 
-    __slots__ = ("_entries", "cuts", "first", "keys", "packed", "rows", "size")
+    __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self.rows = len(entries)
         self.first = entries[0].seq if entries else None
         """The position of the first entry; None if there are no entries."""
-        self.packed: list[tuple[int, float, str, bool, bytes]] = []
+        self.packed: list[tuple[int, float, str, bool, str | None, bytes]] = []
+        """The columns of the entries, except the row of their conversation."""
         self.cuts: list[tuple[int, Cut]] = []
-        self.keys: list[tuple[str, str, int]] = []
-        """Type, key and position of the entries that have a key."""
         self.size = 0
         """The approximate size in bytes, once they are packed."""
 
     def pack(self) -> None:
         """Encode the entries, find their keys, and cut out and compress blobs."""
         for entry in self._entries:
-            if (key := key_of(entry)) is not None:
-                self.keys.append((entry.type, key, entry.seq))
-                self.size += len(key) + _ROW_BYTES
             body = entry.body
             if len(body) >= SHORTEST:
                 body = self._cut(entry.seq, body)
-            self.packed.append((entry.seq, entry.at, entry.type, entry.is_event, body))
+            self.packed.append((entry.seq, entry.at, entry.type, entry.is_event, key_of(entry), body))
             self.size += len(body) + _ROW_BYTES
 
     def _cut(self, seq: Seq, body: bytes) -> bytes:
@@ -77,9 +73,7 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
     """Write batches, each with the row of its conversation."""
     entries = [(row, *packed) for row, batch in batches for packed in batch.packed]
     cuts = [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]
-    _insert(db, "INSERT INTO entries", entries)
-    keys = [(row, seq, kind, key) for row, batch in batches for kind, key, seq in batch.keys]
-    _insert(db, "INSERT OR IGNORE INTO entry_keys (row, seq, type, key)", keys)
+    _insert(db, "INSERT INTO entries (row, seq, at, type, is_event, key, body)", entries)
     _insert(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
     _insert(db, "INSERT INTO cuts", [(row, seq, one.offset, one.blob.hash) for row, seq, one in cuts])
 

@@ -165,9 +165,6 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
     rest = last - PAGE
     db.execute("DELETE FROM entries WHERE row = ? AND seq > ?", (row, rest))
     db.execute("DELETE FROM cuts WHERE row = ? AND seq > ?", (row, rest))
-    # An entry has at most one key, so a page of keys for each page of entries removes all of them in time.
-    keys = f"SELECT type, key FROM entry_keys WHERE row = ? LIMIT {PAGE}"
-    db.execute(f"DELETE FROM entry_keys WHERE row = ? AND (type, key) IN ({keys})", (row, row))
     db.execute("DELETE FROM checkpoints WHERE row = ?", (row,))
     if rest > 0:
         db.execute("UPDATE removed SET last = ? WHERE row = ?", (rest, row))
@@ -343,9 +340,9 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
     row, _ = _end_of(db, conversation_id)
     with unreadable_if_damaged(conversation_id):
         found = db.execute(
-            "SELECT seq FROM entry_keys WHERE row = ? AND type = ? AND key = ?", (row, kind, key)
+            "SELECT min(seq) FROM entries WHERE row = ? AND type = ? AND key = ?", (row, kind, key)
         ).fetchone()
-    return None if found is None else Seq(found[0])
+    return None if found[0] is None else Seq(found[0])
 
 
 def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.builders.entries import FIRST, asked, everything_in, said, summary
+from parley.errors import BadHome
 from parley.ports.store import Query
+from parley.stores.sqlite.salvage import salvaged
 from parley.stores.sqlite.schema import MIGRATIONS
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import Seq
@@ -62,3 +64,26 @@ async def test_a_migrated_database_has_its_tables_where_a_new_one_has_them(
             roots.append(sorted(db.execute("SELECT name, rootpage FROM sqlite_master")))
 
     assert roots[0] == roots[1]
+
+
+async def test_a_damaged_database_of_the_first_version_is_left_as_it_is_for_a_repair(
+    first_version: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = first_version / "parley.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for number in range(3, 1001):
+            body = said(number, "x" * 500).body
+            db.execute("INSERT INTO entries VALUES (1, ?, 1.0, 'agent_message', 1, ?)", (number, body))
+        db.execute("UPDATE conversations SET last = 1000")
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.write(bytes(4096))
+    store = SqliteStore(str(first_version))
+    with pytest.raises(BadHome, match=r"`parley doctor --repair DIRECTORY` saves what can be read"):
+        await store.find(Query())
+    await store.close()
+    with salvaged(str(first_version), str(tmp_path_factory.mktemp("copy"))) as found:
+        (conversation,) = found
+
+    assert (conversation.id, conversation.last) == (FIRST, 1000)
+    assert 900 < len(conversation.entries) < 1000
