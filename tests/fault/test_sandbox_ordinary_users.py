@@ -65,6 +65,8 @@ with Confined() as confined:
     assert 100 < count < 512
 
 
+CLOSED_PLACES = (".git", ".git/hooks", ".git/config", ".")
+
 CLOSED = """
 import os, tempfile
 from kit.attacks.confined import MODES, Confined
@@ -74,6 +76,7 @@ def state(project, place, confined):
     os.makedirs(f"{project}/.git/hooks")
     with open(f"{project}/.git/config", "w") as config: config.write("kept")
     bounds = MODES[1].bounds(MECHANISM, project)
+    ran = []
     for script in (
         f"echo evil > .git/hooks/pre-commit; echo evil > .git/config; chmod 0 {place}; exit 1",
         f"chmod 755 {place}; exit 1",
@@ -81,15 +84,16 @@ def state(project, place, confined):
     ):
         try:
             confined.run(bounds, "sh", "-c", script, cwd=project)
+            ran.append(script)
         except SandboxUnavailable:
-            pass  # as good: it runs nothing until somebody has had a look
+            pass  # nothing runs until the user has looked at it
     os.chmod(project, 0o700)
     os.chmod(f"{project}/.git", 0o755)
     os.chmod(f"{project}/.git/hooks", 0o755)
-    return os.listdir(f"{project}/.git/hooks"), open(f"{project}/.git/config").read()
+    return os.listdir(f"{project}/.git/hooks"), open(f"{project}/.git/config").read().strip(), len(ran)
 
 with Confined() as confined:
-    for place in (".git", ".git/hooks", ".git/config", "."):
+    for place in PLACES:
         with tempfile.TemporaryDirectory() as project:
             print(place, *state(project, place, confined))
 """
@@ -97,7 +101,11 @@ with Confined() as confined:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_repository_that_is_closed_to_the_server_is_put_back_all_the_same(mechanism: Mechanism) -> None:
-    said = as_nobody("-c", CLOSED.replace("MECHANISM", repr(mechanism)))
+def test_a_repository_that_is_closed_to_the_server_is_restored_or_left_for_the_user(mechanism: Mechanism) -> None:
+    said = as_nobody(
+        "-c", CLOSED.replace("MECHANISM", repr(mechanism)).replace("PLACES", repr(CLOSED_PLACES))
+    ).splitlines()
 
-    assert said.splitlines() == [".git [] kept", ".git/hooks [] kept", ".git/config [] kept", ". [] kept"]
+    assert [line.rpartition(" ")[0] for line in said[:3]] == [f"{place} [] kept" for place in CLOSED_PLACES[:3]]
+    # The server does not open the project itself: nothing else runs there until the user has looked at it.
+    assert said[3].endswith(" 1")
