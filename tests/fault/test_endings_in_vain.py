@@ -23,7 +23,7 @@ from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.ports.store import ConversationPage, Query
-from parley.runtime.conversations import Conversations
+from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.serve import ServerCore
 from parley.stores.memory import MemoryStore
@@ -65,14 +65,14 @@ class Gone:
         pass
 
 
-class Unending(Conversations):
+class Unending(ConversationRegistry):
     """One of them has a turn that nothing can end."""
 
     async def stop(self) -> None:
         await asyncio.Event().wait()
 
 
-class Unanswering(Conversations):
+class Unanswering(ConversationRegistry):
     """Nobody is told which there are."""
 
     async def page(self, query: Query) -> ConversationPage:
@@ -93,7 +93,7 @@ class Asks(Gone):
     ("kind", "client", "late"), [(Unending, Gone(), UNENDED), (Unanswering, Asks(), UNANSWERED)]
 )
 async def test_what_does_not_end_is_given_up_and_named(
-    caplog: pytest.LogCaptureFixture, kind: type[Conversations], client: Gone, late: str
+    caplog: pytest.LogCaptureFixture, kind: type[ConversationRegistry], client: Gone, late: str
 ) -> None:
     clock, http = SystemClock(), Http()
     loader = Loader(environ=os.environ, server_dir="/")

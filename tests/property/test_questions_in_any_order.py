@@ -97,12 +97,12 @@ class Party:
                     for asked in one.asked:
                         one.answer(asked["id"], {"decision": STALE})
             case ("tool", place, decision):
-                if (question := self.conversation.questions.open) is not None:
+                if (question := self.conversation.open_approval) is not None:
                     self.first.setdefault(question.approval_id, (decision, None))
                     wanted = {"approval_id": question.approval_id, "decision": decision}
                     self.here[place].call("approvalAnswer", **wanted)
             case ("interrupt", place):
-                if (question := self.conversation.questions.open) is not None:
+                if (question := self.conversation.open_approval) is not None:
                     self.first.setdefault(question.approval_id, ("dropped", None))
                 self.here[place].call("conversationInterrupt", conversation_id=self.conversation.id)
             case ("time", seconds):

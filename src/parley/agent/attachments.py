@@ -20,7 +20,7 @@ from parley.errors import UnsupportedContent
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, is_text
 
-__all__ = ["read_content", "within_bounds"]
+__all__ = ["check_content", "names_files", "read_content", "within_bounds"]
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +40,22 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
         UnsupportedContent: an image has an unsupported format or is too large, nothing is left, or all images and
             files together are too large.
     """
-    if is_text(content):
-        return content
-    if any(isinstance(item, LocalImageItem) for item in content):
+    if names_files(content):
         return await asyncio.to_thread(_read_all, content, settings.cwd, settings.withheld_paths)
-    for place, taken in enumerate(accumulate(map(_weight, content))):
-        _refuse_excess(place, taken)
+    check_content(content)
     return content
+
+
+def names_files(content: tuple[InputItem, ...]) -> bool:
+    """Whether a message names images on disk, which have to be read."""
+    return not is_text(content) and any(isinstance(item, LocalImageItem) for item in content)
+
+
+def check_content(content: tuple[InputItem, ...]) -> None:
+    """Raises UnsupportedContent: all images and files of a message together are too large."""
+    if not is_text(content):
+        for place, taken in enumerate(accumulate(map(_weight, content))):
+            _refuse_excess(place, taken)
 
 
 def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -> tuple[InputItem, ...]:

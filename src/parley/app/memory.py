@@ -1,15 +1,11 @@
-"""Memory that nobody needs any more: found, and given back to the system.
-
-A conversation that was let go is a ring of objects that refer to each other, which Python finds only by looking.
-It looks after so many objects, whatever they weigh; and a log is few objects that weigh much.
-"""
+"""Settings of the garbage collector and of the allocator, and memory that is returned to the system."""
 
 from __future__ import annotations
 
 import gc
 from typing import Final
 
-__all__ = ["give_back_memory", "look_only_at_what_is_new", "return_large_blocks", "skip_final_collection"]
+__all__ = ["look_only_at_what_is_new", "release_memory", "return_large_blocks", "skip_final_collection"]
 
 
 COLLECT_AFTER: Final = (50_000, 50, 50)
@@ -52,11 +48,9 @@ def skip_final_collection() -> None:
     gc.freeze()
 
 
-def give_back_memory() -> None:
-    """Free what nobody refers to, and give pages that lie between what is used back to the system, where the
-    allocator can."""
-    gc.collect()
-    import ctypes  # here: a server that lets nothing go does without
+def release_memory() -> None:
+    """Return free pages between used ones to the system, if the allocator can: conversations have left memory."""
+    import ctypes  # here: a server that evicts nothing does without
 
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -15,8 +15,8 @@ from typing import Final
 from parley.app.available_memory import why_too_large
 from parley.app.commands import sandboxed_commands
 from parley.app.memory import (
-    give_back_memory,
     look_only_at_what_is_new,
+    release_memory,
     return_large_blocks,
     skip_final_collection,
 )
@@ -27,7 +27,7 @@ from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import UnixPeers
-from parley.runtime.conversations import Conversations
+from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.peering import serve_peer
 from parley.server.serve import ServerCore, Transport
@@ -87,7 +87,7 @@ class Server:
         async def serve_other(transport: Transport) -> None:
             await serve_peer(transport, self._context)
 
-        self.conversations = Conversations(
+        self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
             store=MemoryStore() if is_ephemeral else SqliteStore(lambda: loader.home),
             choose=loader.choose,
@@ -97,7 +97,7 @@ class Server:
             tools=self._tools,
             commands=self._commands,
             environ=environ,
-            give_back_memory=give_back_memory,
+            release_memory=release_memory,
         )
         self._context = ServerContext(
             conversations=self.conversations, loader=loader, on_initialized=self._on_initialized
@@ -180,7 +180,7 @@ def _home(loader: Loader) -> str | None:
         return None
 
 
-def _take_signals(transport: DescriptorTransport, conversations: Conversations) -> None:
+def _take_signals(transport: DescriptorTransport, conversations: ConversationRegistry) -> None:
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
     SIGINT does the same if stdin is not a terminal: Claude Code ends its servers this way. On a terminal SIGINT

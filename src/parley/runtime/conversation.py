@@ -1,8 +1,7 @@
-"""One conversation, as clients and other processes know it: what it says, and what can be done in it.
+"""One conversation, as clients and other processes know it: what can be read, and what can be done in it.
 
-The turn belongs to the conversation, not to whoever asked for it: clients come and go, and
-nothing here knows them but as readers. What a message does is in `messages.py`, how a turn lives in `turns.py`,
-and what other processes have to do with it in `sharing.py`; here they are put together.
+A turn belongs to the conversation and not to the client that started it: clients come and go, and are known here as
+readers only. Commands go through the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
 """
 
 from __future__ import annotations
@@ -13,41 +12,48 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import assert_never
 from uuid import uuid4
 
-import msgspec
-from msgspec import Raw, to_builtins
+from msgspec import to_builtins
 
-from parley.common.shield import run_to_completion
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.conversation.approvals import Question
 from parley.conversation.log import Log
 from parley.conversation.state import Phase, State
 from parley.errors import (
-    ConfigError,
     HomeLost,
-    InvalidRequest,
+    LeaseLost,
     NotOwned,
-    ParleyError,
-    ShuttingDown,
-    StoreError,
-    TurnIsRunning,
+    OwnerUnresponsive,
+    StoreFailed,
     UnknownConversation,
 )
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.runtime.book import Book
+from parley.runtime.approvals import OpenApprovals
+from parley.runtime.commands import (
+    AnswerApproval,
+    AppendOutsideTurn,
+    Command,
+    Delete,
+    Interrupt,
+    Local,
+    PeerRequest,
+    Rename,
+    SubmitMessage,
+)
 from parley.runtime.deadline import Deadline
+from parley.runtime.deps import RuntimeDeps
+from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
 from parley.runtime.errors import MessageIdTaken
-from parley.runtime.here import Here
-from parley.runtime.means import Means
-from parley.runtime.messages import Accepted, Messages
-from parley.runtime.permits import Permits, Trust
-from parley.runtime.questions import Asked, Questions
+from parley.runtime.grants import SessionGrants
+from parley.runtime.mailbox import Mailbox
+from parley.runtime.message_intake import Accepted, MessageIntake
+from parley.runtime.ownership import Ownership, OwnershipState
+from parley.runtime.permissions import PermissionGate
 from parley.runtime.readers import Reader
-from parley.runtime.rounds import Rounds
-from parley.runtime.sharing import Sharing, TheirTurn
+from parley.runtime.recipients import ApprovalRecipient, Recipients
+from parley.runtime.remote_owner import FOLLOW_SECONDS
 from parley.runtime.tool_servers import ToolServers
-from parley.runtime.turns import OurTurn, Turn, Turns
-from parley.runtime.writing import Writing
-from parley.wire.events import SettledBy, Settlement
+from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
+from parley.wire.events import ErrorEvent, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
@@ -57,139 +63,165 @@ __all__ = ["Conversation", "PeerRequest"]
 
 log = logging.getLogger(__name__)
 
-PeerRequest = AnswerQuestion | InterruptTurn | RenameConversation | Submit
-"""Requests that another process sends to the owner of a conversation."""
-
 
 class Conversation:
-    """Writing is for its turn and for `submit`; reading is for everybody."""
+    """The public face of one conversation in this process."""
 
-    def __init__(self, conversation_id: ConversationId, means: Means, trust: Trust) -> None:
+    def __init__(self, conversation_id: ConversationId, deps: RuntimeDeps, grants: SessionGrants) -> None:
         self.id = conversation_id
-        self.trust = trust
-        """What was allowed and asked for in it, which outlives it here."""
-        self._closing, self._neighbours, self._choices = means.closing, means.neighbours, trust.choices
-        self.book = Book(conversation_id, means.store, means.clock)
-        self.tool_servers = ToolServers(
-            means.tools, lambda failed: self.here.append(failed, deadline=Deadline(TURN_SECONDS))
+        self.grants = grants
+        """What was approved for the session, which outlives this object."""
+        self._deps = deps
+        self._log = DurableLog(conversation_id, deps.store, deps.clock)
+        self._recipients = Recipients()
+        self._approvals = OpenApprovals(
+            self._log, self._recipients, clock=deps.clock, has_peers=deps.peers.has_peers
         )
-        self.questions = Questions(
-            self.book,
-            interrupt=self.interrupt,
-            answer=self.answer,
-            clock=means.clock,
-            has_others=means.neighbours.has_others,
+        self._tool_servers = ToolServers(deps.tools)
+        self._runner = TurnRunner(
+            self._log,
+            deps,
+            resolver=grants.resolver,
+            approvals=self._approvals,
+            gate=PermissionGate(self._approvals, deps.commands, grants),
+            tool_servers=self._tool_servers,
         )
-        self._turns = Turns(
-            self.book,
-            means,
-            choices=trust.choices,
-            questions=self.questions,
-            permits=Permits(self.questions, means.commands, trust),
-            tool_servers=self.tool_servers,
-        )
-        self._writing = Writing(get_ready=self._get_ready, rest=self._rest)
-        self._messages = Messages(self.book, trust.choices, self._turns, closing=means.closing)
-        self.here = Here(
-            self.book,
-            self._writing,
-            means.neighbours,
-            turns=self._turns,
-            messages=self._messages,
-            questions=self.questions,
-        )
-        self.sharing = Sharing(
-            self.book,
-            means.neighbours,
-            turns=self._turns,
-            writing=self._writing,
-            questions=self.questions,
-            closing=means.closing,
-            gone=self.mark_deleted,
-        )
-        self.book.on_dropped, self.book.on_lost = self.questions.left_by, self._turns.leave
-        self._turns.on_over = self._turn_is_over
-        self._under_way: set[asyncio.Task[None]] = set()
-        """What nobody waits for."""
-        self.rounds = Rounds()
-        """In which it is looked what other processes have done, for whoever asks for it."""
+        intake = MessageIntake(self._log, grants.resolver, self._runner, closing=deps.closing)
+        self._ownership = Ownership(self._log, self._runner, self._approvals, self._recipients, deps.peers)
+        local = Local(self._log, self._runner, intake, self._approvals, deps.peers)
+        self._mailbox = Mailbox(self._ownership, local, closing=deps.closing)
+        self._background: set[asyncio.Task[None]] = set()
         self.is_deleted = False
         """Whether it was deleted, or the home was lost."""
         self.lost: HomeLost | None = None
         """The reason, if the home was lost."""
         self._on_deleted: dict[Hashable, Callable[[], None]] = {}
 
-    # --- what there is -----------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------
 
     @property
     def log(self) -> Log:
-        return self.book.log
+        return self._log.log
 
     @property
     def state(self) -> State:
-        return self.book.folds.state
-
-    @property
-    def settings(self) -> Settings:
-        """What is in force for the next turn.
-
-        Raises:
-            ConfigError: the settings cannot be used as they are now.
-        """
-        return self._choices.of(self.book.folds.wishes.now).settings
-
-    @property
-    def turn(self) -> OurTurn | None:
-        """The turn that runs in this process, if one does."""
-        return self._turns.running
+        return self._log.projections.state
 
     @property
     def phase(self) -> Phase:
         """The phase up to the last durable entry."""
-        return self.book.phase
+        return self._log.phase
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the next turn.
+
+        Raises:
+            ConfigError: the settings cannot be used as they are now.
+        """
+        return self.grants.resolver.resolved(self._log.projections.wishes.now).settings
+
+    @property
+    def turn(self) -> LocalTurn | None:
+        """The turn that runs in this process, if one does."""
+        return self._runner.running
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody here wants to hear at once what other processes do in it."""
-        return self.book.is_read or self.questions.is_watched
+        """Whether a client here wants to see at once what other processes do in it."""
+        return self._log.is_read or not self._recipients.is_empty
 
     @property
     def needs_polling(self) -> bool:
         """Whether other processes may write to it without telling this process."""
-        return not (self.book.is_ours or self.sharing.is_elsewhere)
+        return self._ownership.state not in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody would notice if it were not in memory."""
+    def has_commands(self) -> bool:
+        """Whether commands of this process wait or are being executed."""
+        return self._mailbox.has_commands
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it can leave memory without any client noticing."""
         return not (
-            self.book.is_ours
-            or self.sharing.is_elsewhere
-            or self.sharing.is_catching_up
+            self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
             or self.is_watched
-            or not self.sharing.line.is_empty
-            or self._writing.lock.locked()
-            or self.tool_servers.is_starting
+            or not self._mailbox.is_empty
+            or self._background
+            or self._tool_servers.is_starting
+            or self._log.projections.state.phase is Phase.RUNNING
         )
 
     async def create(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> None:
-        """Begin it.
+        """Store it as a new conversation.
 
         Raises:
-            StoreFailed: it cannot be written down.
+            StoreFailed: nothing was stored.
         """
-        await self.book.create(self._choices.record(wanted, chosen))
-        self._choices.know(self.book.folds.wishes.now, chosen)
+        await self._log.create(self.grants.resolver.record(wanted, chosen))
+        self.grants.resolver.remember(self._log.projections.wishes.now, chosen)
 
     # --- reading -----------------------------------------------------------------------
 
+    async def observe(self) -> None:
+        """Return when the log is current, and an unfinished turn is followed or recovered.
+
+        Waits at most `FOLLOW_SECONDS` for a process that does not answer.
+
+        Raises:
+            UnknownConversation: it does not exist, or was deleted.
+            StoreError: it cannot be read.
+        """
+        match self._ownership.state:
+            case OwnershipState.OWNER:
+                return
+            case OwnershipState.FOLLOWING:
+                await self._catch_up()
+                return
+            case _:
+                pass
+        current = self.reconcile()
+        await asyncio.wait({current}, timeout=FOLLOW_SECONDS)
+        if current.done():
+            current.result()
+        else:  # commands before it wait for a process that does not answer
+            await self._ownership.read_new()
+
+    async def _catch_up(self) -> None:
+        """Return when the followed log has all that is stored now."""
+        head = await self._deps.store.head(self.id)
+        ownership = self._ownership
+        try:
+            async with asyncio.timeout(FOLLOW_SECONDS):
+                while ownership.state is OwnershipState.FOLLOWING and self.log.durable < head.last:
+                    if self._deps.closing.is_set():
+                        return
+                    await self._log.wait_beyond(self.log.durable)
+        except TimeoutError:
+            ownership.stop_following()
+        if ownership.state is not OwnershipState.FOLLOWING:
+            await ownership.read_new()
+
+    def reconcile(self) -> asyncio.Future[None]:
+        """Have the log read, and an unfinished turn followed or recovered, soon."""
+        current = self._mailbox.reconcile()
+        current.add_done_callback(self._reconciled)
+        return current
+
+    def _reconciled(self, current: asyncio.Future[None]) -> None:
+        if not current.cancelled() and isinstance(error := current.exception(), UnknownConversation):
+            log.debug("%s", error)
+            self.mark_deleted()
+
     def attach(self, reader: Reader) -> None:
         """Send entries after the reader's cursor to it, from the next durable entry on."""
-        self.book.attach(reader)
+        self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
         """Remove a reader, and what `register_reader` noted of it."""
-        if self.book.detach(reader):
-            self.questions.left_by(reader)
+        self._log.detach(reader)
+        self._approvals.unregister_reader(reader)
 
     def register_reader(
         self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool = False
@@ -199,29 +231,39 @@ class Conversation:
         `knows_limits` if its client knows the event `limit_reached`; `waits_for_turn` if it is a call that waits
         for the end of the turn, whose client cannot answer meanwhile.
         """
-        self.questions.read_by(reader, can_be_asked=can_be_asked, full=knows_limits, only_waits=waits_for_turn)
+        self._approvals.register_reader(
+            reader, can_be_asked=can_be_asked, knows_limits=knows_limits, waits_for_turn=waits_for_turn
+        )
 
     def unregister_reader(self, reader: Hashable) -> None:
         """Undo `register_reader`; what was delivered to the client stays open there."""
-        self.questions.left_by(reader)
+        self._approvals.unregister_reader(reader)
 
     def note_poll(self, *, can_answer: bool) -> None:
         """Note a client that polls, and so counts as a reader for a while; `can_answer` if it is offered
         `approvalAnswer`."""
-        self.questions.read_once(can_answer=can_answer)
+        self._approvals.note_poll(can_answer=can_answer)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Return when the log has an entry behind `position`, or the server ends.
+        """Return when the log has an entry after `position`, or the server shuts down.
 
         Raises:
             UnknownConversation: it was deleted.
         """
-        while self.log.durable <= position and not self._closing.is_set():
+        while self.log.durable <= position and not self._deps.closing.is_set():
             if self.is_deleted:
                 raise self.lost or UnknownConversation(self.id)
-            await self.book.wait_beyond(position)
+            await self._log.wait_beyond(position)
 
-    # --- messages ----------------------------------------------------------------------
+    # --- commands ----------------------------------------------------------------------
+
+    async def _execute(self, command: Command) -> None:
+        """Return when a command is executed and durable."""
+        try:
+            await self._mailbox.post(command)
+        except UnknownConversation:
+            self.mark_deleted()
+            raise
 
     async def submit(
         self,
@@ -229,26 +271,27 @@ class Conversation:
         *,
         message_id: MessageId | None = None,
         parent_id: MessageId | None = None,
+        ignores_unknown_parent: bool = False,
         event_id: EventId | None = None,
         wanted: SettingsOverrides | None = None,
         deadline: Deadline | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:
-        """Take a message: it starts a turn, or joins the one that runs.
+        """Accept a message: it starts a turn, or joins the one that runs.
 
-        With `parent_id` it begins a branch behind that message; `wanted` are settings that hold
-        from this message on. Other processes are waited for until `deadline`, by default for `CALL_SECONDS`.
-        `accepted` is called when the message is written down and before any reader sees it.
+        With `parent_id` it begins a branch after that message; `wanted` are settings that hold from this message
+        on. Other processes are waited for until `deadline`, by default for `CALL_SECONDS`. `accepted` is called
+        when the message is durable, before any reader sees it.
 
         Raises:
-            MessageIdTaken: the id stands for another message.
+            MessageIdTaken: the id belongs to another message.
             ParentUnknown: no message has the id of the parent.
-            TurnIsRunning: a branch can begin only while none runs.
+            TurnIsRunning: a branch can begin only between turns.
             UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
-            ShuttingDown: the server ends.
-            RemoteRefusal: the process that runs a turn refuses it.
-            StoreError: it cannot be written down.
+            ShuttingDown: the server shuts down.
+            RemoteRefusal: the process that runs the turn refuses it.
+            StoreError: it cannot be stored.
         In every case nothing was changed.
         """
         message = Submit(
@@ -261,63 +304,137 @@ class Conversation:
         )
         if message.message_id == MessageId(self.id):
             raise MessageIdTaken(message.message_id)  # as a parent it means: before the first message
-
-        def taken(result: Raw) -> None:
-            answer = msgspec.json.decode(result, type=Submitted)
-            turn = None if answer.event_id is None else self.sharing.their_turn(answer.event_id, answer.first)
-            accepted(Accepted(message.message_id, turn, answer.first))
-
-        await self.sharing.here_or_there(
-            lambda until: self.here.submit(message, until, accepted=accepted),
-            message,
-            deadline or Deadline(CALL_SECONDS),
-            answered=taken,
+        await self._execute(
+            SubmitMessage(
+                message,
+                deadline or Deadline(CALL_SECONDS),
+                accepted=accepted,
+                ignores_unknown_parent=ignores_unknown_parent,
+            )
         )
+
+    async def interrupt_wherever(self, *, deadline: Deadline | None = None) -> None:
+        """Interrupt the unfinished turn, if there is one, in whichever process.
+
+        Raises:
+            StoreError: it cannot be taken over.
+        """
+        wanted = InterruptTurn(conversation_id=self.id)
+        await self._execute(Interrupt(wanted, deadline or Deadline(CALL_SECONDS)))
+
+    def interrupt(self, turn: Turn | None = None) -> None:
+        """Interrupt a turn that runs here, or `turn`, in whichever process; does not wait."""
+        if turn is None and (turn := self._runner.running) is None:
+            return
+        if turn.work.done():
+            return
+        wanted = InterruptTurn(conversation_id=self.id, event_id=turn.event_id)
+        done = self._mailbox.post(Interrupt(wanted, Deadline(CALL_SECONDS)))
+        done.add_done_callback(self._interrupted)
+
+    def _interrupted(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.warning("%s: the turn continues: %s", self.id, error)
+
+    async def rename(self, title: str, *, deadline: Deadline | None = None) -> None:
+        """Set the title. Raises StoreError."""
+        wanted = RenameConversation(conversation_id=self.id, title=title)
+        await self._execute(Rename(wanted, deadline or Deadline(CALL_SECONDS)))
+
+    async def delete(self, *, deadline: Deadline | None = None) -> None:
+        """Delete it.
+
+        Raises:
+            TurnIsRunning: a turn is unfinished.
+            ShuttingDown: the server shuts down.
+            StoreError: it cannot be deleted.
+        """
+        await self._execute(Delete(deadline or Deadline(CALL_SECONDS)))
+        self._deps.peers.announce(self.id)
+        self.mark_deleted()
+
+    async def execute_for_peer(
+        self, request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
+    ) -> None:
+        """Execute a request of another process; call `answered` with the encoded result before any reader sees its
+        effects.
+
+        Raises:
+            NotOwned, LeaseLost, ShuttingDown: this process does not own the conversation.
+            ParleyError: as for a client of this process.
+        """
+        if self.turn is None:
+            raise NotOwned
+
+        def accepted(message: Accepted) -> None:
+            event_id = None if message.turn is None else message.turn.event_id
+            answered(encode(Submitted(event_id=event_id, first=message.first)))
+
+        command: Command
+        match request:
+            case Submit():
+                await self._execute(SubmitMessage(request, deadline, accepted=accepted, is_from_peer=True))
+                return
+            case AnswerQuestion():
+                command = AnswerApproval(request, deadline, is_from_peer=True)
+            case InterruptTurn():
+                command = Interrupt(request, deadline, is_from_peer=True)
+            case RenameConversation():
+                command = Rename(request, deadline, is_from_peer=True)
+            case _:
+                assert_never(request)
+        await self._execute(command)
+        answered(b"{}")
 
     # --- tool servers ------------------------------------------------------------------
 
     def start_tool_servers(self) -> None:
         """Begin to start the tool servers of the settings in force."""
-        self.tool_servers.begin(self.settings)
+        self._tool_servers.begin(self.settings, self._append_outside_turn)
+
+    async def _append_outside_turn(self, event: ErrorEvent) -> None:
+        await self._execute(AppendOutsideTurn(event, Deadline(TURN_SECONDS)))
 
     async def tool_servers_started(self) -> None:
         """Return when the start of the tool servers has ended, or `stop_waiting_for_tool_servers` was called."""
-        await self.tool_servers.begun()
+        await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
         """Let them start in the background; failures are reported when the next turn begins."""
-        self.tool_servers.stop_waiting()
+        self._tool_servers.stop_waiting()
 
     # --- approvals ---------------------------------------------------------------------
 
     @property
     def open_approval(self) -> Question | None:
         """The approval that waits for an answer, once it is durable."""
-        return self.questions.open
+        return self._approvals.open
+
+    def approval_to_deliver(self) -> Question | None:
+        """Return the open approval, after clients were told of the settlement of earlier ones."""
+        return self._approvals.to_deliver()
+
+    def has_approval(self, approval_id: ApprovalId) -> bool:
+        """Whether an approval is, or was, asked in this conversation, as far as it is in memory."""
+        return approval_id in self._approvals
 
     @property
     def returns_approval(self) -> bool:
         """Whether a call that waits for the turn is to be answered with the open approval."""
-        return self.questions.is_returned
+        return self._approvals.is_returned
 
     @property
     def seconds_for_followers(self) -> float:
         """Seconds left in which a client of another process may begin to follow the turn."""
-        return self.questions.seconds_for_followers
+        return self._approvals.seconds_for_followers
 
-    def delivered_to(self, recipient: Asked) -> None:
+    def delivered_to(self, recipient: ApprovalRecipient) -> None:
         """Note that the open approval was sent to a client."""
-        self.questions.put_to(recipient)
+        self._approvals.delivered_to(recipient)
 
-    def withdrawn_from(self, recipient: Asked) -> None:
+    def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
         """Note that a client will not answer."""
-        self.questions.forgotten_by(recipient)
-
-    def answer_with_retry(
-        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
-    ) -> asyncio.Future[None]:
-        """Like `answer`, and repeat it while it cannot be stored: the client that gave it cannot be told."""
-        return self.questions.insist(approval_id, decision, by=by, reason=reason)
+        self._approvals.withdrawn_from(recipient)
 
     def answer(
         self,
@@ -328,186 +445,47 @@ class Conversation:
         reason: str | None = None,
         deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
-        """Settle a question: at once where its turn runs here, else when that has been taken over.
+        """Settle an approval, in whichever process its turn is. The future is done when the settlement is durable.
 
-        The result is there when the answer is on disk. Fails with UnknownQuestion, QuestionIsSettled,
-        OwnedElsewhere, ConfigError or StoreFailed, and raises none of them.
+        It fails with UnknownQuestion, QuestionIsSettled, ConfigError or StoreError; none of them is raised here.
         """
-        if self.turn is None:
-            until = deadline or Deadline(CALL_SECONDS)
-            return asyncio.ensure_future(self._answer_what_was_left(approval_id, decision, by, reason, until))
-        if self._messages.are_entering:
-            return asyncio.ensure_future(self._answer_after_messages(approval_id, decision, by, reason, deadline))
-        try:
-            return self._turns.answer(approval_id, decision, by=by, reason=reason)
-        except (InvalidRequest, StoreError, ConfigError) as error:
-            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
-            return refused
+        answer = AnswerQuestion(
+            conversation_id=self.id, approval_id=approval_id, decision=decision, by=by, reason=reason
+        )
+        return self._mailbox.post(AnswerApproval(answer, deadline or Deadline(CALL_SECONDS)))
 
-    async def _answer_after_messages(
+    def answer_with_retry(
+        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+    ) -> asyncio.Future[None]:
+        """Like `answer`, and repeat it while it cannot be stored: the client that gave it cannot be told."""
+        first = self.answer(approval_id, decision, by=by, reason=reason)
+        return self._in_background(self._answer_with_retry(first, approval_id, decision, by, reason))
+
+    async def _answer_with_retry(
         self,
+        answered: asyncio.Future[None],
         approval_id: ApprovalId,
         decision: Settlement,
         by: SettledBy,
         reason: str | None,
-        deadline: Deadline | None,
     ) -> None:
-        await self._messages.entered()
-        await run_to_completion(self.answer(approval_id, decision, by=by, reason=reason, deadline=deadline))
+        while True:
+            try:
+                return await answered
+            except HomeLost:
+                raise
+            except (StoreFailed, LeaseLost, OwnerUnresponsive) as error:
+                log.warning("an answer is not stored yet: %s", error)
+                await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
+                answered = self.answer(approval_id, decision, by=by, reason=reason)
 
-    async def _answer_what_was_left(
-        self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None, deadline: Deadline
-    ) -> None:
-        wish = AnswerQuestion(
-            conversation_id=self.id, approval_id=approval_id, decision=decision, by=by, reason=reason
-        )
-        await self.rounds.pass_by()  # what was wished for before may stand there
-        await self.sharing.here_or_there(
-            lambda until: self.here.answer(wish, until),
-            wish,
-            deadline,
-            is_done=lambda: self.book.folds.ledger.settled.get(approval_id) == decision,
-        )
-
-    # --- turns -------------------------------------------------------------------------
-
-    def interrupt(self, turn: Turn | None = None) -> None:
-        """Cut the running turn short, if there is one; if `turn` is given, only that one, also elsewhere."""
-        running = self.turn
-        if running is not None:
-            if turn is not None and turn.event_id != running.event_id:
-                return
-            if self._messages.are_entering:
-                self._do_in_background(self._interrupt_after_messages(running))
-            else:
-                self._turns.interrupt()
-        elif isinstance(turn, TheirTurn) and not turn.work.done():
-            self._do_in_background(self._interrupt_if_possible(turn.event_id))
-
-    def _do_in_background(self, work: Coroutine[None, None, None]) -> None:
+    def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
-    async def _interrupt_after_messages(self, turn: Turn) -> None:
-        await self._messages.entered()
-        self.interrupt(turn)
-
-    async def _interrupt_if_possible(self, event_id: EventId) -> None:
-        await self.rounds.pass_by()  # what was wished for before may stand there
-        try:
-            await self.interrupt_wherever(event_id)
-        except ParleyError as error:
-            log.warning("%s: the turn goes on: %s", self.id, error)
-
-    async def interrupt_wherever(
-        self, event_id: EventId | None = None, *, deadline: Deadline | None = None
-    ) -> None:
-        """As `interrupt`, also where another process has the turn, or none any more; if one is named, only that.
-
-        Raises:
-            StoreError: it cannot be taken over.
-        """
-        wish = InterruptTurn(conversation_id=self.id, event_id=event_id)
-        await self.sharing.here_or_there(
-            lambda until: self.here.interrupt(wish, until),
-            wish,
-            deadline or Deadline(CALL_SECONDS),
-            holds_up=event_id is None,
-        )
-
-    def _turn_is_over(self, turn: Turn) -> None:
-        self.sharing.let_go_of_their_turn()
-        self._writing.rest_soon()
-        if turn.is_left and not self._closing.is_set():
-            self.sharing.catch_up()  # another process goes on with it
-
-    # --- requests of other processes ---------------------------------------------------
-
-    async def execute_for_peer(
-        self, request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
-    ) -> None:
-        """Execute a request of another process; call `answered` with the encoded result before any reader sees its
-        effects.
-
-        Raises:
-            OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown: this process does not own the conversation.
-            ParleyError: as for a client of this process.
-        """
-        if self.turn is None:
-            raise NotOwned
-
-        def accepted(message: Accepted) -> None:
-            event_id = None if message.turn is None else message.turn.event_id
-            answered(encode(Submitted(event_id=event_id, first=message.first)))
-
-        match request:
-            case Submit():
-                await self.here.submit(request, deadline, accepted=accepted)
-                return
-            case AnswerQuestion():
-                await self.here.answer(request, deadline)
-            case InterruptTurn():
-                await self.here.interrupt(request, deadline)
-            case RenameConversation():
-                await self.here.rename(request, deadline)
-            case _:
-                assert_never(request)
-        answered(b"{}")
-
-    # --- writing -----------------------------------------------------------------------
-
-    async def _get_ready(self, deadline: Deadline) -> None:
-        """Acquire the lease, then end or resume a turn that no process runs any more.
-
-        Raises:
-            ShuttingDown: the server ends, and whoever begins something now could not end it.
-        """
-        if self._closing.is_set():
-            raise ShuttingDown
-        await self._turns.ending_is_over(
-            deadline
-        )  # a message after an interrupt does not belong to the interrupted turn
-        await self._neighbours.listen()
-        await self.book.open(address=self._neighbours.address, until=deadline.at)
-        self.sharing.follow_no_more()
-        await self._turns.pick_up(deadline)
-        self.sharing.let_go_of_their_turn()
-        self.sharing.line.move()  # there may be a turn here now
-
-    async def _rest(self) -> None:
-        """Let others write, unless a turn runs."""
-        if not self._turns.has_one:
-            await self.book.close()
-
-    # --- its life ----------------------------------------------------------------------
-
-    async def rename(self, title: str, *, deadline: Deadline | None = None) -> None:
-        """Raises StoreError."""
-        wish = RenameConversation(conversation_id=self.id, title=title)
-        await self.sharing.here_or_there(
-            lambda until: self.here.rename(wish, until), wish, deadline or Deadline(CALL_SECONDS)
-        )
-
-    async def delete(self, *, deadline: Deadline | None = None) -> None:
-        """Remove it for ever.
-
-        Raises:
-            TurnIsRunning: not while one runs.
-            ShuttingDown: the server ends.
-            StoreError: it cannot be.
-        """
-        with self.sharing.line.place() as place:
-            await place.begin()
-            async with self._writing.lock:
-                await self.sharing.open_between_turns(deadline or Deadline(CALL_SECONDS))
-                if self.state.phase is not Phase.IDLE:
-                    await self._rest()
-                    raise TurnIsRunning
-                await self.book.delete()
-        self._neighbours.tell(self.id)
-        self.mark_deleted()
+    # --- the end -----------------------------------------------------------------------
 
     def on_deleted(self, owner: Hashable, call: Callable[[], None]) -> None:
         """Have `call` called once when the conversation is deleted or lost; one callback for each owner."""
@@ -520,29 +498,30 @@ class Conversation:
     def mark_deleted(self) -> None:
         """Tell readers and waiters that the conversation was deleted."""
         self.is_deleted = True
-        self.book.wake()
+        self._ownership.mark_gone()
+        self._log.wake()
         callbacks, self._on_deleted = self._on_deleted, {}
         for call in callbacks.values():
             call()
 
     def lose(self, lost: HomeLost) -> None:
-        """End the running turn because the home is gone. Its end cannot be written."""
+        """Stop the running turn because the home was lost. Its end cannot be stored."""
         self.lost = lost
-        self._turns.lose(lost)
-        self.sharing.lose(lost)
+        self._runner.lose(lost)
+        self._mailbox.lose(lost)
         self.mark_deleted()
 
     async def stop(self) -> None:
-        """End the running turn because the server ends; return when its end is written down.
+        """End the running turn because the server shuts down; return when its end is durable.
 
-        One that waits for an answer stays open, for whoever comes.
+        A turn that waits for an answer is handed over to a later process.
         """
-        self._turns.stop()
-        self.book.wake()
-        self.tool_servers.stop_waiting()
-        await self.sharing.stop()
-        async with self._writing.lock:
-            self._turns.stop()  # a message that was being taken has begun its turn by now
-        await self.tool_servers.begun()
-        await self._turns.last_is_over()
-        await self._writing.rested()
+        self._runner.stop()
+        self._log.wake()
+        self._tool_servers.stop_waiting()
+        await self._mailbox.stop()
+        self._runner.stop()  # a message that was being accepted has started its turn by now
+        await self._tool_servers.begun()
+        await self._runner.over()
+        await asyncio.sleep(0)  # the end of the turn wakes the mailbox
+        await self._mailbox.at_rest()

@@ -1,6 +1,6 @@
-"""The tool servers of one conversation: having them started, and saying which cannot be.
+"""The tool servers of one conversation: starting them, and reporting which failed to start.
 
-They belong to the process; here it is only known which failures the log has.
+The servers belong to the process; this module knows which failures the log has.
 """
 
 from __future__ import annotations
@@ -16,45 +16,46 @@ from parley.wire.text import replace_surrogates
 
 __all__ = ["ToolServers"]
 
+Append = Callable[[ErrorEvent], Awaitable[None]]
+
 
 class ToolServers:
-    """Started when a conversation begins, and looked after when a turn does."""
+    """Starts the servers when a conversation is created, and checks them when a turn begins."""
 
-    def __init__(self, tools: Tools, append: Callable[[ErrorEvent], Awaitable[None]]) -> None:
-        self._tools, self._append = tools, append
-        self._told: set[str] = set()
-        """Of which servers it was said that they cannot be started: of each, once. Why may vary."""
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._reported: set[str] = set()
+        """Servers whose failure was reported: of each, once. The reason may vary."""
         self._starting: asyncio.Task[None] | None = None
 
-    def begin(self, settings: Settings) -> None:
-        """Start them while others go on."""
+    def begin(self, settings: Settings, append: Append) -> None:
+        """Start them in the background; `append` stores an event outside of a turn."""
         if settings.mcp_servers:
-            self._starting = asyncio.create_task(self._start(settings))
+            self._starting = asyncio.create_task(self._start(settings, append))
 
     @property
     def is_starting(self) -> bool:
-        """Whether what `begin` began is under way."""
         return self._starting is not None and not self._starting.done()
 
     async def begun(self) -> None:
-        """Return when what `begin` began is done, or nobody wants to wait for it any more."""
+        """Return when the start in the background has ended, or `stop_waiting` was called."""
         if self._starting is not None:
             await asyncio.wait({self._starting})
 
     def stop_waiting(self) -> None:
-        """They go on starting; what fails is said when the next turn begins."""
+        """Let them start by themselves; failures are reported when the next turn begins."""
         if self._starting is not None:
             self._starting.cancel()
 
-    async def ready(self, settings: Settings) -> None:
-        """Return when a turn can begin: what is to be said of them cannot come in the middle of a sentence."""
+    async def ready(self, settings: Settings, append: Append) -> None:
+        """Return when a turn can begin: reports of failures must not come in the middle of a text."""
         await self.begun()
         if settings.mcp_servers:
-            await self._start(settings)
+            await self._start(settings, append)
 
-    async def _start(self, settings: Settings) -> None:
+    async def _start(self, settings: Settings, append: Append) -> None:
         for failure in await self._tools.start_servers(settings):
             server = failure.partition(" failed to start: ")[0]
-            if server not in self._told:
-                self._told.add(server)
-                await self._append(ErrorEvent(message=replace_surrogates(failure), code=TOOL_SERVER_FAILED))
+            if server not in self._reported:
+                self._reported.add(server)
+                await append(ErrorEvent(message=replace_surrogates(failure), code=TOOL_SERVER_FAILED))

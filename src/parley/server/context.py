@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from parley.config.load import Loader
 from parley.ports.outbox import Outbox
-from parley.runtime.conversations import Conversations
+from parley.runtime.registry import ConversationRegistry
 from parley.server.hosts import Features
 
 __all__ = ["LOCAL_USER", "Principal", "RequestContext", "Role", "ServerContext"]
@@ -21,7 +21,11 @@ class ServerContext:
     """What all clients of a server share."""
 
     def __init__(
-        self, *, conversations: Conversations, loader: Loader, on_initialized: Callable[[], None] = lambda: None
+        self,
+        *,
+        conversations: ConversationRegistry,
+        loader: Loader,
+        on_initialized: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_initialized` is called after an `initialize` was answered, for work that start-up skipped."""
         self.conversations = conversations

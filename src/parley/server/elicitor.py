@@ -1,7 +1,7 @@
 """Asks a client to decide approvals.
 
 An elicitor delivers an approval to one client and passes the decision on. Which clients are asked, and what an
-answer does, is decided by `runtime/questions.py`.
+answer does, is decided by `runtime/approvals.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from parley.conversation.approvals import Question
 from parley.errors import ParleyError, QuestionIsSettled
+from parley.runtime.approvals import DISMISSED
 from parley.runtime.conversation import Conversation
-from parley.runtime.questions import DISMISSED
 from parley.server.approval_text import elicitation
 from parley.server.hosts import Features
 from parley.server.outgoing_requests import OutgoingRequests

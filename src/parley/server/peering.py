@@ -112,7 +112,8 @@ class _Peer:
         self._stop(request.conversation_id)
         call.answer(encode(Followed(last=conversation.log.durable)))
         encoder = PeerEncoder(request.conversation_id)
-        reader = Reader(conversation.log, Cursor.of_records(request.after), self._out, encoder)
+        dropped = partial(self._stop, request.conversation_id)
+        reader = Reader(conversation.log, Cursor.of_records(request.after), self._out, encoder, on_dropped=dropped)
         self._followed[request.conversation_id] = conversation, reader
         conversation.attach(reader)
         reader.pump()

@@ -13,7 +13,7 @@ import msgspec
 
 from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, QuestionSettled, record_type
-from parley.runtime.questions import DISMISSED, NOBODY
+from parley.runtime.approvals import DISMISSED, NOBODY
 from parley.server.approval_text import what_is_asked
 from parley.wire.ids import ApprovalId, ConversationId
 

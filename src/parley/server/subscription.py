@@ -99,7 +99,7 @@ class Subscription:
             self._on_entry(entry)
 
     def _ask_open_approval(self, only: ApprovalId | None = None) -> None:
-        approval = self._conversation.open_approval
+        approval = self._conversation.approval_to_deliver()
         if approval is not None and only in (None, approval.approval_id):
             request = self._session.first_request(self._conversation.id)
             self._session.elicitor.ask(self._conversation, approval, request=request)

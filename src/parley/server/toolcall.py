@@ -46,8 +46,15 @@ class ToolCall:
         arguments, self._arguments = self._arguments, UNSET
         return arguments
 
+    def conversation_for_command(self, conversation_id: UUID) -> Conversation:
+        """Return a conversation for a command, which fails if it does not exist.
+
+        Nothing is awaited, so that commands are executed in the order in which they came.
+        """
+        return self.server.conversations.get(ConversationId(str(conversation_id)))
+
     async def conversation(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation.
+        """Return a conversation with a current log.
 
         Raises:
             UnknownConversation: no conversation has this id.

@@ -21,8 +21,8 @@ from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, r
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import RESOURCE_LIMIT, StoreFailed
 from parley.runtime.conversation import Conversation
-from parley.runtime.messages import Accepted
-from parley.runtime.turns import Turn
+from parley.runtime.message_intake import Accepted
+from parley.runtime.turn_runner import Turn
 from parley.server.encoders import CodexEncoder
 from parley.server.progress import ProgressReporter
 from parley.server.result_notes import ResultNotes, returned_question
@@ -179,7 +179,7 @@ class TurnWaiter:
         if self._turn.lost is not None:
             self._fail(str(self._turn.lost), self._turn.lost.code)
         elif work.cancelled():
-            if self._turn.is_left and self._call.server.conversations.closing:
+            if self._turn.handed_over and self._call.server.conversations.closing:
                 self._end(TurnEnded(why="stopped", message=INTERRUPTED["stopped"]))
         elif isinstance(error := work.exception(), StoreFailed):
             self._fail(str(error), error.code)

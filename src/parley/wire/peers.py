@@ -112,12 +112,15 @@ class AnswerQuestion(Struct, frozen=True, kw_only=True):
 
 
 class InterruptTurn(Struct, frozen=True, kw_only=True):
-    """Interrupts the running turn, if it has the given id."""
+    """Interrupts the running turn, if it is the one that is named. Sent again when the owner has not answered."""
 
     METHOD: ClassVar = "parley/interrupt"
 
     conversation_id: ConversationId
     event_id: EventId | None = None
+    """The turn; None: any, unless `messages` names one."""
+    messages: tuple[MessageId, ...] = ()
+    """Messages that were sent before and not answered; the turn that took one of them is meant as well."""
 
 
 class RenameConversation(Struct, frozen=True, kw_only=True):

@@ -1,42 +1,34 @@
-"""The questions of a turn that nobody runs."""
+"""The approvals of a turn that no runner runs."""
 
 from __future__ import annotations
-
-import asyncio
-from typing import Any
 
 from kit.builders.records import turn_started
 from kit.servers.local_server import StandingClock
 from parley.agent.sandbox_policy import Roots
 from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.ports.store import Store
-from parley.runtime.book import Book
-from parley.runtime.choices import Choices
-from parley.runtime.permits import Trust
-from parley.runtime.questions import Questions
-from parley.wire.events import Settlement
-from parley.wire.ids import ApprovalId, ConversationId
+from parley.runtime.approvals import OpenApprovals
+from parley.runtime.durable_log import DurableLog
+from parley.runtime.grants import SessionGrants
+from parley.runtime.recipients import Recipients
+from parley.runtime.settings import SettingsResolver
+from parley.wire.ids import ConversationId
 
 __all__ = ["new_trust", "questions_in"]
 
 
-def new_trust() -> Trust:
-    """That of a conversation in which nothing was allowed yet."""
+def new_trust() -> SessionGrants:
+    """The grants of a conversation in which nothing was approved yet."""
 
     def choose(wanted: SettingsOverrides, before: ResolvedSettings | None) -> ResolvedSettings:
-        raise AssertionError("nobody needs to know")
+        raise AssertionError("no settings are resolved")
 
-    return Trust(Roots({}), Choices(choose))
+    return SessionGrants(Roots({}), SettingsResolver(choose))
 
 
-async def questions_in(store: Store, clock: StandingClock) -> Questions:
-    """Those of a conversation in the middle of a turn."""
-    book = Book(ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8"), store, clock)
-    await book.create(turn_started())
-    await book.open(address="")
-
-    def answer(approval_id: ApprovalId, decision: Settlement, **more: Any) -> asyncio.Future[None]:
-        return questions.settle(approval_id, decision, **more)
-
-    questions = Questions(book, interrupt=lambda: None, answer=answer, clock=clock)
-    return questions
+async def questions_in(store: Store, clock: StandingClock) -> OpenApprovals:
+    """The approvals of a conversation in the middle of a turn."""
+    durable_log = DurableLog(ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8"), store, clock)
+    await durable_log.create(turn_started())
+    await durable_log.acquire(address="")
+    return OpenApprovals(durable_log, Recipients(), clock=clock)

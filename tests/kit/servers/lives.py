@@ -26,8 +26,8 @@ from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, Respo
 from parley.ports.peers import Peers
 from parley.ports.tools import Granted, RejectedByUser, RunCommand, ToolContext, TurnTools
 from parley.runtime.conversation import Conversation
-from parley.runtime.conversations import Conversations
-from parley.runtime.messages import Accepted
+from parley.runtime.message_intake import Accepted
+from parley.runtime.registry import ConversationRegistry
 from parley.wire.events import TokenCount
 from parley.wire.ids import ConversationId, MessageId
 from parley.wire.items import InputItem, TextItem, text_of
@@ -55,7 +55,7 @@ class Life:
         self.gave_back = 0
         """How often it gave memory back."""
         self._home = home
-        self.conversations = Conversations(
+        self.conversations = ConversationRegistry(
             store=store,
             choose=Loader(environ={"PARLEY_HOME": home}, server_dir=home).choose,
             clock=self.clock,
@@ -65,7 +65,7 @@ class Life:
             environ={},
             peers=peers,
             keeping=lambda: StoreSettings(**keeping),
-            give_back_memory=self._give_back_memory,
+            release_memory=self._release_memory,
         )
 
     async def __aenter__(self) -> Self:
@@ -79,7 +79,7 @@ class Life:
             await self.conversations.stop()
             await self.conversations.close()
 
-    def _give_back_memory(self) -> None:
+    def _release_memory(self) -> None:
         self.gave_back += 1
         gc.collect()
 
@@ -115,12 +115,12 @@ class Life:
     async def until(self, conversation: Conversation, phase: Phase) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while conversation.state.phase is not phase or not conversation.log.is_durable:
-                await conversation.book.wait_beyond(conversation.log.durable)
+                await conversation._log.wait_beyond(conversation.log.durable)
 
     async def until_at_rest(self, conversation: Conversation) -> None:
         """Until others could write to it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while conversation.book.is_ours:  # noqa: ASYNC110  # nothing tells when it is given back
+            while conversation._log.is_owner:  # noqa: ASYNC110  # nothing tells when it is given back
                 await asyncio.sleep(0)
 
     # --- the agent -------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, Respo
 from parley.ports.store import Store
 from parley.ports.tools import ToolContext, TurnTools
 from parley.runtime.conversation import Conversation
-from parley.runtime.conversations import Conversations
+from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.serve import ClientConnection
 from parley.stores.memory import MemoryStore
@@ -72,9 +72,9 @@ class _Asks:
 
     async def run(self, call: CallItem) -> str:
         number = next(self._room.numbers)
-        asking = next(one for one in self._room.conversations if one.book is self._desk.transcript)
+        asking = next(one for one in self._room.conversations if one._log is self._desk.transcript)
         shown, asked = self._room.question(number)
-        answered = await asking.questions.ask(shown, asked, self._desk.settings.approvals)
+        answered = await asking._approvals.ask(shown, asked, self._desk.settings.approvals)
         told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
         self._room.told.append((number, told))
         return told
@@ -138,7 +138,7 @@ class LocalServer:
         """What came of each question, as the model was told."""
         self.clock = StandingClock()
         self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
-        self.conversations = Conversations(
+        self.conversations = ConversationRegistry(
             store=store or MemoryStore(),
             choose=self._loader.choose,
             clock=self.clock,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from parley.runtime import questions
+from parley.runtime import approvals
 
 __all__ = ["LONG_GRACE"]
 
@@ -18,5 +18,5 @@ LONG_GRACE: Final = (sys.executable, "-P", str(Path(__file__)))
 """The words that run it."""
 
 if __name__ == "__main__":
-    setattr(questions, "FOLLOWERS_SECONDS", 3600.0)  # noqa: B010  # in this process alone
+    setattr(approvals, "FOLLOWERS_SECONDS", 3600.0)  # noqa: B010  # in this process alone
     runpy.run_module("parley", run_name="__main__")

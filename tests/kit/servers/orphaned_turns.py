@@ -29,8 +29,8 @@ def last(conversation: Conversation, kind: str) -> dict[str, Any]:
 
 
 def open_question(conversation: Conversation) -> ApprovalId:
-    assert conversation.questions.open is not None
-    return conversation.questions.open.approval_id
+    assert conversation.open_approval is not None
+    return conversation.open_approval.approval_id
 
 
 async def settle(conversation: Conversation, decision: Settlement, *, reason: str | None = None) -> None:

@@ -15,7 +15,7 @@ from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
-from parley.wire.ids import ApprovalId, Seq
+from parley.wire.ids import ApprovalId, EventId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
 from parley.wire.peers import Follow, Followed, InterruptTurn, RenameConversation, Submit, Submitted
 
@@ -31,6 +31,8 @@ class Owner(FakeLink):
         """Whether it lets nobody follow any more; it is asked for that as for everything else."""
         self.passed_on: list[str] = []
         """What it was asked to do, in order."""
+        self.interrupted: list[EventId | None] = []
+        """The turns that it was asked to interrupt."""
         self.waiting: list[Callable[[Message], None]] = []
         """Who has no answer yet."""
         self._came = asyncio.Event()
@@ -41,6 +43,8 @@ class Owner(FakeLink):
             _answer(answered, Followed(last=after))
             return
         self.passed_on.append(_named(method, params))
+        if method == InterruptTurn.METHOD:
+            self.interrupted.append(msgspec.json.decode(params, type=InterruptTurn).event_id)
         self.waiting.append(answered)
         self._came.set()
 
@@ -76,7 +80,7 @@ class FollowedTurn:
         await self.first.send(self.there, self._does)
         await self.first.until(self.there, Phase.ASKING)
         self.here = await self.second.find(self.there.id)
-        assert self.here.sharing.is_elsewhere
+        assert self.here._ownership.remote is not None
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -85,8 +89,8 @@ class FollowedTurn:
 
     @property
     def question(self) -> ApprovalId:
-        assert self.here.questions.open is not None
-        return self.here.questions.open.approval_id
+        assert self.here.open_approval is not None
+        return self.here.open_approval.approval_id
 
     def owner_is_killed(self) -> None:
         self.first.killed(self.there)

@@ -25,8 +25,8 @@ async def test_the_model_is_not_asked_before_all_that_it_is_told_is_on_disk(tmp_
         conversation = await life.create()
         await life.send(conversation, "run slow")
         await life.until(conversation, Phase.ASKING)
-        assert conversation.questions.open is not None
-        await conversation.answer(conversation.questions.open.approval_id, "approved", by="tool")
+        assert conversation.open_approval is not None
+        await conversation.answer(conversation.open_approval.approval_id, "approved", by="tool")
         await life.slow.wait()
         store.slow = True
         life.go_on.set()

@@ -53,7 +53,7 @@ async def test_what_was_asked_before_is_answered_later_and_the_turn_goes_on(
         await second.until(found, Phase.IDLE)
 
         assert (first.ran, second.ran) == ([], ran)
-        assert found.book.history.items[-2:-1] == [OutputItem(CallId("call a"), told)]
+        assert found._log.history.items[-2:-1] == [OutputItem(CallId("call a"), told)]
         assert types(found, "turn_started", "question_asked", "question_settled", "turn_ended") == [
             "turn_started",
             "question_asked",
@@ -97,7 +97,7 @@ async def test_calls_that_were_not_run_yet_are_run_in_order_and_each_is_asked_ab
         await second.until(found, Phase.IDLE)
 
         assert (first.ran, second.ran) == (["a"], ["b", "c"])
-        outputs = [item.output for item in found.book.history.items if isinstance(item, OutputItem)]
+        outputs = [item.output for item in found._log.history.items if isinstance(item, OutputItem)]
         assert outputs == ["a has run", "b has run", "c has run"]
 
 
@@ -256,7 +256,7 @@ async def test_what_a_response_cost_is_told_though_its_calls_do_not_end(home: st
         await (second if how == "killed" else first).until(left, Phase.IDLE)
 
         assert types(left, "call_output", "token_count", "error") == ["call_output", "token_count", "error"]
-        assert left.book.spending.conversation_tokens == 118
+        assert left._log.spending.conversation_tokens == 118
 
 
 @ends
@@ -278,4 +278,4 @@ async def test_a_limit_refused_after_a_restart_reports_what_the_response_cost(ho
 
         await second.send(found, "say Hello")
         await second.until(found, Phase.IDLE)
-        assert found.book.spending.turn_tokens == 118
+        assert found._log.spending.turn_tokens == 118

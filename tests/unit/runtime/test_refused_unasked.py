@@ -12,7 +12,7 @@ from kit.servers.local_server import StandingClock
 from parley.config.load import Loader
 from parley.config.types import SettingsOverrides
 from parley.ports.tools import RejectedByPolicy, RunCommand
-from parley.runtime.permits import Permits
+from parley.runtime.permissions import PermissionGate
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
 
@@ -26,7 +26,7 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
     wanted = SettingsOverrides(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
     questions = await questions_in(MemoryStore(), StandingClock())
-    permit = Permits(questions, NoCommands(), new_trust()).for_turn(loader.choose(wanted).settings)
+    permit = PermissionGate(questions, NoCommands(), new_trust()).for_turn(loader.choose(wanted).settings)
 
     verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 

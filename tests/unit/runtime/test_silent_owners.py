@@ -41,9 +41,9 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
         here = await second.find(there.id)
         await first.send(there, "run a")
         await first.until(there, Phase.ASKING)
-        await here.book.load()
+        await here._log.load()
 
-        following = here.sharing.catch_up()
+        following = here.reconcile()
         asked = [await silent.asked.get()]
         wishes = [asyncio.create_task(wish) for wish in (here.rename("Foxes"), here.interrupt_wherever())]
         await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_
     async with first, second:
         there = await first.create()
         here = await second.find(there.id)
-        await there.book.open(address="")
+        await there._log.acquire(address="")
 
         deleting = asyncio.create_task(here.delete())
         await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_
         await second.conversations.stop()
         (outcome,) = await asyncio.gather(deleting, return_exceptions=True)
         took = asyncio.get_running_loop().time() - began
-        await there.book.close()
+        await there._log.release()
 
     assert isinstance(outcome, ShuttingDown)
     assert took < SHUTDOWN_SECONDS
@@ -109,7 +109,7 @@ class Followed(Silent):
 async def test_whoever_looks_for_questions_waits_once_for_one_that_was_stopped(
     home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.runtime.sharing.FOLLOW_SECONDS", MOST_SECONDS)
+    monkeypatch.setattr("parley.runtime.conversation.FOLLOW_SECONDS", MOST_SECONDS)
     store, silent = SlowStore(), Followed("of the second")
     first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
     async with first, second:

@@ -22,10 +22,10 @@ async def left_asking(first: Life, second: Life) -> tuple[Conversation, Approval
     here = await second.find(there.id)
     await first.send(there, "run a")
     await first.until(there, Phase.ASKING)
-    await here.book.load()
+    await here._log.load()
     first.killed(there)
-    assert here.questions.open is not None
-    return here, here.questions.open.approval_id
+    assert here.open_approval is not None
+    return here, here.open_approval.approval_id
 
 
 async def test_an_answer_takes_the_turn_over_and_settles_the_question(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
-from parley.runtime.messages import Accepted
+from parley.runtime.message_intake import Accepted
 from parley.wire.items import TextItem
 
 TURN = ["turn_started", "task_started", "user_message"]
@@ -41,8 +41,8 @@ async def catch_up(conversation: Conversation, store: SlowStore, *, is_cut: bool
     await store.write()
     await store.write()
     await store.until_waiting()
-    while is_cut and (conversation.turn is None or conversation.turn.cut_short is None):  # noqa: ASYNC110  # untold
-        await asyncio.sleep(0)
+    if is_cut and conversation.turn is not None:
+        assert conversation.turn.cut_short is not None
     store.slow = False
     await store.write()
 

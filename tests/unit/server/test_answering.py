@@ -8,7 +8,7 @@ from kit.builders.questions import approval_id
 from kit.servers.local_server import LocalServer
 from kit.servers.settlements import NO, SETTLED, YES, settlements, taken_back
 from kit.servers.slow_store import SlowStore
-from parley.runtime.book import BETWEEN_TRIES_SECONDS
+from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
@@ -134,7 +134,7 @@ async def test_an_answer_that_cannot_be_written_down_is_tried_again(
         assert room.told == [(1, "approved")]
         assert guest.taken_back == []
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
-        assert caplog.messages[-1].startswith("an answer is not written down yet: ")
+        assert caplog.messages[-1].startswith("an answer is not stored yet: ")
 
 
 @pytest.mark.promises("approvals.everybody")
@@ -195,7 +195,7 @@ async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_
         await guest.hears("error")
 
         assert guest.taken_back == []
-        assert conversation.questions.open is None
+        assert conversation.open_approval is None
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
         settled = guest.event("approval_settled")
         assert (settled["decision"], settled["by"]) == ("approved", "client")

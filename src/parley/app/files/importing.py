@@ -24,7 +24,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import Store
-from parley.runtime.whole import write_whole
+from parley.runtime.bulk_create import bulk_create
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Imported", "Outcome", "files_below", "import_file"]
@@ -83,7 +83,7 @@ async def import_file(
             if isinstance(place, _Here):
                 return Imported(Outcome.ALREADY_HERE, f"already here as {place.conversation_id}")
             try:
-                await write_whole(store, place, await _entries(store, file, place), summary, archived=file.archived)
+                await bulk_create(store, place, await _entries(store, file, place), summary, archived=file.archived)
                 break
             except StoreFailed:
                 if not await _is_there(store, place):

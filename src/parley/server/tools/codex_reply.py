@@ -20,4 +20,4 @@ async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
         raise BadSessionId(args.thread_id) from None
     words = compact((TextItem(text=args.prompt),))
     del args  # it may be large, and the turn may take long
-    await TurnWaiter(call, await call.conversation(conversation_id)).run_next(words)
+    await TurnWaiter(call, call.conversation_for_command(conversation_id)).run_next(words)

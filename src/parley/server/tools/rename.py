@@ -10,6 +10,6 @@ __all__ = ["rename"]
 
 
 async def rename(call: ToolCall, args: ConversationRenameArguments) -> CallToolResult:
-    conversation = await call.conversation(args.conversation_id)
+    conversation = call.conversation_for_command(args.conversation_id)
     await conversation.rename(args.title, deadline=call.deadline)
     return typed_result(PlainOk())

@@ -8,9 +8,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.config.types import SettingsOverrides
-from parley.runtime.conversation import Conversation
-from parley.runtime.messages import Accepted
-from parley.runtime.turns import Turn
+from parley.runtime.message_intake import Accepted
+from parley.runtime.turn_runner import Turn
 from parley.server.errors import NoContent
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
@@ -27,7 +26,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     if not args.content:
         raise NoContent
     args = replace(args, content=compact(args.content))
-    conversation = await call.conversation(args.conversation_id)
+    conversation = call.conversation_for_command(args.conversation_id)
     overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
 
     def interrupt(turn: Turn) -> None:
@@ -52,7 +51,10 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
     await conversation.submit(
         args.content,
         message_id=message_id,
-        parent_id=_parent(call, args, conversation),
+        parent_id=None if args.parent_message_id is None else MessageId(str(args.parent_message_id)),
+        # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
+        # always was (docs/protocol.md#sending).
+        ignores_unknown_parent=not call.session.features.additions and args.message_id is None,
         wanted=None if overrides == SettingsOverrides() else overrides,
         deadline=call.deadline,
         accepted=accepted,
@@ -71,13 +73,3 @@ def _finish_with(turn: Turn, call: ToolCall) -> None:
 
     turn.work.add_done_callback(finished)
     call.session.on_leave(call, left)
-
-
-def _parent(call: ToolCall, args: SendMessageArguments, conversation: Conversation) -> MessageId | None:
-    if args.parent_message_id is None:
-        return None
-    parent = MessageId(str(args.parent_message_id))
-    # Older clients cannot know the ids of messages, so an unknown parent is ignored (docs/protocol.md#sending).
-    old = not call.features.additions and args.message_id is None
-    known = parent == MessageId(conversation.id) or parent in conversation.state.messages
-    return None if old and not known else parent

@@ -13,16 +13,14 @@ from kit.servers.orphaned_turns import pass_time, settle
 from kit.servers.remote_owner import FollowedTurn
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
-from parley.conversation.records import Renamed
 from parley.conversation.state import Phase
-from parley.errors import OwnerUnresponsive, QuestionIsSettled
-from parley.ports.store import CALL_SECONDS, Head, Lease
+from parley.errors import OwnerUnresponsive, QuestionIsSettled, StoreFailed
+from parley.ports.store import Head, Lease
 from parley.runtime.conversation import Conversation
-from parley.runtime.deadline import Deadline
-from parley.runtime.sharing import LAST_ANSWERS_SECONDS
+from parley.runtime.mailbox import LAST_ANSWERS_SECONDS
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, AnswerQuestion, Submitted
+from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, Submitted
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 
@@ -44,9 +42,12 @@ class LastFirst(SlowStore):
 
 
 class SlowToGive(SlowStore):
-    """While it `is_held`, nobody gets to know who has a conversation."""
+    """While it `is_held`, no lease is granted until it is closed."""
 
-    is_held = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        self.is_closed = asyncio.Event()
 
     async def acquire(
         self,
@@ -57,7 +58,8 @@ class SlowToGive(SlowStore):
         on_lost: Callable[[], None] = lambda: None,
     ) -> Lease:
         if self.is_held:
-            await asyncio.Event().wait()
+            await self.is_closed.wait()
+            raise StoreFailed("the store is closed")
         return await super().acquire(conversation_id, address=address, until=until, on_lost=on_lost)
 
 
@@ -81,10 +83,10 @@ async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, 
     store = LastFirst()
 
     async def send(words: str) -> None:
-        await two.second.send(await two.second.find(two.here.id), words)
+        await two.second.send(two.second.conversations.get(two.here.id), words)
 
     async def interrupt() -> None:
-        await (await two.second.find(two.here.id)).interrupt_wherever()
+        await two.second.conversations.get(two.here.id).interrupt_wherever()
 
     async with FollowedTurn(home, store) as two:
         store.is_held = True
@@ -105,7 +107,7 @@ async def test_whoever_cancels_a_turn_there_does_not_overtake_what_he_said_befor
     store = LastFirst()
 
     async def send(words: str) -> None:
-        await two.second.send(await two.second.find(two.here.id), words)
+        await two.second.send(two.second.conversations.get(two.here.id), words)
 
     async with FollowedTurn(home, store) as two:
         zero = asyncio.create_task(two.second.send(two.here, "say zero"))
@@ -118,8 +120,6 @@ async def test_whoever_cancels_a_turn_there_does_not_overtake_what_he_said_befor
         await begun()
         two.here.interrupt(turn)
         await begun()
-        store.is_held = False
-        store.looking.pop().set_result(None)
         await two.owner.asked(3)
         two.owner.answers()
         two.owner.answers()
@@ -175,16 +175,15 @@ async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind
         wishes = asyncio.gather(two.here.interrupt_wherever(), two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         await begun()
-        two.here.sharing.follow_no_more()  # as of one that was stopped, and has it before it
-        await two.owner.asked(2)
-        await begun()
-        two.owner.waiting.pop(0)
+        two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
+        await two.owner.asked(4)
+        del two.owner.waiting[:2]
         two.owner.answers()
-        await two.owner.asked(3)
         two.owner.answers()
         await wishes
 
-    assert two.owner.passed_on == ["interrupt", "interrupt", "say one"]
+    assert two.owner.passed_on == ["interrupt", "say one"] * 2
+    assert two.owner.interrupted == [two.here.state.event_id] * 2
 
 
 async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_takes_long(home: str) -> None:
@@ -193,16 +192,13 @@ async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_ta
         conversation = await life.create()
         await life.send(conversation, "run a")
         await life.until(conversation, Phase.ASKING)
-        question = conversation.questions.open
+        question = conversation.open_approval
         assert question is not None
         store.slow = True
         sending = asyncio.create_task(life.send(conversation, "say two"))
         await store.until_waiting()
         behind = asyncio.create_task(life.send(conversation, "say three"))
-        answer = AnswerQuestion(
-            conversation_id=conversation.id, approval_id=question.approval_id, decision="approved", by="client"
-        )
-        answering = asyncio.create_task(conversation.here.answer(answer, Deadline(CALL_SECONDS)))
+        answering = conversation.answer(question.approval_id, "approved", by="client")
         await store.until_waiting(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await conversation.interrupt_wherever()
@@ -217,7 +213,7 @@ async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_ta
     assert said(conversation) == ["run a", "say two", "say three"]
 
 
-async def _waited(task: asyncio.Task[Any]) -> None:
+async def _waited(task: asyncio.Future[Any]) -> None:
     await task
 
 
@@ -258,7 +254,7 @@ async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         two.owner.is_silent = True
-        two.here.sharing.follow_no_more()  # as of one that was stopped, and has it before it
+        two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
         await two.owner.asked(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await two.second.conversations.stop()
@@ -266,19 +262,17 @@ async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_
                 await sending
 
 
-async def test_nor_is_what_waits_behind_others_to_be_done_here(home: str) -> None:
+async def test_nor_is_what_waits_for_the_lease_when_the_store_is_closed(home: str) -> None:
     store = SlowToGive()
     async with FollowedTurn(home, store) as two:
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         store.is_held = True
-        before = asyncio.create_task(two.here.here.append(Renamed(title="Foxes"), deadline=Deadline(CALL_SECONDS)))
-        await begun()
-        two.here.sharing.follow_no_more()
+        two.here._ownership.stop_following()
         await begun()
         stopping = asyncio.create_task(two.second.conversations.stop())
         await begun()
-        before.cancel()
+        store.is_closed.set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await stopping
             with pytest.raises(OwnerUnresponsive):
@@ -306,7 +300,7 @@ async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_long
         await asyncio.wait({sending})
         two.owner.refuses(NOT_OWNER, "not mine")
 
-        assert not two.here.sharing.is_elsewhere
+        assert not two.here._ownership.remote is not None
 
 
 @pytest.mark.parametrize("decision", ["approved", "denied"])
@@ -327,7 +321,7 @@ async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, deci
 
 async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:
     async with FollowedTurn(home) as two:
-        answering = two.here.questions.insist(two.question, "approved", by="client")
+        answering = two.here.answer_with_retry(two.question, "approved", by="client")
         await two.owner.asked(1)
         two.owner.refuses(NOT_WRITTEN, "No space left on device")
         await begun()
@@ -342,7 +336,7 @@ async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeyp
     async with FollowedTurn(home) as two:
         with monkeypatch.context() as impatient:
             impatient.setattr("parley.runtime.conversation.CALL_SECONDS", 0.0)
-            answering = two.here.questions.insist(two.question, "approved", by="client")
+            answering = two.here.answer_with_retry(two.question, "approved", by="client")
             await begun()
         assert two.owner.passed_on == []
         await pass_time(two.second, 2)

@@ -1,4 +1,4 @@
-"""Conversations that cannot be read: told of once, and removed without being read."""
+"""Conversations that cannot be read: logged once, and deleted without being read."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from parley.errors import OwnedElsewhere, StoreError, TurnIsRunning
 from parley.ports.store import Store
 from parley.wire.ids import ConversationId
 
-__all__ = ["Damaged"]
+__all__ = ["CorruptConversations"]
 
 log = logging.getLogger(__name__)
 
 
-class Damaged:
+class CorruptConversations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._told: dict[ConversationId, str] = {}
 
-    def tell(self, conversation_id: ConversationId, error: StoreError) -> None:
-        """Say in the server's log why it is left out, unless that was said before."""
+    def report(self, conversation_id: ConversationId, error: StoreError) -> None:
+        """Log why a conversation is left out of a list, once for each reason."""
         if self._told.get(conversation_id) != str(error):
             self._told[conversation_id] = str(error)
             log.warning("%s: left out: %s", conversation_id, error)
 
     async def delete(self, conversation_id: ConversationId) -> None:
-        """Remove for ever what nobody can read any more.
+        """Delete a conversation that cannot be read.
 
         Raises:
             UnknownConversation, StoreError: nothing was changed.
-            TurnIsRunning: another process has it, and may know more.
+            TurnIsRunning: another process holds its lease.
         """
         try:
             lease = await self._store.acquire(conversation_id, address="")

@@ -1,4 +1,4 @@
-"""What the wishes of one conversation come to: settings, by the files and the environment of this process."""
+"""The settings of one conversation at each message, by the files and the environment of this process."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from parley.conversation.records import SettingsChosen
 from parley.conversation.settings_history import SettingsChange
 from parley.wire.ids import MessageId
 
-__all__ = ["Choices", "Choose"]
+__all__ = ["ResolveSettings", "SettingsResolver"]
 
-Choose = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
-"""What holds after a call that asks for something, on top of what was chosen before."""
+ResolveSettings = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
+"""Resolves the overrides of a call on top of the settings that were in force before it."""
 
 
-class Choices:
-    """Found out when first needed, and then kept."""
+class SettingsResolver:
+    """Resolves settings when they are first needed, and keeps them."""
 
-    def __init__(self, choose: Choose) -> None:
-        self.choose = choose
+    def __init__(self, resolve: ResolveSettings) -> None:
+        self.resolve = resolve
         self._known: dict[MessageId | None, ResolvedSettings] = {}
-        """By the message that asked for it, so that it is known also where the log had to be read again."""
+        """By the message that changed them, so that they are known although the log was read again."""
         self.has_secrets = False
-        """Whether somebody asked for what is written down nowhere."""
+        """Whether a client gave settings that are not stored."""
 
-    def know(self, wish: SettingsChange, chosen: ResolvedSettings) -> None:
-        """This is what a wish came to when it was made, with all its secrets."""
+    def remember(self, wish: SettingsChange, chosen: ResolvedSettings) -> None:
+        """Keep what a change was resolved to when it was made, with its secrets."""
         self._known[wish.by] = chosen
 
     def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
-        """What is written down of a wish, which is all but its secrets."""
+        """Return the record of a change, without its secrets."""
         settings, asked = chosen.settings, kept(wanted)
         self.has_secrets |= wanted_again(asked) != wanted
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked={**asked, "cwd": settings.cwd})
 
-    def of(self, wish: SettingsChange) -> ResolvedSettings:
-        """What a wish comes to.
+    def resolved(self, wish: SettingsChange) -> ResolvedSettings:
+        """Return the settings after a change.
 
         Raises:
             ConfigError: the settings cannot be used as they are now.
@@ -49,6 +49,6 @@ class Choices:
             step = step.before
         chosen = None if step is None else self._known[step.by]
         for one in reversed(unknown):
-            chosen = self._known[one.by] = self.choose(wanted_again(one.asked), chosen)
-        assert chosen is not None  # a chain has at least one wish
+            chosen = self._known[one.by] = self.resolve(wanted_again(one.asked), chosen)
+        assert chosen is not None  # a chain has at least one change
         return chosen

@@ -18,7 +18,7 @@ from parley.conversation.output import OutputDelta
 from parley.conversation.state import Phase
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE
-from parley.runtime.book import Book
+from parley.runtime.durable_log import DurableLog
 from parley.runtime.readers import Reader
 from parley.wire.ids import CallId, ConversationId, Seq
 
@@ -26,15 +26,15 @@ CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 BEGUN = (turn_started(), task_started(), user_message("go"))
 
 
-def book_of(store: SlowStore) -> Book:
-    return Book(CONVERSATION, store, StandingClock())
+def book_of(store: SlowStore) -> DurableLog:
+    return DurableLog(CONVERSATION, store, StandingClock())
 
 
-async def written_book(store: SlowStore) -> Book:
+async def written_book(store: SlowStore) -> DurableLog:
     """Open, in the middle of a turn; from here on the store is slow."""
     book = book_of(store)
     await book.create(settings_chosen())
-    await book.open(address="")
+    await book.acquire(address="")
     await book.append(*BEGUN)
     store.slow = True
     return book
@@ -47,7 +47,7 @@ class Client:
     tells_records = False
     writable = True
 
-    def __init__(self, book: Book, did: list[str] | None = None) -> None:
+    def __init__(self, book: DurableLog, did: list[str] | None = None) -> None:
         self.did: list[str] = [] if did is None else did
         self.reader = Reader(book.log, Cursor.at_end_of(book.log), self, self)
         book.attach(self.reader)
@@ -77,7 +77,7 @@ async def test_what_is_written_is_true_at_once_and_shown_when_it_is_on_disk() ->
     writing = asyncio.create_task(book.append(turn_ended(), renamed("Foxes"), agent_message("Hello")))
     await asyncio.sleep(0)
 
-    assert (book.folds.state.phase, book.folds.state.title) == (Phase.IDLE, "Foxes")
+    assert (book.projections.state.phase, book.projections.state.title) == (Phase.IDLE, "Foxes")
     assert (client.did, book.log.durable, book.phase, writing.done()) == ([], 4, Phase.RUNNING, False)
 
     await store.write()
@@ -95,8 +95,8 @@ async def test_whoever_wrote_hears_of_it_before_any_reader_and_all_in_the_order_
     book = await written_book(store)
     did: list[str] = []
     Client(book, did)
-    book.write(user_message("a", message_id="a"), shown=lambda: did.append("first"))
-    book.write(agent_message("b"), shown=lambda: did.append("second"))
+    book.write(user_message("a", message_id="a"), on_durable=lambda: did.append("first"))
+    book.write(agent_message("b"), on_durable=lambda: did.append("second"))
 
     assert did == []
     await store.write()
@@ -109,7 +109,7 @@ async def test_who_is_told_may_begin_to_read_and_misses_nothing() -> None:
     store = SlowStore()
     book = await written_book(store)
     clients: list[Client] = []
-    book.write(user_message("a", message_id="a"), shown=lambda: clients.append(Client(book)))
+    book.write(user_message("a", message_id="a"), on_durable=lambda: clients.append(Client(book)))
     book.write(agent_message("b"))
     await store.write()
     assert clients[0].did == []  # it has what is on disk already
@@ -174,7 +174,7 @@ async def test_what_contradicts_the_log_is_refused_and_leaves_it_as_it_was() -> 
     book.extend(ItemKind.MESSAGE, "lo")
     await store.write()
 
-    assert (book.log.is_durable, list(book.folds.state.messages)) == (True, ["m1", "a"])
+    assert (book.log.is_durable, list(book.projections.state.messages)) == (True, ["m1", "a"])
     assert client.did == ["i1.1@0:Hel", "user_message", "i1.1@3:lo"]
 
 
@@ -188,12 +188,12 @@ async def test_what_cannot_be_written_has_not_happened_nor_what_was_written_behi
     failing = asyncio.create_task(book.append(user_message("a", message_id="a"), turn_ended()))
     behind = asyncio.create_task(book.append(renamed("Foxes")))
     await asyncio.sleep(0)
-    book.write(turn_started("2"), shown=lambda: told.append("shown"))
+    book.write(turn_started("2"), on_durable=lambda: told.append("shown"))
     await store.fail()
 
-    assert (book.folds.state.phase, book.folds.state.title) == (Phase.RUNNING, "go")
-    assert list(book.folds.state.messages) == ["m1"]
-    assert (book.log.last, book.log.durable, book.is_ours) == (4, 4, True)
+    assert (book.projections.state.phase, book.projections.state.title) == (Phase.RUNNING, "go")
+    assert list(book.projections.state.messages) == ["m1"]
+    assert (book.log.last, book.log.durable, book.is_owner) == (4, 4, True)
     for _ in range(2):
         await store.write()
     with pytest.raises(StoreFailed, match=DISK_FULL):
@@ -255,7 +255,8 @@ async def test_one_who_was_overtaken_loses_the_right_to_write_and_is_told_once()
     store = SlowStore()
     book = await written_book(store)
     lost: list[Any] = []
-    book.on_lost = lambda: lost.append((book.is_ours, book.log.last, book.log.open))
+    assert book.lease_lost is not None
+    book.lease_lost.add_done_callback(lambda _: lost.append((book.is_owner, book.log.last, book.log.open)))
     book.extend(ItemKind.MESSAGE, "Hel")
     first = asyncio.create_task(book.append(agent_message("late")))
     second = asyncio.create_task(book.append(turn_ended()))
@@ -281,16 +282,16 @@ async def test_only_one_may_write_until_it_gives_that_back() -> None:
     book = await written_book(store)
     other = book_of(store)
     with pytest.raises(OwnedElsewhere):
-        await other.open(address="")
-    assert not other.is_ours
+        await other.acquire(address="")
+    assert not other.is_owner
     with pytest.raises(LeaseLost):
         other.write(turn_ended())
 
-    await book.close()
-    await other.open(address="")
-    assert (book.is_ours, other.is_ours) == (False, True)
+    await book.release()
+    await other.acquire(address="")
+    assert (book.is_owner, other.is_owner) == (False, True)
     assert other.log.entries == book.log.entries
-    assert other.folds.state.phase is Phase.RUNNING
+    assert other.projections.state.phase is Phase.RUNNING
 
 
 async def test_what_others_have_written_is_taken_in_and_shown() -> None:
@@ -306,8 +307,8 @@ async def test_what_others_have_written_is_taken_in_and_shown() -> None:
     await other.load()
     await other.load()
     assert other.log.entries == book.log.entries
-    assert (client.did, other.folds.state.phase) == (["agent_message"], Phase.IDLE)
-    assert not other.is_ours
+    assert (client.did, other.projections.state.phase) == (["agent_message"], Phase.IDLE)
+    assert not other.is_owner
 
 
 async def test_opening_takes_in_what_was_written_since_however_much_that_is() -> None:
@@ -318,9 +319,9 @@ async def test_opening_takes_in_what_was_written_since_however_much_that_is() ->
     await other.load()
     for at in range(0, 2 * PAGE + 1, 500):
         await book.append(*(agent_message(str(number)) for number in range(at, at + 500)))
-    await book.close()
+    await book.release()
 
-    await other.open(address="")
+    await other.acquire(address="")
     assert other.log.last > 2 * PAGE
     assert other.log.entries == book.log.entries
     await other.append(turn_ended())
@@ -331,9 +332,9 @@ async def test_names_of_items_are_not_used_again_by_the_next_who_writes() -> Non
     store = SlowStore()
     book = await written_book(store)
     book.extend(ItemKind.MESSAGE, "Hel")
-    await book.close()
+    await book.release()
     other = book_of(store)
-    await other.open(address="")
+    await other.acquire(address="")
     other.extend(ItemKind.MESSAGE, "Hel")
 
     assert {*book.log.lengths()} & {*other.log.lengths()} == set()
@@ -346,8 +347,8 @@ async def test_what_is_deleted_is_gone_for_everybody() -> None:
     await other.load()
     await book.delete()
 
-    assert not book.is_ours
-    for use in (other.load, partial(other.open, address=""), book.load):
+    assert not book.is_owner
+    for use in (other.load, partial(other.acquire, address=""), book.load):
         with pytest.raises(UnknownConversation):
             await use()
 
@@ -359,8 +360,8 @@ async def test_what_cannot_be_deleted_is_there_for_whoever_wants_to_write_next()
     with pytest.raises(StoreFailed):
         await book.delete()
 
-    assert not book.is_ours
-    await book_of(store).open(address="")
+    assert not book.is_owner
+    await book_of(store).acquire(address="")
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -385,7 +386,7 @@ async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pyt
     book = await written_book(store)
     broken, sound = Client(book), Client(book)
     dropped: list[Reader] = []
-    book.on_dropped = dropped.append
+    broken.reader.on_dropped = lambda: dropped.append(broken.reader)
     broken.entry = lambda entry, send: send(b"" + None)  # type: ignore[method-assign, operator]  # the bug
     book.write(agent_message("Hello"))
     await store.write()

@@ -19,11 +19,14 @@ from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry, ItemKind
-from parley.errors import NotOwned, OwnedElsewhere, StoreFailed
+from parley.errors import NotOwned, OwnedElsewhere, ParleyError, StoreFailed
 from parley.ports.store import PAGE, PAGE_BYTES
-from parley.runtime.book import Book
-from parley.runtime.elsewhere import Elsewhere, Neighbours
+from parley.runtime.approvals import OpenApprovals
+from parley.runtime.durable_log import DurableLog
 from parley.runtime.errors import RemoteRefusal
+from parley.runtime.peer_registry import PeerRegistry
+from parley.runtime.recipients import Recipients
+from parley.runtime.remote_owner import RemoteOwner
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
 from parley.wire.peers import (
@@ -119,14 +122,14 @@ class Two:
 
     def __init__(self) -> None:
         self.store = GatedStore()
-        self.there = Book(CONVERSATION, self.store, StandingClock())
-        self.here = Book(CONVERSATION, self.store, StandingClock())
+        self.there = DurableLog(CONVERSATION, self.store, StandingClock())
+        self.here = DurableLog(CONVERSATION, self.store, StandingClock())
         self.owner = Owner()
         self.ended = 0
 
     async def begin(self) -> Two:
         await self.there.create(settings_chosen())
-        await self.there.open(address=OWNER.address)
+        await self.there.acquire(address=OWNER.address)
         await self.there.append(*TURN)
         await self.here.load()
         return self
@@ -134,10 +137,24 @@ class Two:
     def over(self) -> None:
         self.ended += 1
 
-    def follow(self) -> asyncio.Task[Elsewhere]:
-        return asyncio.create_task(Neighbours(self.owner).follow(self.here, OWNER, over=self.over))
+    def follow(self) -> asyncio.Task[RemoteOwner]:
+        return asyncio.create_task(self._follow())
 
-    async def followed(self) -> Elsewhere:
+    async def _follow(self) -> RemoteOwner:
+        recipients = Recipients()
+        remote = RemoteOwner(
+            self.here,
+            OpenApprovals(self.here, recipients, clock=StandingClock()),
+            recipients,
+            await PeerRegistry(self.owner).connect(OWNER.address),
+            pid=OWNER.pid,
+            applied=lambda: None,
+            over=self.over,
+        )
+        await remote.follow()
+        return remote
+
+    async def followed(self) -> RemoteOwner:
         following = self.follow()
         await self.owner.next()
         self.owner.answers(Followed(last=self.there.log.durable))
@@ -262,7 +279,7 @@ async def test_whoever_has_taken_over_hears_no_more() -> None:
     await two.followed()
     last = await two.happens(agent_message("Last words"))
     two.store.evict(CONVERSATION)
-    await two.here.open(address="")
+    await two.here.acquire(address="")
     two.owner.says(0, "No")
     two.owner.tells(*last)
 
@@ -274,24 +291,21 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
     two = await Two().begin()
     elsewhere = await two.followed()
     wish = RenameConversation(conversation_id=CONVERSATION, title="Foxes")
-    outcomes: list[BaseException | None] = []
+    outcomes: list[Raw | ParleyError] = []
     answers: list[Callable[[], None]] = [
         lambda: two.owner.answers(Followed(last=Seq(1))),
         lambda: two.owner.refuses(REFUSED, "not now"),
         lambda: two.owner.refuses(NOT_WRITTEN, "no room"),
         lambda: two.owner.refuses(NOT_OWNER, "not mine"),
-        two.owner.gone,
     ]
     for answer in answers:
-        asking = asyncio.create_task(elsewhere.ask(wish.METHOD, wish))
+        elsewhere.send(wish.METHOD, wish, answered=outcomes.append)
         await two.owner.next()
         answer()
-        await asyncio.wait({asking})
-        outcomes.append(asking.exception())
     with pytest.raises(NotOwned):
-        await elsewhere.ask(wish.METHOD, wish)
+        elsewhere.send(wish.METHOD, wish, answered=outcomes.append)
 
-    assert [type(outcome) for outcome in outcomes] == [type(None), RemoteRefusal, StoreFailed, NotOwned, NotOwned]
+    assert [type(outcome) for outcome in outcomes] == [Raw, RemoteRefusal, StoreFailed, NotOwned]
     assert [str(outcome) for outcome in outcomes[1:3]] == ["not now", str(StoreFailed("no room"))]
     assert (elsewhere.is_over, two.ended) == (True, 1)
 
@@ -318,8 +332,7 @@ async def test_what_cannot_be_followed_has_not_begun(how: str) -> None:
 
 async def test_nothing_is_kept_of_a_process_that_is_gone() -> None:
     two = await Two().begin()
-    neighbours = Neighbours(two.owner)
-    following = asyncio.create_task(neighbours.follow(two.here, OWNER, over=two.over))
+    following = two.follow()
     await two.owner.next()
     two.owner.answers(Followed(last=Seq(4)))
     await following
@@ -330,4 +343,4 @@ async def test_nothing_is_kept_of_a_process_that_is_gone() -> None:
     await asyncio.sleep(0)  # the loop lets go of what it has just done
     gc.collect()
 
-    assert (connection(), neighbours.address) == (None, "of us")
+    assert connection() is None

@@ -1,4 +1,4 @@
-"""A new conversation that is written whole or not at all, page by page: others wait while one is written."""
+"""Creating a conversation with many entries, page by page: other writers wait while one page is written."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from parley.conversation.log import Entry
 from parley.ports.store import PAGE, Store, Summary
 from parley.wire.ids import ConversationId
 
-__all__ = ["write_whole"]
+__all__ = ["bulk_create"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""How much is written in one go."""
+"""Bytes of entries in one page."""
 
 
-async def write_whole(
+async def bulk_create(
     store: Store,
     conversation_id: ConversationId,
     entries: Iterable[Entry],
@@ -23,7 +23,7 @@ async def write_whole(
     *,
     archived: bool = False,
 ) -> None:
-    """All of it, or nothing: also where the entries raise, the caller is cancelled or the process is killed.
+    """Create it whole or not at all, also if the entries raise, the caller is cancelled or the process is killed.
 
     Raises:
         StoreError: the system refuses, or there is one of that id.

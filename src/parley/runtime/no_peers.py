@@ -1,4 +1,4 @@
-"""For a process that shares its conversations with no other."""
+"""The port `Peers` of a process that shares its conversations with no other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-__all__ = ["Alone"]
+__all__ = ["NoPeers"]
 
 
-class Alone:
-    """The port `Peers`: there are none."""
+class NoPeers:
+    """No other processes."""
 
     address = ""
 

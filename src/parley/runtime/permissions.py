@@ -1,7 +1,6 @@
-"""Who may do what in one conversation: the settings decide, or somebody is asked.
+"""Which actions of the agent are allowed in one conversation: the settings decide, or a person is asked.
 
-Knows what was allowed for the session, which lasts until the process ends. Does not know who is asked nor how:
-`questions.py` does.
+Does not know who is asked nor how: `approvals.py` does. What was approved for the session is in `grants.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from msgspec.structs import replace
 
 from parley.agent.limits import AskToGoOn
 from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
-from parley.agent.sandbox_policy import Roots, bounds_for, read_only
-from parley.config.types import Settings, WorkspaceWrite
+from parley.agent.sandbox_policy import bounds_for, read_only
+from parley.config.types import Settings
 from parley.conversation.records import QuestionAsked
 from parley.ports.commands import CommandRunner, SandboxPolicy
 from parley.ports.tools import (
@@ -29,56 +28,31 @@ from parley.ports.tools import (
     RunCommand,
     Verdict,
 )
-from parley.runtime.choices import Choices
-from parley.runtime.questions import Answered, Questions
+from parley.runtime.approvals import Answered, OpenApprovals
+from parley.runtime.grants import SessionGrants
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
 from parley.wire.ids import ApprovalId, CallId
 from parley.wire.text import replace_surrogates
 
-__all__ = ["Permits", "Resumed", "Trust"]
-
-
-class _Allowed(NamedTuple):
-    """What has to be the same for a yes to hold once more."""
-
-    argv: tuple[str, ...]
-    real_cwd: str
-    covers: str
-    sandbox_mode: str
-    workspace_write: WorkspaceWrite
-    network: bool
-    escalated: bool
-
-
-class Trust:
-    """What one conversation was allowed and told that no log has, for as long as this process lives."""
-
-    def __init__(self, roots: Roots, choices: Choices) -> None:
-        self.roots, self.choices = roots, choices
-        self.allowed: set[_Allowed] = set()
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether it could not as well be made anew."""
-        return bool(self.allowed) or self.choices.has_secrets or not self.roots.is_empty
+__all__ = ["PermissionGate", "Resumed"]
 
 
 class Resumed(NamedTuple):
-    """A question that was asked before this turn came into this process, and what was answered."""
+    """An approval that another process asked for, and its answer."""
 
     asked: QuestionAsked
     answered: Answered
 
 
-class Permits:
-    """What one conversation may do."""
+class PermissionGate:
+    """Decides for the turns of one conversation."""
 
-    def __init__(self, questions: Questions, commands: CommandRunner, trust: Trust) -> None:
-        self._questions, self._commands, self._trust = questions, commands, trust
+    def __init__(self, approvals: OpenApprovals, commands: CommandRunner, grants: SessionGrants) -> None:
+        self._approvals, self._commands, self._grants = approvals, commands, grants
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
         """What decides for a turn that begins or goes on now."""
-        bounds = bounds_for(settings, self._trust.roots)
+        bounds = bounds_for(settings, self._grants.roots)
 
         async def permit(action: Action) -> Verdict:
             nonlocal resumed
@@ -93,7 +67,7 @@ class Permits:
 
         async def ask(reached: LimitReached) -> bool:
             asked = QuestionAsked(approval_id=_new_id(), kind="limit", call_id=CallId(""))
-            return (await self._questions.ask(reached, asked, settings.approvals)).is_yes
+            return (await self._approvals.ask(reached, asked, settings.approvals)).is_yes
 
         return ask
 
@@ -102,7 +76,7 @@ class Permits:
     ) -> Verdict:
         if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
             return self._verdict(action, settings, before.answered, None)
-        if isinstance(action, RunCommand) and _allowed(action, settings) in self._trust.allowed:
+        if isinstance(action, RunCommand) and self._grants.holds(action, settings):
             return Granted(by_person=True)
         verdict = await self._decide(action, settings, bounds)
         if before is not None and _is_about(before.asked, action, verdict):
@@ -111,7 +85,7 @@ class Permits:
             return verdict
         if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
             action = replace(action, changed="unknown")
-        answered = await self._questions.ask(*_question(action, verdict), settings.approvals)
+        answered = await self._approvals.ask(*_question(action, verdict), settings.approvals)
         return self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, bounds: SandboxPolicy | None) -> Decision:
@@ -131,12 +105,8 @@ class Permits:
     def _verdict(self, action: Action, settings: Settings, answered: Answered, asked: Decision | None) -> Verdict:
         if isinstance(asked, Ask) and asked.within is not None:
             return asked.within if answered.is_yes else RejectedByUser(reason=answered.reason)
-        if (
-            answered.decision == "approved_for_session"
-            and isinstance(action, RunCommand)
-            and (allowed := _allowed(action, settings)) is not None
-        ):
-            self._trust.allowed.add(allowed)
+        if answered.decision == "approved_for_session" and isinstance(action, RunCommand):
+            self._grants.add(action, settings)
         if answered.is_yes:
             return Granted(by_person=True)
         return RejectedByUser(reason=answered.reason)
@@ -172,23 +142,6 @@ def _needs_nobody(action: RunCommand, settings: Settings, bounds: SandboxPolicy 
         return False
     # A program that lies where the agent may have written is not known.
     return is_safe(action, writable)
-
-
-def _allowed(action: RunCommand, settings: Settings) -> _Allowed | None:
-    """What a yes for the session is remembered by; None: somebody moves its directory about just now."""
-    try:
-        real_cwd = os.path.realpath(action.cwd) if "\0" not in action.cwd else action.cwd
-    except OSError:
-        return None
-    return _Allowed(
-        argv=action.argv,
-        real_cwd=real_cwd,
-        covers=action.covers,
-        sandbox_mode=settings.sandbox_mode,
-        workspace_write=settings.workspace_write,
-        network=settings.network_access,
-        escalated=action.escalated,
-    )
 
 
 def _new_id() -> ApprovalId:

@@ -1,4 +1,4 @@
-"""What all conversations of a process have in common."""
+"""The parts that all conversations of a process share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
 from parley.ports.store import Store
 from parley.ports.tools import Tools
-from parley.runtime.elsewhere import Neighbours
+from parley.runtime.peer_registry import PeerRegistry
 
-__all__ = ["Means"]
+__all__ = ["RuntimeDeps"]
 
 
-class Means(NamedTuple):
+class RuntimeDeps(NamedTuple):
     clock: Clock
     store: Store
     open_model: OpenModel
     tools: Tools
     commands: CommandRunner
-    """With which the tools run commands."""
-    neighbours: Neighbours
+    """Runs the commands of the tools."""
+    peers: PeerRegistry
     started_at: float
-    """When this server was started, by the clock."""
+    """When this server started, by the clock."""
     closing: asyncio.Event
-    """Set when the server is on its way out."""
+    """Set when the server shuts down."""

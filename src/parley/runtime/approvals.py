@@ -1,0 +1,399 @@
+"""The approvals of one conversation: asked by its turn, open until one answer settles them, settled exactly once.
+
+Decides how long an open approval waits if no client can be asked. Does not know how a client is asked: the part of
+the server that sends an approval to a client says so, and is told when it is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Final, Protocol
+
+from msgspec import UNSET, Struct
+
+from parley.common.shield import run_to_completion
+from parley.config.types import Approvals
+from parley.conversation.approvals import ApprovalEvent, Question
+from parley.conversation.log import LogPayload
+from parley.conversation.records import QuestionAsked, QuestionSettled
+from parley.errors import HomeLost, LeaseLost, QuestionIsSettled, StoreFailed
+from parley.ports.clock import Clock
+from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
+from parley.runtime.errors import UnknownQuestion
+from parley.runtime.recipients import FOLLOWERS_SECONDS, ApprovalRecipient, Recipients
+from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
+from parley.wire.ids import ApprovalId
+
+__all__ = ["DISMISSED", "NOBODY", "Answered", "OpenApprovals", "answered"]
+
+log = logging.getLogger(__name__)
+
+NOBODY: Final = "nobody could be asked"
+DISMISSED: Final = "the client dismissed the question"
+"""Reasons of denials that no person gave."""
+POLL_SECONDS: Final = 60.0
+"""How long a client that polls counts as a reader: longer than one `conversationRead` may wait."""
+
+
+class Answered(Struct, frozen=True, kw_only=True):
+    """An answer, as the turn that asked is told it."""
+
+    decision: Decision
+    reason: str | None = None
+
+    @property
+    def is_yes(self) -> bool:
+        return self.decision in ("approved", "approved_for_session")
+
+
+class _Turn(Protocol):
+    """The turn that asks."""
+
+    def interrupt(self) -> None: ...
+
+
+def answered(decision: Settlement, reason: str | None) -> Answered:
+    """Return what the turn is told of a settlement."""
+    told: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
+    return Answered(decision=told, reason=reason)
+
+
+class OpenApprovals:
+    """What one conversation asks. At most one approval is open."""
+
+    def __init__(
+        self,
+        durable_log: DurableLog,
+        recipients: Recipients,
+        *,
+        clock: Clock,
+        has_peers: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`has_peers` says whether other processes use the home now."""
+        self._log, self._recipients, self._clock, self._has_peers = durable_log, recipients, clock, has_peers
+        self._turn: _Turn | None = None
+        self._answer: asyncio.Future[Answered] | None = None
+        self._not_durable: ApprovalId | None = None
+        """An approval that is not durable yet, and may never be."""
+        self._approvals = Approvals()
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._polled: asyncio.Task[None] | None = None
+        self._waits_since = 0.0
+        """When the last call began to wait for the turn."""
+        self._timeout: asyncio.Task[None] | None = None
+        self._timeout_seconds: float | None = None
+        """The whole length of the timeout that runs."""
+        self._timeout_since = 0.0
+        self._spent_seconds = 0.0
+        """How much of it passed before it was last paused."""
+
+    @property
+    def open(self) -> Question | None:
+        """The approval that waits for an answer, once it is durable."""
+        question = self._log.projections.ledger.open
+        return None if question is None or question.approval_id == self._not_durable else question
+
+    @property
+    def _open_limit(self) -> ApprovalId | None:
+        """The id of the open approval, if it is about a limit."""
+        return self.open.approval_id if self.open is not None and self.open.asked.kind == "limit" else None
+
+    @property
+    def knows_limits(self) -> bool:
+        """Whether a client here can be asked about limits, or else all could be told of them."""
+        return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
+
+    @property
+    def seconds_for_followers(self) -> float:
+        """Seconds left in which a client of another process may begin to follow the turn of the call that waits."""
+        left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
+        return left if left and self._has_peers() else 0.0
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether a call that waits is to be answered with the open approval: no client can be asked."""
+        return (
+            self.open is not None
+            and self._log.is_owner
+            and self._approvals.when_nobody == "return"
+            and self._recipients.only_wait
+            and not self._recipients.can_be_asked
+        )
+
+    def __contains__(self, approval_id: ApprovalId) -> bool:
+        """Whether it is, or was, asked in this conversation."""
+        return self._is_open(approval_id) or approval_id in self._log.projections.ledger.settled
+
+    # --- asking ------------------------------------------------------------------------
+
+    def attach_turn(self, turn: _Turn | None) -> None:
+        """Set the turn that asks, and that the answer `abort` interrupts."""
+        self._turn = turn
+
+    async def ask(self, shown: ApprovalEvent, asked: QuestionAsked, approvals: Approvals) -> Answered:
+        """Ask, wait, and return the answer. One at a time.
+
+        Does not return if the answer is `abort`: the turn is cancelled. An approval whose caller is cancelled is
+        dropped, unless it was left open.
+        """
+        if self._log.projections.ledger.open is not None:
+            raise RuntimeError("an approval is open already")
+        self._approvals, self._not_durable = approvals, asked.approval_id
+        written = self._log.write(shown, asked, on_durable=self._asked)
+        return await self.wait_for(self.expect(approvals), written)
+
+    def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:
+        """Return the future answer to the open approval, for `wait_for`."""
+        self._approvals = approvals
+        self._answer = asyncio.get_running_loop().create_future()
+        self.recheck()
+        return self._answer
+
+    async def wait_for(
+        self, answer: asyncio.Future[Answered], written: asyncio.Future[None] | None = None
+    ) -> Answered:
+        """Return the answer; `written` is done when the approval is durable."""
+        try:
+            if written is not None:
+                await run_to_completion(written)
+            said = await answer
+            if said.decision == "abort":
+                await asyncio.Event().wait()  # until the turn is cancelled
+            return said
+        finally:
+            if self._answer is answer:
+                self._answer = None
+                self.drop()
+
+    def _asked(self) -> None:
+        self._not_durable = None
+        self.recheck()
+
+    # --- settling ----------------------------------------------------------------------
+
+    def find(self, approval_id: ApprovalId) -> Question:
+        """Return an open approval.
+
+        Raises:
+            UnknownQuestion: it was never asked in this conversation.
+            QuestionIsSettled: it was answered before.
+        """
+        if (question := self.open) is not None and question.approval_id == approval_id:
+            return question
+        if (before := self._log.projections.ledger.settled.get(approval_id)) is not None:
+            raise QuestionIsSettled(before)
+        raise UnknownQuestion
+
+    def settle(
+        self,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        *,
+        by: SettledBy,
+        reason: str | None = None,
+        until: float | None = None,
+    ) -> asyncio.Future[None]:
+        """Settle the open approval, at once and for all; the future is done when the settlement is durable.
+
+        Raises:
+            UnknownQuestion, QuestionIsSettled: as `find`.
+        """
+        return self._settle(self.find(approval_id), decision, by=by, reason=reason, until=until)
+
+    def _settle(
+        self,
+        question: Question,
+        decision: Settlement,
+        *,
+        by: SettledBy,
+        reason: str | None = None,
+        until: float | None = None,
+    ) -> asyncio.Future[None]:
+        written = self._log.write(*_settlement(question, decision, by, reason), until=until)
+        settled = partial(self._settled, self._answer, question.approval_id, decision, reason)
+        if written.done():
+            settled(written)
+        else:
+            written.add_done_callback(settled)  # after the log's own: readers have seen it by then
+        return written
+
+    def _settled(
+        self,
+        answer: asyncio.Future[Answered] | None,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        reason: str | None,
+        written: asyncio.Future[None],
+    ) -> None:
+        if written.exception() is not None:
+            return
+        self._recipients.settle(approval_id, decision)
+        self.recheck()
+        if answer is not None and not answer.done() and decision != "dropped":
+            answer.set_result(answered(decision, reason))
+        if decision == "abort" and self._turn is not None:
+            self._turn.interrupt()
+
+    def drop(self) -> None:
+        """Settle the open approval, if there is one, because its turn ends."""
+        if (question := self._log.projections.ledger.open) is not None and self._log.is_owner:
+            self._settle(question, "dropped", by="interrupt")
+
+    def leave_open(self) -> None:
+        """Leave the open approval to another process: cancelling its caller does not drop it."""
+        self._answer = None
+        for waiting in (self._timeout, self._polled):
+            if waiting is not None:
+                waiting.cancel()
+        self._timeout = self._polled = self._timeout_seconds = None
+        self._recipients.polled = False
+
+    # --- who can answer ----------------------------------------------------------------
+
+    def register_reader(
+        self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool = False
+    ) -> None:
+        if waits_for_turn:
+            self._waits_since = self._clock.now()
+        self._recipients.add(
+            reader, can_be_asked=can_be_asked, knows_limits=knows_limits, waits_for_turn=waits_for_turn
+        )
+        self.recheck()
+
+    def unregister_reader(self, reader: Hashable) -> None:
+        if self._recipients.remove(reader):
+            self.recheck()
+
+    def note_poll(self, *, can_answer: bool = True) -> None:
+        """Count a client that polls as a reader for a while; `can_answer` if it is offered `approvalAnswer`."""
+        self._recipients.poller_can_answer = can_answer
+        if self.open is None:  # its next poll will do
+            return
+        if self._polled is not None:
+            self._polled.cancel()
+        self._recipients.polled = True
+        self._polled = asyncio.create_task(self._forget_poll())
+        self.recheck()
+
+    async def _forget_poll(self) -> None:
+        await self._clock.sleep(POLL_SECONDS)
+        self._polled, self._recipients.polled = None, False
+        self.recheck()
+
+    def delivered_to(self, recipient: ApprovalRecipient) -> None:
+        """Note that the open approval was sent to a client."""
+        if self.open is not None:
+            self._recipients.deliver(recipient, self.open.approval_id)
+            self.recheck()
+
+    def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
+        """Note that a client will not answer."""
+        if self._recipients.withdraw(recipient):
+            self.recheck()
+
+    def refresh(self) -> None:
+        """Tell clients of settlements that another process has stored."""
+        settled = self._log.projections.ledger.settled
+        for approval_id in self._recipients.delivered_ids:
+            if approval_id in settled:
+                self._recipients.settle(approval_id, settled[approval_id])
+        self.recheck()
+
+    def to_deliver(self) -> Question | None:
+        """Return the open approval, after clients were told of the settlement of earlier ones."""
+        if not self._log.is_owner:
+            self.refresh()
+        return self.open
+
+    def subscribe(self, listener: object, call: Callable[[], None]) -> None:
+        """Have `call` called when other clients may read, or be asked, than before; until `unsubscribe`."""
+        self._listeners[listener] = call
+
+    def unsubscribe(self, listener: object) -> None:
+        self._listeners.pop(listener, None)
+
+    # --- timeouts ----------------------------------------------------------------------
+
+    def recheck(self) -> None:
+        """Start, pause or stop the timeout of the open approval.
+
+        It runs while clients read and none of them can be asked, pauses while none reads, and starts anew after a
+        client was there that can be asked.
+        """
+        for call in tuple(self._listeners.values()):
+            call()
+        limit = self._open_limit
+        can_be_asked = (
+            self._recipients.can_answer_limit(limit) if limit is not None else self._recipients.can_be_asked
+        )
+        # A process that follows leaves the timeout to the owner.
+        unheard = self.open is not None and not can_be_asked and self._log.is_owner
+        seconds = self._patience_seconds() if unheard and self._recipients.is_read else None
+        if seconds != self._timeout_seconds:
+            if self._timeout is not None:
+                self._timeout.cancel()
+                self._timeout = None
+                self._spent_seconds += max(0.0, self._clock.now() - self._timeout_since)
+            if seconds is not None:
+                self._timeout_since = self._clock.now()
+                self._timeout = asyncio.create_task(self._time_out(seconds))
+            self._timeout_seconds = seconds
+        if not unheard:
+            self._spent_seconds = 0.0
+        if self.open is None and self._polled is not None:
+            self._polled.cancel()
+            self._polled, self._recipients.polled = None, False
+
+    def _patience_seconds(self) -> float | None:
+        return self._recipients.patience_seconds(
+            self._approvals, about_limit=self._open_limit is not None, knows_limits=self.knows_limits
+        )
+
+    async def _time_out(self, seconds: float) -> None:
+        denies_at_once = self._recipients.only_wait and self._approvals.when_nobody == "deny"
+        left = self.seconds_for_followers if denies_at_once else max(0.0, seconds - self._spent_seconds)
+        if seconds and left:
+            await self._clock.sleep(left)
+        self._timeout = self._timeout_seconds = None
+        if (question := self.open) is None:
+            return
+        aborts = seconds and not denies_at_once and self._approvals.on_timeout == "abort"
+        try:
+            await self._settle_by_timeout(question.approval_id, "abort" if aborts else "timed_out")
+        except (QuestionIsSettled, UnknownQuestion, LeaseLost, HomeLost):
+            pass  # it was answered after all, or another process asks now
+        except Exception:  # a bug; the approval stays open, and a client may still answer it
+            log.exception("an approval that no client could be asked was not settled")
+
+    async def _settle_by_timeout(self, approval_id: ApprovalId, decision: Settlement) -> None:
+        while True:
+            try:
+                return await run_to_completion(self.settle(approval_id, decision, by="timeout", reason=NOBODY))
+            except HomeLost:
+                raise
+            except StoreFailed as error:
+                log.warning("a timeout is not stored yet: %s", error)
+                await self._clock.sleep(BETWEEN_TRIES_SECONDS)
+
+    def _is_open(self, approval_id: ApprovalId) -> bool:
+        return self.open is not None and self.open.approval_id == approval_id
+
+
+def _settlement(
+    question: Question, decision: Settlement, by: SettledBy, reason: str | None
+) -> tuple[LogPayload, LogPayload]:
+    """Return the record and the event of a settlement."""
+    approval_id = question.approval_id
+    return (
+        QuestionSettled(approval_id=approval_id, decision=decision, by=by, reason=reason),
+        ApprovalSettled(
+            approval_id=approval_id,
+            call_id=question.asked.call_id,
+            decision=decision,
+            by=by,
+            reason=UNSET if reason is None else reason,
+        ),
+    )

@@ -1,0 +1,239 @@
+"""The commands of one conversation, and what each does in the process that owns it.
+
+A command may be executed again if its owner did not answer, so each is idempotent: a message by its id, an answer
+by its approval and decision, an interrupt by the turn that it names, and a title is a value that is set. Applying
+a command never waits; the future that it returns is done when its entries are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import ClassVar, NamedTuple
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from parley.conversation.log import LogPayload
+from parley.conversation.records import Renamed
+from parley.conversation.state import Phase
+from parley.errors import OwnerUnresponsive
+from parley.runtime.approvals import OpenApprovals
+from parley.runtime.deadline import Deadline
+from parley.runtime.durable_log import DurableLog
+from parley.runtime.message_intake import Accepted, MessageIntake
+from parley.runtime.peer_registry import PeerRegistry
+from parley.runtime.turn_runner import RemoteTurn, TurnRunner
+from parley.wire.ids import EventId, MessageId, Seq
+from parley.wire.items import InputItem
+from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
+
+__all__ = [
+    "AnswerApproval",
+    "AppendOutsideTurn",
+    "Command",
+    "Delete",
+    "Interrupt",
+    "Local",
+    "Observe",
+    "PeerRequest",
+    "Rename",
+    "SubmitMessage",
+]
+
+PeerRequest = AnswerQuestion | InterruptTurn | RenameConversation | Submit
+"""Requests that a process sends to the owner of a conversation."""
+
+OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
+
+
+class Local(NamedTuple):
+    """The parts of a conversation on which its owner applies commands."""
+
+    log: DurableLog
+    runner: TurnRunner
+    intake: MessageIntake
+    approvals: OpenApprovals
+    peers: PeerRegistry
+
+
+class Command:
+    """One thing to do in a conversation, once."""
+
+    needs_turn: ClassVar = False
+    """Whether it concerns an unfinished turn alone: without one it is applied without the lease."""
+    waits_for_write_lock: ClassVar = False
+    """Whether it waits for the write lock before it is applied while a turn runs."""
+    starts_turn: ClassVar = False
+    """Whether it waits for the end of a turn that was interrupted."""
+    applies_while_closing: ClassVar = False
+    """Whether it is applied although the server shuts down."""
+
+    def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        self.deadline = deadline
+        """When it fails if no process has executed it."""
+        self.is_from_peer = is_from_peer
+        """Whether another process sent it; it is refused if this process is not the owner."""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_fresh = False
+        """Whether the log was read after the command came."""
+        self.is_writable = False
+        """Whether the store could write after the command came."""
+        self.was_sent = False
+        """Whether it was sent to an owner that has not executed it."""
+        self.was_refused = False
+        """Whether the process that it was sent to last said that it is not the owner."""
+        self.unanswered: OwnerUnresponsive | None = None
+        """The owner that it was sent to, if that has neither executed nor refused it."""
+
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
+        """Execute it here; None: it is done. Raises what its caller is told."""
+        raise NotImplementedError
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
+        """Return what is sent to the owner; None: there is nothing to send.
+
+        `unanswered` are messages that were sent before it and not answered.
+        """
+        return None
+
+    def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
+        """Take the owner's answer, before anything that follows from it is shown."""
+
+    def is_settled(self, local: Local) -> bool:
+        """Whether an owner has executed it, although a later one refuses it."""
+        return False
+
+
+class Observe(Command):
+    """Make sure that the log is current, and that an unfinished turn is followed or recovered."""
+
+    needs_turn = True
+
+    def apply(self, local: Local) -> None:
+        return None
+
+
+class SubmitMessage(Command):
+    """Accept a message: it starts a turn, or joins the one that runs."""
+
+    starts_turn = waits_for_write_lock = True
+
+    def __init__(
+        self,
+        message: Submit,
+        deadline: Deadline,
+        *,
+        accepted: Callable[[Accepted], None],
+        ignores_unknown_parent: bool = False,
+        is_from_peer: bool = False,
+    ) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self.message = message
+        self.files: tuple[InputItem, ...] | None = None
+        """The content with the images that it names, once they are read."""
+        self._accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
+
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
+        self._check_parent(local)
+        return local.intake.accept(self.message, read=self.files, until=self.deadline.at, accepted=self._accepted)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> Submit:
+        self._check_parent(local)
+        return self.message
+
+    def _check_parent(self, local: Local) -> None:
+        """Ignore a parent that older clients cannot know (docs/protocol.md#sending)."""
+        known = local.log.projections.state.messages
+        if self._ignores_unknown_parent and self.message.parent_id not in (None, MessageId(local.log.id), *known):
+            self.message = replace(self.message, parent_id=None)
+
+    def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
+        answer = msgspec.json.decode(result, type=Submitted)
+        turn = None if answer.event_id is None else remote_turn(answer.event_id, answer.first)
+        self._accepted(Accepted(self.message.message_id, turn, answer.first))
+
+
+class AnswerApproval(Command):
+    """Settle an approval."""
+
+    needs_turn = applies_while_closing = True
+
+    def __init__(self, answer: AnswerQuestion, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self._answer = answer
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        answer = self._answer
+        return local.runner.answer(
+            answer.approval_id, answer.decision, by=answer.by, reason=answer.reason, until=self.deadline.at
+        )
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> AnswerQuestion:
+        return self._answer
+
+    def is_settled(self, local: Local) -> bool:
+        settled = local.log.projections.ledger.settled
+        return settled.get(self._answer.approval_id) == self._answer.decision
+
+
+class Interrupt(Command):
+    """Interrupt a turn. The turn is named when the command is first executed, so that a repetition cannot hit a
+    later one."""
+
+    needs_turn = applies_while_closing = True
+
+    def __init__(self, wanted: InterruptTurn, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self._wanted = wanted
+
+    def apply(self, local: Local) -> None:
+        state, wanted = local.log.projections.state, self._wanted
+        is_any = wanted.event_id is None and not wanted.messages
+        if is_any or wanted.event_id == state.event_id or any(one in state.inputs for one in wanted.messages):
+            local.runner.interrupt()
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> InterruptTurn | None:
+        state = local.log.projections.state
+        if self._wanted.event_id is None and not self._wanted.messages:
+            event_id = None if state.phase is Phase.IDLE else state.event_id
+            self._wanted = replace(self._wanted, event_id=event_id, messages=tuple(unanswered))
+        is_named = self._wanted.event_id is not None or self._wanted.messages
+        return self._wanted if is_named else None
+
+
+class Rename(Command):
+    """Set the title."""
+
+    waits_for_write_lock = True
+
+    def __init__(self, wanted: RenameConversation, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self._wanted = wanted
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        def announce() -> None:
+            local.peers.announce(local.log.id)
+
+        return local.log.write(Renamed(title=self._wanted.title), on_durable=announce, until=self.deadline.at)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> RenameConversation:
+        return self._wanted
+
+
+class AppendOutsideTurn(Command):
+    """Append an entry that belongs to no turn, such as the failure of a tool server."""
+
+    waits_for_write_lock = True
+
+    def __init__(self, happened: LogPayload, deadline: Deadline) -> None:
+        super().__init__(deadline)
+        self._happened = happened
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        return local.log.write(self._happened, until=self.deadline.at)
+
+
+class Delete(Command):
+    """Delete the conversation, unless a turn is unfinished."""

@@ -1,0 +1,403 @@
+"""The log of one conversation in this process: entries, projections, readers, and the lease.
+
+An entry that is appended holds at once for the next decision, and readers see it when it is durable. If the store
+refuses it, the log and its projections go back to what is durable.
+
+Knows entries, open items and readers. Does not know approvals, turns or other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from parley.common.shield import run_to_completion
+from parley.conversation.history import History
+from parley.conversation.log import Delta, Entry, ItemKind, Log, LogPayload, encode_delta
+from parley.conversation.output import OutputDelta, encode_output_delta
+from parley.conversation.projections import Projections
+from parley.conversation.records import CommandOutput, TurnEnded, record_type
+from parley.conversation.state import Phase
+from parley.conversation.usage import UsageTotals
+from parley.errors import LeaseLost, Unreadable
+from parley.ports.clock import Clock
+from parley.ports.store import Lease, Store, Summary
+from parley.runtime.readers import Reader
+from parley.wire.events import OutputStream
+from parley.wire.ids import CallId, ConversationId, ItemId, Seq
+
+__all__ = ["BETWEEN_TRIES_SECONDS", "DurableLog"]
+
+log = logging.getLogger(__name__)
+
+BETWEEN_TRIES_SECONDS: Final = 1.0
+"""Time between two attempts to write an entry that the store refused."""
+
+_ENDED: Final = record_type(TurnEnded)
+
+
+class _Write:
+    """Entries that were given to the store."""
+
+    __slots__ = ("before", "last", "on_durable", "phase", "written")
+
+    def __init__(
+        self,
+        before: Seq,
+        last: Seq,
+        phase: Phase,
+        on_durable: Callable[[], None] | None,
+        written: asyncio.Future[None],
+    ) -> None:
+        self.before, self.last, self.phase = before, last, phase
+        self.on_durable, self.written = on_durable, written
+
+
+class DurableLog:
+    """One conversation's log, its projections, its readers and its lease. A turn uses it as its `Transcript`."""
+
+    def __init__(self, conversation_id: ConversationId, store: Store, clock: Clock) -> None:
+        self.id = conversation_id
+        self.log = Log()
+        self.projections = Projections()
+        self.phase = Phase.IDLE
+        """The phase up to the last durable entry."""
+        self.lease_lost: asyncio.Future[None] | None = None
+        """Done when the lease is lost to another process; None while there is no lease."""
+        self._store, self._clock = store, clock
+        self._lease: Lease | None = None
+        self._readers: list[Reader] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._in_flight: list[_Write] = []
+        """Writes that the store has not confirmed, in order."""
+        self._loading = asyncio.Lock()
+        self._acquiring = False
+        self._source: object = None
+        """The one that tells us what another process appends; None: the store."""
+
+    @property
+    def history(self) -> History:
+        return self.projections.history
+
+    @property
+    def spending(self) -> UsageTotals:
+        return self.projections.spending
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process holds the lease."""
+        return self._lease is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether an append is under way."""
+        return bool(self._in_flight)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there are readers, or tasks that wait for an entry."""
+        return bool(self._readers or self._waiting)
+
+    # --- the lease ---------------------------------------------------------------------
+
+    async def create(self, *happened: LogPayload) -> None:
+        """Store a new log with these entries.
+
+        Raises:
+            StoreFailed: nothing was stored.
+        """
+        at = self._clock.now()
+        entries = self.log.append(happened, at=at)
+        for one in happened:
+            self.projections.apply(one, at=at)
+        await self._store.create(self.id, entries, self._summary())
+        self.log.durable, self.phase = self.log.last, self.projections.state.phase
+
+    async def load(self) -> None:
+        """Read what other processes have appended since the last look.
+
+        Raises:
+            UnknownConversation: it does not exist, or was deleted.
+            Unreadable: the stored data is damaged.
+            StoreFailed: it cannot be read.
+        """
+        async with self._loading:
+            while True:
+                after = self.log.durable
+                page = await self._store.read(self.id, after=after)
+                if not page or self._lease is not None or self._source is not None:
+                    return  # the owner knows everything, and a source is the only one that may add entries
+                if after == self.log.durable:
+                    self.apply_remote(page)
+
+    async def acquire(self, *, address: str, until: float | None = None) -> None:
+        """Acquire the lease and read what other processes have appended before.
+
+        `address` is where this process listens to others; `until` ends the wait for the write lock.
+
+        Raises:
+            OwnedElsewhere: another process holds the lease.
+            UnknownConversation: it was deleted.
+            Unreadable: the stored data is damaged.
+            StoreFailed: the lease cannot be acquired.
+        """
+        if self._lease is not None:
+            return
+        lease = await self._store.acquire(self.id, address=address, until=until, on_lost=self._on_lost)
+        self._acquiring, self._source = True, None
+        try:
+            if self.log.durable != lease.last:
+                await self.load()
+            if self.log.durable != lease.last:
+                raise Unreadable(self.id, f"it ends at {self.log.durable} and should at {lease.last}")
+        except BaseException:
+            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
+            raise
+        finally:
+            self._acquiring = False
+        self._lease = lease
+        self.lease_lost = asyncio.get_running_loop().create_future()
+        self.log.begin_series(lease.epoch)
+
+    async def release(self) -> None:
+        """Release the lease, if it is held."""
+        lease, self._lease, self.lease_lost = self._lease, None, None
+        if lease is not None:
+            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
+
+    async def delete(self) -> None:
+        """Delete the conversation; the lease is released with it."""
+        lease, self._lease, self.lease_lost = self._lease, None, None
+        assert lease is not None
+        try:
+            await run_to_completion(asyncio.ensure_future(self._store.delete(lease)))
+        except BaseException:
+            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
+            raise
+
+    # --- entries of other processes ----------------------------------------------------
+
+    def attach_source(self, source: object, *, after: Seq) -> bool:
+        """Take entries of the owner from `source` alone.
+
+        False if the log does not end at `after`, or this process is about to become the owner.
+        """
+        if self._acquiring or self._lease is not None or after != self.log.durable:
+            return False
+        self._source = source
+        return True
+
+    def has_source(self, source: object) -> bool:
+        return self._source is source
+
+    def detach_source(self) -> None:
+        self._source = None
+
+    def apply_remote(self, entries: Sequence[Entry]) -> None:
+        """Add entries that another process has stored.
+
+        Raises:
+            Unreadable: one of them is damaged, and none was added.
+        """
+        self.log.take(entries)
+        try:
+            self.projections.replay(entries)
+        except ValueError as error:
+            self._rollback(self.log.durable)
+            raise Unreadable(self.id, str(error)) from error
+        for reader in self._readers:
+            reader.appended(entries[0].seq)
+        if any(entry.type == _ENDED for entry in entries):
+            self.log.discard_open()  # a process that was killed has ended none of its open items
+        self.log.durable, self.phase = self.log.last, self.projections.state.phase
+        self._show()
+
+    # --- appending ---------------------------------------------------------------------
+
+    async def writable(self, *, until: float) -> None:
+        """Return once the store can write.
+
+        A client's write waits for this while a turn runs: the turn's own writes queue after it in the store, and
+        would fail with it although they may wait longer.
+
+        Raises:
+            WriteLockHeld: another process holds the write lock of the home.
+        """
+        await self._store.writable(until=until)
+
+    async def append(self, *happened: LogPayload, until: float | None = None) -> None:
+        """Append entries, all or none; return when they are durable and were sent to readers.
+
+        Waits for the write lock of the home until the moment `until`; by default as long as a turn does.
+
+        Raises:
+            StoreFailed: nothing was appended.
+            LeaseLost: another process has taken over.
+        """
+        if happened:
+            await run_to_completion(self.write(*happened, until=until))
+
+    def write(
+        self, *happened: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
+    ) -> asyncio.Future[None]:
+        """Like `append`, but return a future that is done when the entries are durable and were sent to readers.
+
+        `on_durable` is called when they are durable, before any reader sees them.
+        """
+        if self._lease is None:
+            raise LeaseLost
+        at, before = self._clock.now(), self.log.last
+        entries = self.log.append(happened, at=at)  # this can fail, and then nothing has happened
+        try:
+            for one in happened:
+                self.projections.apply(one, at=at)
+        except (ValueError, MemoryError):
+            self._rollback(before)
+            raise
+        for reader in self._readers:
+            reader.appended(entries[0].seq)
+        written = self._store.append(self._lease, entries, self._summary(), until=until)
+        write = _Write(before, entries[-1].seq, self.projections.state.phase, on_durable, written)
+        self._in_flight.append(write)
+        finish = partial(self._written, write)
+        if written.done():
+            finish(written)
+        else:
+            written.add_done_callback(finish)
+        return written
+
+    async def durable(self) -> None:
+        """Return when no append is under way, whether those under way succeed or not."""
+        while self._in_flight:
+            await asyncio.wait({self._in_flight[-1].written})
+
+    def _written(self, write: _Write, written: asyncio.Future[None]) -> None:
+        error = written.exception()
+        if write not in self._in_flight:
+            return  # a write before it failed, and this one was rolled back with it
+        if error is not None:
+            self._undo(write, error)
+            return
+        self._in_flight.remove(write)
+        self.log.durable, self.phase = write.last, write.phase
+        if write.on_durable is not None:
+            write.on_durable()
+        self._show()
+
+    def _undo(self, write: _Write, error: BaseException) -> None:
+        """Undo a failed write and those after it. Writes before it may still succeed."""
+        log.error("%s: %s", self.id, error)
+        if isinstance(error, LeaseLost):
+            self._lose_lease()
+        else:
+            del self._in_flight[self._in_flight.index(write) :]
+            self._rollback(write.before)
+            self._show()
+
+    def _on_lost(self) -> None:
+        """Take note that the store has found the lease lost."""
+        if self._lease is not None:
+            self._lose_lease()
+
+    def _lose_lease(self) -> None:
+        """Go back to what is durable: another process has acquired the lease, or deleted the conversation."""
+        self._lease = None
+        self._in_flight.clear()
+        self._rollback(self.log.durable)
+        self.log.discard_open()
+        self._show()
+        if self.lease_lost is not None:
+            lost, self.lease_lost = self.lease_lost, None
+            lost.set_result(None)
+
+    def _rollback(self, position: Seq) -> None:
+        self.log.truncate(position)
+        self.projections.begin()
+        self.projections.replay(self.log.entries)
+
+    # --- open items --------------------------------------------------------------------
+
+    def extend(self, kind: ItemKind, text: str) -> None:
+        """Extend the open text of a kind."""
+        delta = self.log.extend(kind, text)
+        if self._readers:
+            self._show_delta(delta, encode_delta(delta))
+
+    def unfinished(self, kind: ItemKind) -> str:
+        """Return the open text of a kind so far."""
+        item = self.log.open.get(kind)
+        return item.text() if item else ""
+
+    def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
+        """Extend the open output of a command."""
+        for delta in self.log.extend_output(call_id, stream, data):
+            # A list of byte values is costly, and while a command floods, often no reader keeps up.
+            taken = any(reader.keeps_up for reader in self._readers)
+            self._show_delta(delta, encode_output_delta(delta) if taken else b"")
+
+    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+        """Return the record of a command's output so far, if there is any."""
+        return next(self.log.kept_outputs(call_id), None)
+
+    def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
+        """Extend an open text of another process."""
+        if (delta := self.log.mirror(item, kind, offset, text)) is not None and self._readers:
+            self._show_delta(delta, encode_delta(delta))
+
+    def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
+        """Extend the open output of a command of another process."""
+        delta = self.log.mirror_output(item, call_id, stream, offset, data)
+        if delta is not None and self._readers:
+            self._show_delta(delta, encode_output_delta(delta))
+
+    def _show_delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
+        for reader in self._readers:
+            reader.delta(delta, encoded)
+
+    def _summary(self) -> Summary:
+        return Summary.of(self.projections.state, is_active=True)
+
+    # --- reading -----------------------------------------------------------------------
+
+    def attach(self, reader: Reader) -> None:
+        """Send entries after the reader's cursor to it, from the next durable entry on."""
+        self._readers.append(reader)
+
+    def detach(self, reader: Reader) -> None:
+        """Remove a reader, if it is attached."""
+        reader.close()
+        if reader in self._readers:
+            self._readers.remove(reader)
+
+    async def wait_beyond(self, position: Seq) -> None:
+        """Return when there may be a durable entry after a position: after an append, or a `wake`."""
+        if self.log.durable > position:
+            return
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(changed)
+        try:
+            await changed
+        finally:
+            if changed in self._waiting:
+                self._waiting.remove(changed)
+
+    def wake(self) -> None:
+        """Wake all waiters so that they re-check."""
+        waiting, self._waiting = self._waiting, []
+        for changed in waiting:
+            if not changed.done():
+                changed.set_result(None)
+
+    def _show(self) -> None:
+        for reader in tuple(self._readers):
+            try:
+                reader.pump()
+            except Exception as error:  # a bug, or no memory; it may cost this reader, never the turn
+                is_bug = not isinstance(error, MemoryError)
+                log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
+                self.detach(reader)
+                reader.on_dropped()
+        self.wake()

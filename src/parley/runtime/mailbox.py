@@ -1,0 +1,407 @@
+"""The commands of one conversation, executed in the order in which they came, in the process that owns it.
+
+A command is executed as soon as nothing has to be awaited for it; a task waits for what has to be, and lives only
+while there are commands. Commands that were sent to an owner that did not answer go back to the front, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from msgspec import Raw
+
+from parley.conversation.state import Phase
+from parley.errors import (
+    HomeLost,
+    InvalidRequest,
+    NotOwned,
+    OwnedElsewhere,
+    OwnerUnresponsive,
+    ParleyError,
+    ShuttingDown,
+    StoreFailed,
+    TurnIsRunning,
+    UnknownConversation,
+)
+from parley.ports.store import CALL_SECONDS
+from parley.runtime.commands import Command, Delete, Local, Observe, SubmitMessage
+from parley.runtime.deadline import Deadline
+from parley.runtime.ownership import BETWEEN_LOOKS_SECONDS, Ownership, OwnershipState
+from parley.runtime.remote_owner import FOLLOW_SECONDS
+from parley.runtime.turn_runner import LocalTurn
+
+__all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
+
+log = logging.getLogger(__name__)
+
+LAST_ANSWERS_SECONDS: Final = 1.0
+"""How long a server that shuts down waits for answers of another process: it needs the rest of its time to pass
+them on."""
+
+
+class Mailbox:
+    """The queue of commands of one conversation, and the only one that changes its ownership."""
+
+    def __init__(self, ownership: Ownership, local: Local, *, closing: asyncio.Event) -> None:
+        self._ownership, self._local, self._closing = ownership, local, closing
+        self._queue: deque[Command] = deque()
+        self._sent: dict[Command, asyncio.TimerHandle] = {}
+        """Commands that the owner has not answered, in order, each with the timer of its deadline."""
+        self._preparing: set[asyncio.Task[None]] = set()
+        """Messages whose files are being read."""
+        self._task: asyncio.Task[None] | None = None
+        self._watched: LocalTurn | None = None
+        """The turn whose end wakes this mailbox."""
+        self._answers = asyncio.Event()
+        self._trouble = ""
+        """The last failure of an `Observe` that was logged."""
+        self._lost: HomeLost | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no command waits or was sent, and nothing is being done for one."""
+        return not (self._queue or self._sent or self._preparing or self._task)
+
+    @property
+    def has_commands(self) -> bool:
+        return bool(self._queue or self._sent or self._preparing)
+
+    def post(self, command: Command) -> asyncio.Future[None]:
+        """Add a command; the future is done when it is executed and durable.
+
+        Cancelling the future withdraws the command, if it is not executed yet.
+        """
+        if self._closing.is_set() and not command.applies_while_closing:
+            command.done.set_exception(ShuttingDown())
+        else:
+            self._queue.append(command)
+            self._wake()
+        return command.done
+
+    def reconcile(self) -> asyncio.Future[None]:
+        """Add an `Observe`: read what others have done, and follow or recover an unfinished turn."""
+        return self.post(Observe(Deadline(CALL_SECONDS)))
+
+    def _wake(self) -> None:
+        """Execute what can be executed now, and have the rest awaited."""
+        self._drain()
+        if self._task is None and (self._queue or self._ownership.is_releasable):
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._drain()
+                if self._queue:
+                    await self._advance(self._queue[0])
+                elif not self._ownership.is_releasable:
+                    return
+                elif self._local.log.is_writing:
+                    await self._local.log.durable()
+                else:
+                    await self._ownership.release()
+        finally:
+            self._task = None
+
+    # --- executing ---------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Execute the commands at the front for which nothing has to be awaited."""
+        while self._queue and (self._queue[0].done.done() or self._is_ready(self._queue[0])):
+            command = self._queue.popleft()
+            if not command.done.done():
+                self._execute(command)
+        turn = self._local.runner.turn
+        if turn is not None and turn is not self._watched:
+            self._watched = turn
+            turn.over.add_done_callback(partial(self._turn_over, turn))
+
+    def _is_ready(self, command: Command) -> bool:
+        match self._ownership.state:
+            case OwnershipState.GONE:
+                return True
+            case _ if isinstance(command, Delete):
+                return False
+            case OwnershipState.FOLLOWING:
+                return True
+            case OwnershipState.OWNER:
+                runner = self._local.runner
+                if isinstance(command, SubmitMessage) and self._local.intake.is_known(command.message):
+                    return not self._local.log.is_writing
+                if command.starts_turn and runner.is_ending:
+                    return False
+                return command.is_writable or not (command.waits_for_write_lock and runner.turn is not None)
+            case OwnershipState.IDLE:
+                if command.is_from_peer:
+                    return True  # it is refused
+                is_idle = self._local.log.projections.state.phase is Phase.IDLE
+                return command.needs_turn and command.is_fresh and is_idle
+            case OwnershipState.ACQUIRING | OwnershipState.CONNECTING:
+                return False
+
+    def _execute(self, command: Command) -> None:
+        state = self._ownership.state
+        try:
+            if state is OwnershipState.GONE:
+                raise self._lost or UnknownConversation(self._local.log.id)
+            if command.is_from_peer and state is not OwnershipState.OWNER:
+                raise NotOwned
+            if state is OwnershipState.FOLLOWING:
+                self._send(command)
+                return
+            if isinstance(command, SubmitMessage) and self._set_aside(command):
+                return
+            written = command.apply(self._local)
+        except Exception as error:
+            self._fail(command, error)
+            return
+        if written is None:
+            self._succeed(command)
+        else:
+            written.add_done_callback(partial(self._written, command))
+
+    def _written(self, command: Command, written: asyncio.Future[None]) -> None:
+        if (error := written.exception()) is None:
+            self._succeed(command)
+        else:
+            self._fail(command, error)
+
+    def _succeed(self, command: Command) -> None:
+        if not command.done.done():
+            command.done.set_result(None)
+
+    def _fail(self, command: Command, error: BaseException) -> None:
+        """Tell the caller why the command was not executed, unless it was after all."""
+        if command.done.done():
+            return
+        if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
+            # The owner that was asked may execute it all the same.
+            error = command.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
+        if isinstance(error, InvalidRequest) and command.was_sent and command.is_settled(self._local):
+            command.done.set_result(None)
+        elif isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
+            # The log is current; only the turn of another process cannot be seen to.
+            if str(error) != self._trouble and not self._closing.is_set():
+                log.warning(
+                    "%s: an unfinished turn is neither followed nor recovered: %s", self._local.log.id, error
+                )
+            self._trouble = str(error)
+            command.done.set_result(None)
+        else:
+            command.done.set_exception(error)
+
+    # --- waiting -----------------------------------------------------------------------
+
+    async def _advance(self, command: Command) -> None:
+        """Wait for one thing that the command at the front needs."""
+        try:
+            if self._closing.is_set() and self._ownership.state is not OwnershipState.OWNER:
+                raise ShuttingDown
+            if isinstance(command, Delete):
+                await self._delete(command)
+            elif self._ownership.state is OwnershipState.OWNER:
+                await self._advance_here(command)
+            elif command.needs_turn and not command.is_fresh:
+                await self._read_for(command)
+            else:
+                await self._take_over(command)
+        except Exception as error:
+            self._remove(command)
+            self._fail(command, error)
+
+    async def _advance_here(self, command: Command) -> None:
+        if isinstance(command, SubmitMessage) and self._local.intake.is_known(command.message):
+            await self._local.log.durable()
+        elif command.starts_turn and self._local.runner.is_ending:
+            await self._local.runner.ended(command.deadline)
+        else:
+            await self._local.log.writable(until=command.deadline.at)
+            command.is_writable = True
+
+    async def _read_for(self, command: Command) -> None:
+        """Read the log once for all commands that wait for that now."""
+        waiting = [one for one in self._queue if one.needs_turn]
+        await self._ownership.read_new()
+        for one in waiting:
+            one.is_fresh = True
+
+    async def _take_over(self, command: Command) -> None:
+        await self._ownership.take_over(command.deadline, on_lost=self._lease_lost, on_over=self._following_ended)
+
+    async def _delete(self, command: Delete) -> None:
+        """Delete the conversation between turns. An owner that is about to release the lease is waited for.
+
+        Raises:
+            TurnIsRunning: a turn is unfinished, or another process does not release the lease.
+        """
+        patience = Deadline(FOLLOW_SECONDS)
+        while self._ownership.state is not OwnershipState.OWNER:
+            if self._ownership.state is OwnershipState.FOLLOWING or self._closing.is_set():
+                raise ShuttingDown if self._closing.is_set() else TurnIsRunning
+            await self._ownership.read_new()
+            if self._local.log.projections.state.phase is not Phase.IDLE:
+                raise TurnIsRunning
+            try:
+                await self._ownership.acquire(command.deadline, on_lost=self._lease_lost)
+            except OwnedElsewhere:
+                self._ownership.give_up()
+                if patience.is_past:
+                    raise TurnIsRunning from None
+                await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+        if self._local.log.projections.state.phase is not Phase.IDLE or self._local.runner.turn is not None:
+            raise TurnIsRunning
+        try:
+            await self._local.log.delete()
+        except BaseException:
+            await self._ownership.release()
+            raise
+        self._ownership.mark_gone()
+        self._remove(command)
+        self._succeed(command)
+
+    def _remove(self, command: Command) -> None:
+        with suppress(ValueError):
+            self._queue.remove(command)
+
+    # --- messages that name files ------------------------------------------------------
+
+    def _set_aside(self, command: SubmitMessage) -> bool:
+        """Read the files of a message first, if it names any; it takes its place when they are read."""
+        if command.files is not None or not self._local.intake.needs_files(command.message):
+            return False
+        task = asyncio.create_task(self._read_files(command))
+        self._preparing.add(task)
+        task.add_done_callback(self._preparing.discard)
+        return True
+
+    async def _read_files(self, command: SubmitMessage) -> None:
+        try:
+            command.files = await self._local.intake.read_files(command.message)
+        except Exception as error:
+            self._fail(command, error)
+            return
+        if self._closing.is_set():
+            self._fail(command, ShuttingDown())
+            return
+        self._queue.append(command)
+        self._wake()
+
+    # --- the owner ---------------------------------------------------------------------
+
+    def _send(self, command: Command) -> None:
+        """Send a command to the owner. The next one does not wait for its answer.
+
+        Raises:
+            OwnerUnresponsive: its deadline has passed.
+        """
+        remote = self._ownership.remote
+        assert remote is not None
+        if command.deadline.is_past:
+            raise OwnerUnresponsive(pid=remote.pid)
+        messages = [one.message.message_id for one in self._sent if isinstance(one, SubmitMessage)]
+        if (request := command.request(self._local, messages)) is None:
+            self._succeed(command)
+            return
+        loop = asyncio.get_running_loop()
+        expire = partial(self._expire, command, OwnerUnresponsive(pid=remote.pid))
+        self._sent[command] = loop.call_at(command.deadline.at, expire)
+        command.was_sent, command.was_refused = True, False
+        command.done.add_done_callback(partial(self._withdraw, command))
+        try:
+            remote.send(request.METHOD, request, answered=partial(self._answered, command))
+        except NotOwned:
+            self._ownership.stop_following()
+
+    def _answered(self, command: Command, answer: Raw | ParleyError) -> None:
+        if (timer := self._sent.get(command)) is None:
+            return  # its deadline has passed, or its caller has gone
+        if isinstance(answer, NotOwned):
+            command.was_refused = True
+            return  # following ends now, and the command goes back to the queue
+        timer.cancel()
+        del self._sent[command]
+        if isinstance(answer, ParleyError):
+            self._fail(command, answer)
+        else:
+            try:
+                command.answered(answer, self._ownership.remote_turn)
+            except Exception as error:
+                self._fail(command, error)
+            self._succeed(command)
+            if self._closing.is_set():
+                self._ownership.leave_remote_turn()
+        self._answers.set()
+
+    def _withdraw(self, command: Command, done: asyncio.Future[None]) -> None:
+        if (timer := self._sent.pop(command, None)) is not None:
+            timer.cancel()
+            self._answers.set()
+
+    def _expire(self, command: Command, error: OwnerUnresponsive) -> None:
+        if self._sent.pop(command, None) is not None:
+            command.unanswered = error
+            self._answers.set()
+            self._fail(command, error)
+
+    def _following_ended(self) -> None:
+        """Put what the owner has not answered back to the front, and look what has become of the turn."""
+        remote = self._ownership.remote
+        self._ownership.following_ended()
+        sent, self._sent = self._sent, {}
+        for command, timer in reversed(sent.items()):
+            timer.cancel()
+            if remote is not None and not command.was_refused:
+                command.unanswered = OwnerUnresponsive(pid=remote.pid)
+            self._queue.appendleft(command)
+        self._answers.set()
+        if self._closing.is_set():
+            self._wake()
+        else:
+            self.reconcile()
+
+    def _lease_lost(self) -> None:
+        self._ownership.lose_lease()
+        self._wake()
+
+    def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
+        self._watched = None
+        self._ownership.forget_remote_turn()
+        if turn.handed_over and not self._closing.is_set():
+            self.reconcile()  # another process continues it
+        else:
+            self._wake()
+
+    # --- the end -----------------------------------------------------------------------
+
+    def lose(self, lost: HomeLost) -> None:
+        """Fail all commands: the home was lost."""
+        self._lost = lost
+        self._ownership.mark_gone()
+        self._ownership.leave_remote_turn(lost)
+        self._ownership.stop_following()
+        self._wake()
+
+    async def stop(self) -> None:
+        """Return when all commands are answered, because the server shuts down.
+
+        Owners that do not answer are waited for `LAST_ANSWERS_SECONDS`.
+        """
+        self._ownership.hurry()
+        self._ownership.leave_remote_turn()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                while self._sent:
+                    self._answers.clear()
+                    await self._answers.wait()
+        self._ownership.stop_following()
+        await self.at_rest()
+
+    async def at_rest(self) -> None:
+        """Return when nothing is being done for a command, and the lease is released if no turn needs it."""
+        while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
+            await asyncio.wait(working)

@@ -1,0 +1,173 @@
+"""Accepting a message: it starts a turn or joins the one that runs; a message that is sent again does neither."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec import UNSET, convert
+
+from parley.agent.attachments import check_content, names_files, read_content
+from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
+from parley.conversation.log import LogPayload
+from parley.conversation.log_queries import place_of
+from parley.conversation.records import InputRead, TurnStarted
+from parley.conversation.state import Phase
+from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
+from parley.runtime.durable_log import DurableLog
+from parley.runtime.errors import MessageIdTaken
+from parley.runtime.settings import SettingsResolver
+from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
+from parley.wire.events import TaskStarted, UserMessage
+from parley.wire.ids import MessageId, Seq
+from parley.wire.items import InputItem, is_text
+from parley.wire.peers import Submit
+
+__all__ = ["Accepted", "MessageIntake"]
+
+
+class Accepted(NamedTuple):
+    """A message that was accepted."""
+
+    message_id: MessageId
+    turn: Turn | None
+    """The turn that took it; None: it was sent before, and its turn is over."""
+    first: Seq
+    """The position of the first entry that it caused."""
+
+
+class MessageIntake:
+    """Accepts the messages of one conversation. Its caller holds the lease, and no turn is about to end."""
+
+    def __init__(
+        self, durable_log: DurableLog, resolver: SettingsResolver, runner: TurnRunner, *, closing: asyncio.Event
+    ) -> None:
+        self._log, self._resolver, self._runner = durable_log, resolver, runner
+        self._closing = closing
+
+    def needs_files(self, message: Submit) -> bool:
+        """Whether files have to be read before the message can be accepted."""
+        return names_files(message.content)
+
+    def is_known(self, message: Submit) -> bool:
+        """Whether a message of this id was appended before. It is answered when that is durable."""
+        return message.message_id in self._log.projections.state.messages
+
+    async def read_files(self, message: Submit) -> tuple[InputItem, ...]:
+        """Return the content of a message with the images that it names.
+
+        Raises:
+            InvalidRequest, ConfigError: the message cannot be accepted.
+        """
+        if self._accepted_before(message) is not None:
+            return message.content
+        return await read_content(message.content, self._resolve(message).settings)
+
+    def accept(
+        self,
+        message: Submit,
+        *,
+        read: tuple[InputItem, ...] | None,
+        until: float,
+        accepted: Callable[[Accepted], None],
+    ) -> asyncio.Future[None] | None:
+        """Append a message; the future is done when it is durable. None: it was accepted before.
+
+        `read` is the content with images that were read from disk. `accepted` is called when the message is
+        durable, before any reader sees it.
+
+        Raises:
+            MessageIdTaken, UnknownMessage, TurnIsRunning, UnsupportedContent: it cannot be accepted.
+            ConfigError, ShuttingDown, StoreFailed: it cannot be accepted now.
+        In every case nothing was changed.
+        """
+        if (before := self._accepted_before(message)) is not None:
+            accepted(before)
+            return None
+        state = self._log.projections.state
+        joins = state.phase is not Phase.IDLE
+        if joins and message.parent_id is not None:
+            raise TurnIsRunning
+        chosen = self._resolve(message)
+        turn = self._runner.turn if joins else None
+        # The content as it was sent, so that errors name the sender's positions.
+        used = chosen.settings if turn is None else turn.settings or chosen.settings
+        self._refuse_unsupported(message.content, used)
+        if read is None:
+            check_content(message.content)
+        if self._closing.is_set():
+            raise ShuttingDown
+        entries = self._said(message, message.content if read is None else read)
+        if chosen.settings is not self._resolver.resolved(self._log.projections.wishes.now).settings:
+            entries.append(self._resolver.record(_overrides(message) or SettingsOverrides(), chosen))
+        if turn is not None:
+            return self._append(message, entries, chosen, turn, until, accepted)
+        event_id = state.next_event_id(message.event_id)
+        started = self._runner.prepare(event_id, chosen.settings)
+        entries[:0] = [TurnStarted(event_id=event_id), TaskStarted()]
+        try:
+            return self._append(message, entries, chosen, started, until, accepted)
+        except BaseException:
+            self._runner.discard(started)
+            raise
+
+    def _append(
+        self,
+        message: Submit,
+        entries: list[LogPayload],
+        chosen: ResolvedSettings,
+        turn: LocalTurn,
+        until: float,
+        accepted: Callable[[Accepted], None],
+    ) -> asyncio.Future[None]:
+        first = Seq(self._log.log.last + 1)
+
+        def on_durable() -> None:
+            wish = self._log.projections.wishes.behind(message.message_id, self._log.id)
+            self._resolver.remember(wish, chosen)
+            if turn.task is None:
+                self._runner.start(turn)
+            accepted(Accepted(message.message_id, turn, first))
+
+        def stored(written: asyncio.Future[None]) -> None:
+            if written.exception() is not None and turn.task is None:
+                self._runner.discard(turn)
+
+        written = self._log.write(*entries, on_durable=on_durable, until=until)
+        written.add_done_callback(stored)
+        return written
+
+    def _accepted_before(self, message: Submit) -> Accepted | None:
+        """Return what became of a message that is sent again: it is answered like the first time."""
+        state, message_id = self._log.projections.state, message.message_id
+        if message_id not in state.messages:
+            return None
+        if state.messages[message_id] != message.content:
+            raise MessageIdTaken(message_id)
+        turn = self._runner.running if message_id in state.inputs else None
+        return Accepted(message_id, turn, first=place_of(self._log.log.entries, message_id))
+
+    def _resolve(self, message: Submit) -> ResolvedSettings:
+        before = self._resolver.resolved(self._log.projections.wishes.behind(message.parent_id, self._log.id))
+        overrides = _overrides(message)
+        return before if overrides is None else self._resolver.resolve(overrides, before)
+
+    def _refuse_unsupported(self, content: tuple[InputItem, ...], settings: Settings) -> None:
+        if is_text(content):
+            return
+        model = self._runner.model_for(settings)
+        for place, item in enumerate(content):
+            if why := model.cannot_carry(item):
+                raise UnsupportedContent(place, why)
+
+    def _said(self, message: Submit, read: tuple[InputItem, ...]) -> list[LogPayload]:
+        parent = UNSET if message.parent_id is None else message.parent_id
+        said = UserMessage(message_id=message.message_id, parent_message_id=parent, content=message.content)
+        if read is message.content:
+            return [said]
+        return [said, InputRead(content=read, message_id=message.message_id)]
+
+
+def _overrides(message: Submit) -> SettingsOverrides | None:
+    return None if message.wanted is None else convert(message.wanted, SettingsOverrides)

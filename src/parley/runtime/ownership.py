@@ -1,0 +1,281 @@
+"""Which process owns one conversation, and how that changes: the one place that knows.
+
+The owner holds the lease. It runs the turn and applies commands; other processes follow it. `TRANSITIONS` is the
+whole table of changes: docs/architecture.md draws it and a test walks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+
+from parley.conversation.state import Phase
+from parley.errors import HomeLost, NotOwned, OwnedElsewhere, OwnerUnresponsive, StoreError, WriteLockHeld
+from parley.runtime.approvals import OpenApprovals
+from parley.runtime.deadline import Deadline
+from parley.runtime.durable_log import DurableLog
+from parley.runtime.peer_registry import PeerRegistry
+from parley.runtime.recipients import Recipients
+from parley.runtime.remote_owner import RemoteOwner
+from parley.runtime.turn_runner import RemoteTurn, TurnRunner
+from parley.wire.ids import EventId, Seq
+
+__all__ = ["TRANSITIONS", "Ownership", "OwnershipEvent", "OwnershipState"]
+
+log = logging.getLogger(__name__)
+
+BETWEEN_LOOKS_SECONDS: Final = 0.05
+"""Time until the lease is tried again if its holder could not be followed."""
+
+
+class OwnershipState(Enum):
+    """Where a conversation is."""
+
+    IDLE = "idle"
+    """No process is known to own it."""
+    ACQUIRING = "acquiring"
+    """This process asks the store for the lease."""
+    OWNER = "owner"
+    """This process holds the lease: a turn runs or waits here, or commands are applied."""
+    CONNECTING = "connecting"
+    """Another process holds the lease; this one connects to it."""
+    FOLLOWING = "following"
+    """Another process holds the lease and tells what happens."""
+    GONE = "gone"
+    """It was deleted, or the home was lost."""
+
+
+class OwnershipEvent(Enum):
+    """What changes the state."""
+
+    ACQUIRE = "acquire"
+    GRANTED = "granted"
+    OWNED_ELSEWHERE = "owned elsewhere"
+    FAILED = "failed"
+    FOLLOWED = "followed"
+    FOLLOWING_ENDED = "following ended"
+    RELEASED = "released"
+    LEASE_LOST = "lease lost"
+    GONE = "gone"
+
+
+_S, _E = OwnershipState, OwnershipEvent
+
+TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState]] = {
+    (_S.IDLE, _E.ACQUIRE): _S.ACQUIRING,
+    (_S.ACQUIRING, _E.GRANTED): _S.OWNER,
+    (_S.ACQUIRING, _E.OWNED_ELSEWHERE): _S.CONNECTING,
+    (_S.ACQUIRING, _E.FAILED): _S.IDLE,
+    (_S.CONNECTING, _E.FOLLOWED): _S.FOLLOWING,
+    (_S.CONNECTING, _E.FAILED): _S.IDLE,  # not the owner, gone, or silent
+    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # the turn is over, the link broke, or not the owner any more
+    (_S.OWNER, _E.RELEASED): _S.IDLE,
+    (_S.OWNER, _E.LEASE_LOST): _S.IDLE,
+    **{(state, _E.GONE): _S.GONE for state in _S},
+}
+
+
+class Ownership:
+    """Where one conversation is. `take_over` makes this process its owner or a follower."""
+
+    def __init__(
+        self,
+        durable_log: DurableLog,
+        runner: TurnRunner,
+        approvals: OpenApprovals,
+        recipients: Recipients,
+        peers: PeerRegistry,
+    ) -> None:
+        self.state = OwnershipState.IDLE
+        self.remote: RemoteOwner | None = None
+        """The owner that is followed."""
+        self._log, self._runner, self._approvals, self._recipients = durable_log, runner, approvals, recipients
+        self._peers = peers
+        self._remote_turn: RemoteTurn | None = None
+        self._connecting: asyncio.Timeout | None = None
+
+    def _move(self, event: OwnershipEvent) -> None:
+        if self.state is OwnershipState.GONE and event is not OwnershipEvent.GONE:
+            return
+        self.state = TRANSITIONS[self.state, event]
+
+    @property
+    def is_releasable(self) -> bool:
+        """Whether this process holds the lease and no turn needs it."""
+        return self.state is OwnershipState.OWNER and self._runner.turn is None
+
+    # --- taking over -------------------------------------------------------------------
+
+    async def read_new(self) -> None:
+        """Read what other processes have stored.
+
+        Raises:
+            UnknownConversation, Unreadable, StoreFailed: it cannot be read.
+        """
+        await self._log.load()
+        self._applied()
+
+    async def take_over(
+        self, deadline: Deadline, *, on_lost: Callable[[], None], on_over: Callable[[], None]
+    ) -> None:
+        """Acquire the lease and recover an orphaned turn, or follow the process that holds the lease.
+
+        If that process is about to release it, the state is `IDLE` again, and the caller repeats this. `on_lost` is
+        called when the lease is lost, `on_over` when following ends.
+
+        Raises:
+            OwnerUnresponsive, WriteLockHeld: the deadline has passed.
+            StoreError: the lease cannot be acquired, or an orphaned turn not be ended.
+        """
+        try:
+            await self.acquire(deadline, on_lost=on_lost)
+        except OwnedElsewhere as owner:
+            self._move(OwnershipEvent.OWNED_ELSEWHERE)
+            await self._follow(owner, deadline, on_over=on_over)
+
+    async def acquire(self, deadline: Deadline, *, on_lost: Callable[[], None]) -> None:
+        """Acquire the lease, then recover an orphaned turn.
+
+        Raises:
+            OwnedElsewhere: another process holds it; the state is `ACQUIRING`.
+            StoreError: the state is `IDLE`.
+        """
+        await self._runner.over()  # a turn that was handed over may be about to end
+        self._move(OwnershipEvent.ACQUIRE)
+        try:
+            await self._peers.listen()
+            await self._log.acquire(address=self._peers.address, until=deadline.at)
+        except OwnedElsewhere:
+            raise
+        except BaseException:
+            self._move(OwnershipEvent.FAILED)
+            raise
+        self._move(OwnershipEvent.GRANTED)
+        assert self._log.lease_lost is not None
+        self._log.lease_lost.add_done_callback(lambda _: on_lost())
+        self._applied()
+        await self.recover(deadline)
+
+    async def recover(self, deadline: Deadline) -> None:
+        """End or resume a turn that its process left; without success the lease is released.
+
+        Raises:
+            StoreFailed: its end cannot be stored.
+        """
+        try:
+            await self._runner.recover(deadline)
+        except BaseException:
+            await self.release()
+            raise
+        self.forget_remote_turn()
+
+    def give_up(self) -> None:
+        """Go back to `IDLE` after `acquire` found another owner."""
+        self._move(OwnershipEvent.OWNED_ELSEWHERE)
+        self._move(OwnershipEvent.FAILED)
+
+    async def release(self) -> None:
+        """Release the lease. No command may be applied meanwhile."""
+        if self.state is OwnershipState.OWNER:
+            self._move(OwnershipEvent.RELEASED)
+        await self._log.release()
+
+    def lose_lease(self) -> None:
+        """Take note that another process has taken the lease: hand the turn over."""
+        if self.state is OwnershipState.OWNER:
+            self._move(OwnershipEvent.LEASE_LOST)
+        self._runner.hand_over()
+
+    # --- following ---------------------------------------------------------------------
+
+    async def _follow(self, owner: OwnedElsewhere, deadline: Deadline, *, on_over: Callable[[], None]) -> None:
+        remote: RemoteOwner | None = None
+        try:
+            if deadline.is_past:
+                raise TimeoutError
+            async with asyncio.timeout_at(deadline.at) as self._connecting:
+                try:
+                    connection = await self._peers.connect(owner.address)
+                    remote = RemoteOwner(
+                        self._log,
+                        self._approvals,
+                        self._recipients,
+                        connection,
+                        pid=owner.pid,
+                        applied=self._applied,
+                        over=on_over,
+                    )
+                    await remote.follow()
+                except NotOwned:
+                    remote = None
+                    await asyncio.sleep(BETWEEN_LOOKS_SECONDS)  # a turn is about to begin or to end there
+                    await self.read_new()
+        except TimeoutError:
+            remote = None
+            raise _unresponsive(owner) from None
+        finally:
+            self._connecting = None
+            if remote is None or remote.is_over:
+                self._move(OwnershipEvent.FAILED)
+            else:
+                self.remote = remote
+                self._move(OwnershipEvent.FOLLOWED)
+
+    def hurry(self) -> None:
+        """End the wait for a process that does not answer: the server shuts down."""
+        if self._connecting is not None and not self._connecting.expired():
+            self._connecting.reschedule(asyncio.get_running_loop().time())
+
+    def stop_following(self) -> None:
+        """Follow the owner no longer, if one is followed."""
+        if self.remote is not None:
+            self.remote.lost()
+
+    def following_ended(self) -> None:
+        """Take note that there is nothing more to hear from the owner."""
+        if self.state is OwnershipState.FOLLOWING:
+            self._move(OwnershipEvent.FOLLOWING_ENDED)
+        self.remote = None
+        self._log.wake()
+
+    def _applied(self) -> None:
+        """Take note of entries of another process."""
+        self._approvals.refresh()
+        self.forget_remote_turn()
+
+    # --- turns of other processes ------------------------------------------------------
+
+    def remote_turn(self, event_id: EventId, first: Seq) -> RemoteTurn:
+        """Return the turn of another process that took a message from here."""
+        turn = self._remote_turn
+        if turn is None or turn.event_id != event_id or turn.work.done():
+            if turn is not None:
+                turn.work.cancel()  # it is over, since there is another
+            turn = self._remote_turn = RemoteTurn(event_id, first)
+        return turn
+
+    def forget_remote_turn(self) -> None:
+        """Complete the remote turn if the log says that it is over."""
+        if (turn := self._remote_turn) is None or self._log.log.durable < turn.first:
+            return
+        state = self._log.projections.state
+        if state.phase is Phase.IDLE or state.event_id != turn.event_id:
+            turn.work.cancel()
+            self._remote_turn = None
+
+    def leave_remote_turn(self, lost: HomeLost | None = None) -> None:
+        """Stop waiting for the remote turn: the server shuts down, or the home was lost."""
+        if self._remote_turn is not None:
+            self._remote_turn.lost = lost
+            self._remote_turn.handed_over = True
+            self._remote_turn.work.cancel()
+
+    def mark_gone(self) -> None:
+        self._move(OwnershipEvent.GONE)
+
+
+def _unresponsive(owner: OwnedElsewhere) -> StoreError:
+    return OwnerUnresponsive(pid=owner.pid) if owner.lock_holder is None else WriteLockHeld(owner.lock_holder)

@@ -1,0 +1,130 @@
+"""Connections to the other processes of the home, one for each process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from parley.errors import NotOwned, StoreFailed
+from parley.ports.peers import Link, Peers
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import Message, encode
+from parley.wire.peers import Changed, PeerDelta, PeerEntry, PeerOutput
+
+__all__ = ["Follower", "PeerConnection", "PeerNews", "PeerRegistry"]
+
+log = logging.getLogger(__name__)
+
+PeerNews = PeerEntry | PeerDelta | PeerOutput
+"""What an owner tells a process that follows."""
+
+_DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
+    cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput)
+}
+
+
+class Follower(Protocol):
+    """A conversation that another process owns."""
+
+    def hear(self, news: PeerNews) -> None: ...
+
+    def lost(self) -> None:
+        """Take note that the connection broke."""
+        ...
+
+
+class PeerConnection:
+    """One connection to another process, shared by all conversations that it owns."""
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.users: set[Follower] = set()
+        self.followed: dict[ConversationId, Follower] = {}
+        """Those of them whose owner has begun to tell what happens."""
+
+    def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
+        """Raises NotOwned: the connection broke."""
+        if self.link is None:
+            raise NotOwned
+        self.link.request(method, params, answered=answered)
+
+    def notify(self, method: str, params: bytes) -> None:
+        if self.link is not None:
+            self.link.notify(method, params)
+
+    def hear(self, method: str, params: Raw) -> None:
+        if (decoder := _DECODERS.get(method)) is None:
+            return
+        news = decoder.decode(params)
+        if (follower := self.followed.get(news.conversation_id)) is not None:
+            follower.hear(news)
+
+    def gone(self) -> None:
+        self.link = None
+        for follower in tuple(self.users):
+            follower.lost()
+
+
+class PeerRegistry:
+    """The other processes of the home."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._connections: dict[str, PeerConnection] = {}
+        self._connecting = asyncio.Lock()
+        self._cannot_listen = False
+
+    @property
+    def address(self) -> str:
+        """Where this process listens to the others."""
+        return self._peers.address
+
+    async def listen(self) -> None:
+        """Listen to the others. If the system refuses, they read from the store what happens here."""
+        if self._cannot_listen:
+            return
+        try:
+            await self._peers.listen()
+        except StoreFailed as error:
+            self._cannot_listen = True
+            log.warning("%s", error)
+
+    def announce(self, conversation_id: ConversationId) -> None:
+        """Tell the others that a turn begins in a conversation, or that it changed or was deleted."""
+        self._peers.tell_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
+
+    def has_peers(self) -> bool:
+        """Whether another process uses the home now."""
+        return self._peers.has_others()
+
+    async def connect(self, address: str) -> PeerConnection:
+        """Return the connection to the process that listens at an address.
+
+        Raises:
+            NotOwned: no process listens there.
+        """
+        async with self._connecting:
+            connection = self._connections.get(address)
+            if connection is None or connection.link is None:
+                connection = PeerConnection()
+                gone = partial(self._gone, address, connection)
+                link = await self._peers.connect(address, hear=connection.hear, gone=gone) if address else None
+                if link is None:
+                    raise NotOwned
+                connection.link = link
+                self._connections[address] = connection
+        return connection
+
+    def _gone(self, address: str, connection: PeerConnection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        connection.gone()
+
+    async def close(self) -> None:
+        await self._peers.close()

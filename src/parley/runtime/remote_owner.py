@@ -1,0 +1,196 @@
+"""One conversation whose turn another process owns, followed over a connection to that process.
+
+The owner tells entries and deltas in order, and they are added to the log here. Commands are sent to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from parley.conversation.log import Entry, ItemKind
+from parley.conversation.state import Phase
+from parley.errors import NotOwned, ParleyError, StoreFailed
+from parley.runtime.approvals import OpenApprovals
+from parley.runtime.durable_log import DurableLog
+from parley.runtime.errors import RemoteRefusal
+from parley.runtime.peer_registry import PeerConnection, PeerNews
+from parley.runtime.recipients import Recipients
+from parley.wire.ids import START, Seq
+from parley.wire.jsonrpc import ErrorObject, Message, encode, error_of
+from parley.wire.peers import (
+    NOT_OWNER,
+    NOT_WRITTEN,
+    REFUSED,
+    Follow,
+    Followed,
+    PeerDelta,
+    PeerEntry,
+    PeerOutput,
+    PeerRead,
+    Unfollow,
+)
+
+__all__ = ["FOLLOW_SECONDS", "RemoteOwner"]
+
+log = logging.getLogger(__name__)
+
+FOLLOW_SECONDS: Final = 2.0
+"""How long another process may take to let us follow. A process that runs needs a moment; the conversations of one
+that was stopped are read from the store."""
+
+
+class RemoteOwner:
+    """The owner of one conversation, as long as it is followed."""
+
+    def __init__(
+        self,
+        durable_log: DurableLog,
+        approvals: OpenApprovals,
+        recipients: Recipients,
+        connection: PeerConnection,
+        *,
+        pid: int,
+        applied: Callable[[], None],
+        over: Callable[[], None],
+    ) -> None:
+        """`applied` is called after each entry that the owner told; `over` once, if following began: the turn is
+        over, or the connection broke."""
+        self.pid = pid
+        self._log, self._approvals, self._recipients, self._connection = (
+            durable_log,
+            approvals,
+            recipients,
+            connection,
+        )
+        self._applied, self._over = applied, over
+        self._begun = self.is_over = False
+        self._last = START
+        """The last position at the owner when following began."""
+        self._following: asyncio.Future[None] | None = None
+        self._audience = PeerRead(conversation_id=durable_log.id, is_read=False, can_be_asked=False)
+
+    async def follow(self) -> None:
+        """Follow from the last entry that is known here. It may be over when this returns.
+
+        Raises:
+            NotOwned: that process does not own the conversation, does not answer, or is gone.
+        """
+        self._connection.users.add(self)
+        try:
+            async with asyncio.timeout(FOLLOW_SECONDS):
+                while not self._begun:
+                    await self._request_to_follow()
+        except TimeoutError:
+            self.end()
+            raise NotOwned from None
+        except BaseException:
+            self.end()
+            raise
+        if not self.is_over:
+            self._approvals.subscribe(self, self._tell_audience)
+            self._tell_audience()
+
+    async def _request_to_follow(self) -> None:
+        self._following = asyncio.get_running_loop().create_future()
+        after = self._log.log.durable
+        request = Follow(conversation_id=self._log.id, after=after)
+        self.send(Follow.METHOD, request, answered=partial(self._followed, after, self._following))
+        await self._following
+
+    def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
+        """Begin if the log still ends where we asked from. What was told before belongs to an earlier following."""
+        if following.done():
+            return
+        if isinstance(answer, ParleyError):
+            following.set_exception(answer)
+            return
+        if self._log.attach_source(self, after=after):
+            self._last = msgspec.json.decode(answer, type=Followed).last
+            self._connection.followed[self._log.id] = self
+            self._begun = True
+        following.set_result(None)
+
+    def end(self) -> None:
+        """Stop following."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._approvals.unsubscribe(self)
+        self._connection.users.discard(self)
+        if self._connection.followed.get(self._log.id) is self:
+            del self._connection.followed[self._log.id]
+            self._log.detach_source()
+        self._connection.notify(Unfollow.METHOD, encode(Unfollow(conversation_id=self._log.id)))
+        if self._following is not None and not self._following.done():
+            self._following.set_exception(NotOwned())
+
+    def lost(self) -> None:
+        """Stop following and report it: there is nothing more to hear."""
+        if not self.is_over:
+            self.end()
+            if self._begun:
+                self._over()
+
+    def send(self, method: str, params: Struct, *, answered: Callable[[Raw | ParleyError], None]) -> None:
+        """Send a request; `answered` is called with the result, before anything that follows from it is shown, or
+        with the refusal. It is not called if following ends first.
+
+        Raises:
+            NotOwned: following has ended.
+        """
+        if self.is_over:
+            raise NotOwned
+
+        def take(message: Message) -> None:
+            if (error := error_of(message)) is not None:
+                answered(_refusal(error))
+                if error.code == NOT_OWNER:
+                    self.lost()  # it refuses everything that was sent after this as well
+                return
+            answered(Raw(b"{}") if message.result is UNSET else message.result)
+
+        self._connection.request(method, encode(params), answered=take)
+
+    def _tell_audience(self) -> None:
+        """Tell the owner which clients are here: it decides how long an approval waits."""
+        recipients = self._recipients
+        audience = PeerRead(
+            conversation_id=self._log.id,
+            is_read=not recipients.is_empty,
+            can_be_asked=recipients.can_be_asked,
+            full=self._approvals.knows_limits,
+        )
+        if audience != self._audience and not self.is_over:
+            self._audience = audience
+            self._connection.notify(PeerRead.METHOD, encode(audience))
+
+    def hear(self, news: PeerNews) -> None:
+        if not self._log.has_source(self):
+            return  # this process has taken over meanwhile
+        match news:
+            case PeerDelta(item=item, type=kind, offset=offset, text=text):
+                self._log.mirror(item, ItemKind(kind), offset, text)
+            case PeerOutput(item=item, call_id=call_id, stream=stream, offset=offset, data=data):
+                self._log.mirror_output(item, call_id, stream, offset, data)
+            case PeerEntry(seq=seq) if seq == self._log.log.durable + 1:
+                entry = Entry.kept(seq, news.at, news.type, is_event=news.is_event, body=bytes(news.body))
+                self._log.apply_remote([entry])
+                self._applied()
+                if self._log.projections.state.phase is Phase.IDLE and seq > self._last:
+                    self.lost()
+            case PeerEntry(seq=seq):
+                log.warning("%s: entry %d was told after %d", self._log.id, seq, self._log.log.durable)
+                self.lost()  # the store has what is missing
+
+
+def _refusal(error: ErrorObject) -> ParleyError:
+    if error.code == REFUSED:
+        return RemoteRefusal(error.message, error.name)
+    return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()

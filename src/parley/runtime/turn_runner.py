@@ -1,0 +1,373 @@
+"""The turns of one conversation that run in this process: one at a time, and each ends exactly once.
+
+Knows how a turn is started, resumed, interrupted and handed over to another process. Its caller holds the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from msgspec import UNSET, UnsetType
+
+from parley.agent.compaction import TokenMeter
+from parley.agent.notify import run_notify_program
+from parley.agent.turn import end_at_limit, run_turn
+from parley.common.os_errors import limit_reached
+from parley.config.types import Approvals, Settings
+from parley.conversation.approvals import Question
+from parley.conversation.log import LogPayload
+from parley.conversation.log_queries import last_text
+from parley.conversation.records import TurnEnded, Why
+from parley.conversation.state import Phase
+from parley.conversation.turn_ends import KILLED, Interruption, turn_end
+from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreFailed
+from parley.ports.model import Model
+from parley.ports.tools import ToolContext
+from parley.runtime.approvals import Answered, OpenApprovals, answered
+from parley.runtime.deadline import Deadline
+from parley.runtime.deps import RuntimeDeps
+from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
+from parley.runtime.permissions import PermissionGate, Resumed
+from parley.runtime.settings import SettingsResolver
+from parley.runtime.tool_servers import ToolServers
+from parley.wire.events import LimitReached, SettledBy, Settlement
+from parley.wire.ids import ApprovalId, EventId, Seq
+from parley.wire.items import text_of
+from parley.wire.text import replace_surrogates
+
+__all__ = ["LocalTurn", "RemoteTurn", "Turn", "TurnRunner"]
+
+log = logging.getLogger(__name__)
+
+
+class Turn:
+    """A turn that runs in some process."""
+
+    def __init__(self, event_id: EventId) -> None:
+        self.event_id = event_id
+        self.work: asyncio.Future[TurnEnded] = asyncio.get_running_loop().create_future()
+        """Done when only the end of the turn is left to be stored."""
+        self.handed_over = False
+        """True if handed over unfinished to another process."""
+        self.lost: HomeLost | None = None
+        """Why its end can never be stored."""
+
+
+class RemoteTurn(Turn):
+    """A turn of another process that took a message from here; its work is cancelled when the turn is over."""
+
+    def __init__(self, event_id: EventId, first: Seq) -> None:
+        super().__init__(event_id)
+        self.first = first
+        """The position of the first entry that the message caused."""
+
+
+class LocalTurn(Turn):
+    """A turn that runs in this process."""
+
+    def __init__(self, event_id: EventId, settings: Settings | None) -> None:
+        super().__init__(event_id)
+        self.settings = settings
+        """The settings that it began with; overrides of messages that join it are for the next turn. None: it was
+        resumed, and its settings cannot be used as they are now."""
+        self.cut_short: Interruption | None = None
+        """Why it was told to end."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when its end is stored, or it was handed over."""
+        self.task: asyncio.Task[None] | None = None
+        """Runs it; None until its start is durable."""
+
+    def interrupt(self, why: Interruption = "interrupted") -> None:
+        """Tell it to end."""
+        self.cut_short = self.cut_short or why
+        self.cancel()
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.work.cancel()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no message can join it any more."""
+        return self.handed_over or self.cut_short is not None or self.work.done()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why its work, which is done, failed; None: it did not, or was cancelled."""
+        return None if self.work.cancelled() else self.work.exception()
+
+
+class TurnRunner:
+    """Runs the turns of one conversation, one at a time."""
+
+    def __init__(
+        self,
+        durable_log: DurableLog,
+        deps: RuntimeDeps,
+        *,
+        resolver: SettingsResolver,
+        approvals: OpenApprovals,
+        gate: PermissionGate,
+        tool_servers: ToolServers,
+    ) -> None:
+        self._log, self._deps = durable_log, deps
+        self._resolver, self._approvals, self._gate = resolver, approvals, gate
+        self._tool_servers = tool_servers
+        self._model: tuple[Settings, Model] | None = None
+        self._meters: dict[tuple[str, str], TokenMeter] = {}
+        """One for each model, by its provider and its name."""
+        self.turn: LocalTurn | None = None
+        """The turn that is here, also before its start is durable and until its end is."""
+
+    @property
+    def running(self) -> LocalTurn | None:
+        """The turn that runs: its start is durable, and its end is not appended."""
+        return self.turn if self._is_unfinished and self.turn is not None and self.turn.task is not None else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a turn is here that no message can join any more, and whose end is not appended."""
+        return self.turn is not None and self.turn.is_ending and self._is_unfinished
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether a turn is here whose end is not appended."""
+        turn, state = self.turn, self._log.projections.state
+        return turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
+
+    # --- starting ----------------------------------------------------------------------
+
+    def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
+        """Return a turn whose start is about to be appended; `start` runs it when that is durable."""
+        self.turn = LocalTurn(event_id, settings)
+        return self.turn
+
+    def start(self, turn: LocalTurn) -> None:
+        """Run a turn that was prepared. One that was interrupted meanwhile ends at once."""
+        assert turn.settings is not None
+        self._run(turn, self._work(turn.settings))
+
+    def discard(self, turn: LocalTurn) -> None:
+        """Forget a prepared turn whose start was not stored."""
+        turn.work.cancel()
+        if self.turn is turn:
+            self.turn = None
+        if not turn.over.done():
+            turn.over.set_result(None)
+
+    async def recover(self, deadline: Deadline) -> None:
+        """End an orphaned turn that ran; resume one that waits for an answer.
+
+        Raises:
+            StoreFailed: its end cannot be stored.
+        """
+        if self.turn is not None:
+            return
+        if self._log.projections.state.phase is Phase.RUNNING:
+            # A turn that is younger than this server was run by another one.
+            was_elsewhere = self._log.projections.state.since > self._deps.started_at
+            end = self._end_for("restarted", KILLED if was_elsewhere else None)
+            await self._log.append(*end, until=deadline.at)
+        elif self._log.projections.state.phase is Phase.ASKING:
+            self._resume()
+
+    def _resume(self) -> None:
+        question = self._approvals.open
+        assert question is not None  # by the phase
+        try:
+            settings = self._settings_of_turn()
+        except ConfigError as error:
+            log.warning("%s: the open approval can be denied, but not approved: %s", self._log.id, error)
+            settings = None
+        turn = self.turn = LocalTurn(self._event_id(), settings)
+        approvals = Approvals(on_timeout="hold") if settings is None else settings.approvals
+        answer = self._approvals.expect(approvals)
+        self._run(turn, self._work_on(turn, question, answer))
+
+    def _event_id(self) -> EventId:
+        event_id = self._log.projections.state.event_id
+        assert event_id is not None  # a turn has started
+        return event_id
+
+    def _settings_of_turn(self) -> Settings:
+        """Raises ConfigError: they cannot be used as they are now."""
+        return self._resolver.resolved(self._log.projections.wishes.of_turn).settings
+
+    def _run(self, turn: LocalTurn, work: Coroutine[None, None, TurnEnded]) -> None:
+        self._deps.peers.announce(self._log.id)
+        self._approvals.attach_turn(turn)
+        turn.work = asyncio.ensure_future(work)
+        turn.task = asyncio.create_task(self._run_to_end(turn))
+        if turn.cut_short is not None:
+            turn.cancel()
+
+    # --- working -----------------------------------------------------------------------
+
+    def model_for(self, settings: Settings) -> Model:
+        if self._model is None or self._model[0] is not settings:
+            self._model = settings, self._deps.open_model(settings, self._log.id)
+        return self._model[1]
+
+    async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
+        await self._tool_servers.ready(settings, self._log.append)
+        desk = ToolContext(settings=settings, transcript=self._log, permit=self._gate.for_turn(settings, resumed))
+        async with self._deps.tools.open(desk) as hands:
+            meter = self._meters.setdefault((settings.provider.id, settings.model), TokenMeter())
+            model, ask_to_go_on = self.model_for(settings), self._gate.to_go_on(settings)
+            return await run_turn(self._log, model, hands, settings, self._deps.clock, meter, ask_to_go_on)
+
+    async def _work_on(self, turn: LocalTurn, question: Question, answer: asyncio.Future[Answered]) -> TurnEnded:
+        """Continue a turn that waits for an answer."""
+        said = await self._approvals.wait_for(answer)
+        if isinstance(reached := question.shown, LimitReached) and not said.is_yes:
+            return await end_at_limit(reached, self._log)
+        settings = turn.settings or self._settings_of_turn()
+        return await self._work(settings, Resumed(question.asked, said))
+
+    def answer(
+        self,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        *,
+        by: SettledBy,
+        reason: str | None = None,
+        until: float | None = None,
+    ) -> asyncio.Future[None]:
+        """Settle the open approval; the future is done when that is durable.
+
+        Raises:
+            UnknownQuestion, QuestionIsSettled: it is not open.
+            ConfigError: the turn would continue, and its settings cannot be used as they are now.
+        """
+        question = self._approvals.find(approval_id)
+        ends = decision == "abort" or (
+            isinstance(question.shown, LimitReached) and not answered(decision, reason).is_yes
+        )
+        if (turn := self.running) is not None and turn.settings is None and not ends:
+            turn.settings = self._settings_of_turn()
+        return self._approvals.settle(approval_id, decision, by=by, reason=reason, until=until)
+
+    # --- ending ------------------------------------------------------------------------
+
+    def interrupt(self, why: Interruption = "interrupted") -> None:
+        """Tell the turn to end, if there is one."""
+        if (turn := self.turn) is not None and (turn.task is None or self.running is turn):
+            turn.interrupt(why)
+            self._approvals.drop()  # at once: an answer that comes a moment later has nothing to settle
+
+    def hand_over(self) -> None:
+        """Leave the turn, if there is one, unfinished to another process."""
+        if self.turn is not None:
+            self.turn.handed_over = True
+            self._approvals.leave_open()
+            self.turn.cancel()
+
+    def lose(self, lost: HomeLost) -> None:
+        """Stop the turn, if there is one, without an end: nothing can be stored any more."""
+        if self.turn is not None:
+            self.turn.lost = lost
+            self.hand_over()
+
+    def stop(self) -> None:
+        """End the turn because the server shuts down; one that waits for an answer is handed over."""
+        turn = self.turn
+        if turn is None or turn.handed_over or turn.cut_short is not None:
+            return
+        if self._approvals.open is None:
+            self.interrupt("stopped")
+        else:
+            self.hand_over()
+
+    async def ended(self, deadline: Deadline) -> None:
+        """Return when no turn is about to end, also one whose end could not be stored before.
+
+        Raises:
+            StoreFailed: it still cannot.
+        """
+        while self.is_ending and (turn := self.turn) is not None:
+            if turn.task is None:
+                await self._log.durable()
+                continue
+            await asyncio.wait({turn.work})
+            if turn.handed_over:
+                await asyncio.wait({turn.over})
+            else:
+                await self._append_end_of(turn, until=deadline.at)
+
+    async def over(self) -> None:
+        """Return when the turn, if there is one, is over."""
+        while (turn := self.turn) is not None:
+            if turn.task is not None:
+                await asyncio.wait({turn.over})
+            elif self._log.is_writing:
+                await self._log.durable()
+            else:
+                return
+
+    async def _run_to_end(self, turn: LocalTurn) -> None:
+        """Store the end of a turn exactly once, however its work ended."""
+        await asyncio.wait({turn.work})
+        try:
+            if not turn.handed_over:
+                await self._end(turn)
+        finally:
+            if self.turn is turn:  # another may have started already
+                self.turn = None
+                self._approvals.attach_turn(None)
+            turn.over.set_result(None)
+
+    async def _end(self, turn: LocalTurn) -> None:
+        if not turn.work.cancelled():
+            if (failure := turn.work.exception()) is None:
+                self._notify(turn, turn.work.result())
+            elif isinstance(failure, LeaseLost):
+                log.warning("%s: %s", self._log.id, failure)  # the new owner stores the end
+            elif not isinstance(failure, StoreFailed | ConfigError | MemoryError):
+                log.error("turn of %s failed", self._log.id, exc_info=failure)
+        while True:  # until it is stored, or the server shuts down: then the next owner recovers the turn
+            try:
+                await self._append_end_of(turn)
+            except (LeaseLost, HomeLost):
+                return
+            except StoreFailed:
+                if self._deps.closing.is_set():
+                    return
+                await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
+            else:
+                return
+
+    def _notify(self, turn: LocalTurn, ended: TurnEnded) -> None:
+        if ended.why == "done" and turn.settings is not None and turn.settings.notify:
+            inputs = tuple(map(text_of, self._log.projections.state.inputs.values()))
+            said = last_text(self._log.log.entries, up_to=self._log.log.last)
+            run_notify_program(turn.settings, turn.event_id, inputs, said)
+
+    async def _append_end_of(self, turn: LocalTurn, until: float | None = None) -> None:
+        """Append the end of a turn, unless it has one or another process stores it."""
+        if self.running is turn and not isinstance(turn.failure, LeaseLost):
+            self._approvals.drop()
+            await self._log.append(*self._end_of(turn), until=until)
+
+    def _end_of(self, turn: LocalTurn) -> tuple[LogPayload, ...]:
+        if (failure := turn.failure) is None:
+            return self._end_for(turn.cut_short or "stopped")
+        if (limit := limit_reached(failure)) is not None:
+            return self._end_for("failed", replace_surrogates(limit), RESOURCE_LIMIT)
+        if isinstance(failure, StoreFailed | ConfigError):
+            return self._end_for("failed", replace_surrogates(str(failure)), failure.code)
+        message = f"internal error: {type(failure).__name__}: {failure}"
+        return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)
+
+    def _end_for(
+        self, why: Why, message: str | None = None, code: str | UnsetType = UNSET
+    ) -> tuple[LogPayload, ...]:
+        return turn_end(
+            why,
+            message,
+            history=self._log.history,
+            spending=self._log.spending,
+            outputs=self._log.log.kept_outputs(),
+            code=code,
+        )
