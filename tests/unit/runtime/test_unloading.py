@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
 from kit.servers.lives import Life
 from kit.servers.orphaned_turns import leave_asking, leave_running, pass_time, settle
+from kit.servers.remote_owner import FollowedTurn
 from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 
@@ -95,3 +98,41 @@ async def test_what_was_allowed_in_a_conversation_goes_with_it(home: str) -> Non
         del conversation
 
         assert allowed() is None
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_conversation_that_leaves_memory_is_freed_by_reference_counting(home: str) -> None:
+    async with Life(home, SlowStore(), idle_seconds=60) as life:
+        conversation = await leave_asking(life)
+        await settle(conversation, "approved")
+        await life.until(conversation, Phase.IDLE)
+        await conversation.rename("Foxes")
+        await life.until_at_rest(conversation)
+        parts = [weakref.ref(part) for part in (conversation, conversation._mailbox, conversation._log)]
+        del conversation
+        await pass_time(life, 61)
+
+        assert [part() for part in parts] == [None, None, None]
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_so_is_one_whose_turn_another_process_ran(home: str) -> None:
+    async with FollowedTurn(home, does="run a") as two:
+        await settle(two.there, "approved")
+        await two.first.until(two.there, Phase.IDLE)
+        two.owner.gone()
+        await two.second.until(two.here, Phase.IDLE)
+        await two.second.until_at_rest(two.here)
+        gone = weakref.ref(two.here)
+        del two.here
+        await pass_time(two.second, 1_000)
+
+        assert gone() is None
