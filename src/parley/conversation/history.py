@@ -215,7 +215,7 @@ class History:
     @property
     def has_new_attachments(self) -> bool:
         """True if there are images or files that the model was sent, if at all, without ever answering."""
-        return bool(self._new_attachments())
+        return bool(self._new_attachments()) or any(map(_has_attachments, self.waiting))
 
     # --- the fold ------------------------------------------------------------------------
 
@@ -337,3 +337,7 @@ def _without_attachments(item: HistoryItem) -> HistoryItem:
     if not isinstance(item, UserItem):
         return item
     return UserItem(tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content))
+
+
+def _has_attachments(item: HistoryItem) -> bool:
+    return isinstance(item, UserItem) and not all(isinstance(part, TextItem) for part in item.content)
