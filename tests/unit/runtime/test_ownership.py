@@ -20,7 +20,7 @@ def in_state(state: OwnershipState) -> Ownership:
     return ownership
 
 
-@pytest.mark.parametrize(("state", "event"), product(OwnershipState, OwnershipEvent))
+@pytest.mark.parametrize(("state", "event"), list(product(OwnershipState, OwnershipEvent)))
 def test_a_change_is_in_the_table_or_is_refused(state: OwnershipState, event: OwnershipEvent) -> None:
     ownership = in_state(state)
     if (state, event) in TRANSITIONS:
