@@ -64,6 +64,7 @@ Summary = Literal["auto", "concise", "detailed", "none"]
 Retries = Annotated[int, integer(0, 100)]
 """The delay doubles with each retry, so that a hundred of them never end."""
 Seconds = Annotated[int, integer(0, 2**31 - 1)]
+Hours = Annotated[int, integer(0, 24 * 366)]
 Milliseconds = Annotated[int, integer(1, 2**31 - 1)]
 Count = Annotated[int, integer(1, 2**63 - 1)]
 Limit = Annotated[int, integer(0, 2**63 - 1)]
@@ -149,6 +150,8 @@ class Approvals(Struct, frozen=True, kw_only=True):
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
     """What happens to the question where only `codex` calls wait for the turn and no client can be asked."""
+    session_hours: Hours = 12
+    """How long an approval for the session holds; 0: once."""
 
 
 class ApprovalsTable(Approvals, frozen=True, kw_only=True):

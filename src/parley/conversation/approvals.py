@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from parley.conversation.log import LogPayload
-from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted
+from parley.conversation.records import QuestionAsked, QuestionSettled, SessionGranted, TurnStarted
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached, Settlement
 from parley.wire.ids import ApprovalId, CallId, EventId
 
@@ -37,18 +37,21 @@ class Question(Struct, frozen=True, kw_only=True):
 class ApprovalState:
     """The fold over a log."""
 
-    __slots__ = ("_event_id", "_shown", "open", "settled")
+    __slots__ = ("_event_id", "_shown", "granted", "open", "settled")
 
     def __init__(self) -> None:
         self.open: Question | None = None
         self.settled: dict[ApprovalId, Settlement] = {}
         self._shown: ApprovalEvent | None = None
         self._event_id = EventId("")
+        self.granted: dict[str, float] = {}
+        """What was approved for the session, by its key, and when."""
 
     @classmethod
-    def restored(cls, event_id: EventId | None) -> ApprovalState:
+    def restored(cls, event_id: EventId | None, granted: dict[str, float]) -> ApprovalState:
         """Return the ledger of an idle conversation without its settlements: a store finds them by their keys."""
         ledger = cls()
+        ledger.granted = granted
         ledger._event_id = event_id or EventId("")
         return ledger
 
@@ -76,6 +79,9 @@ class ApprovalState:
                     raise ValueError(f"the question {approval_id} is not open")
                 self.open = None
                 self.settled[approval_id] = decision
+            case SessionGranted(principal=principal, key=key):
+                if principal:
+                    self.granted[key] = at
             case _:
                 pass
 

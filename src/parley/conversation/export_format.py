@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from parley.conversation.log import Entry
+from parley.conversation.log_queries import without_grant
 from parley.conversation.projections import Projections
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, record_type
 from parley.errors import BadFile
@@ -96,7 +97,7 @@ def head_line(head: ExportHead) -> bytes:
 def entry_line(entry: Entry) -> bytes:
     """An entry as one line. What a provider sent and wants back verbatim may have line ends between its members:
     in JSON, a blank says the same."""
-    body = Raw(entry.body.replace(b"\n", b" "))
+    body = Raw(without_grant(entry).body.replace(b"\n", b" "))
     line = _EntryLine(seq=entry.seq, at=entry.at, type=entry.type, is_event=entry.is_event, body=body)
     return encode(line) + b"\n"
 

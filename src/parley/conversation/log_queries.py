@@ -12,17 +12,20 @@ from msgspec.structs import replace
 
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry
-from parley.conversation.records import Renamed, TurnEnded, record_type
+from parley.conversation.records import Renamed, SessionGranted, TurnEnded, record_type
 from parley.errors import TurnIsRunning
 from parley.wire.events import TaskComplete, UserMessage, event_type
 from parley.wire.ids import MessageId, Seq
+from parley.wire.jsonrpc import encode
 
-__all__ = ["last_text", "place_of", "up_to"]
+__all__ = ["last_text", "place_of", "up_to", "without_grant"]
 
 _SAID: Final = event_type(UserMessage)
 _COMPLETE: Final = event_type(TaskComplete)
 _ENDED: Final = record_type(TurnEnded)
 _RENAMED: Final = record_type(Renamed)
+_GRANTED: Final = record_type(SessionGranted)
+_NO_GRANT: Final = encode(SessionGranted(principal="", key=""))
 
 
 class _Named(Struct):
@@ -31,6 +34,11 @@ class _Named(Struct):
 
 _named: Final = msgspec.json.Decoder(_Named)
 _completed: Final = msgspec.json.Decoder(TaskComplete)
+
+
+def without_grant(entry: Entry) -> Entry:
+    """Return an entry as a copy of its conversation has it, where approvals for the session do not hold."""
+    return replace(entry, encoded=_NO_GRANT) if entry.type == _GRANTED and not entry.is_event else entry
 
 
 def place_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:

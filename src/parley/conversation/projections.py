@@ -41,7 +41,7 @@ _RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The version of checkpoints. One of another version is ignored, and the log is folded from its first entry."""
 
 
@@ -54,6 +54,7 @@ class _Saved(Struct, frozen=True, array_like=True):
     history: HistoryPositions
     wishes: SavedWishes
     spending: SavedSpending
+    granted: dict[str, float]
 
 
 class Projections:
@@ -82,6 +83,7 @@ class Projections:
             self.history.positions(),
             self.wishes.saved(),
             self.spending.saved(),
+            self.ledger.granted,
         )
         return zlib.compress(msgspec.msgpack.encode(saved))
 
@@ -107,7 +109,7 @@ class Projections:
             folds.spending = UsageTotals.restored(saved.spending)
         except (zlib.error, IndexError, OverflowError) as error:
             raise ValueError(f"not a checkpoint: {error}") from error
-        folds.ledger = ApprovalState.restored(folds.state.event_id)
+        folds.ledger = ApprovalState.restored(folds.state.event_id, saved.granted)
         return folds
 
     def supply(self, entry: Entry) -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "RecordBase",
     "Renamed",
     "ResponseUsed",
+    "SessionGranted",
     "SettingsChosen",
     "StreamOutput",
     "TokensEstimated",
@@ -220,6 +221,15 @@ class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settl
     reason: str | None = None
 
 
+class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
+    """A principal approved something for the session: the same thing is not asked about again for some hours."""
+
+    principal: str
+    """Who approved it; empty in a copy of the conversation, where it holds no longer."""
+    key: str
+    """Digest of what was approved: words, directory, program, sandbox, network, escalation."""
+
+
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
     """What the model is given of files that were named: with `message_id` in place of that message's
     content, without it as further input."""
@@ -264,6 +274,7 @@ Record = (
     | CommandOutput
     | QuestionAsked
     | QuestionSettled
+    | SessionGranted
     | InputRead
     | InputRefused
     | HistoryCompacted

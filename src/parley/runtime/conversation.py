@@ -70,7 +70,7 @@ class Conversation:
     def __init__(self, conversation_id: ConversationId, deps: RuntimeDeps, grants: SessionGrants) -> None:
         self.id = conversation_id
         self.grants = grants
-        """What was approved for the session, which outlives this object."""
+        """What was approved for the session, and settings that no log holds, which outlive this object."""
         self._deps = deps
         self._log = DurableLog(conversation_id, deps.store, deps.clock)
         self._recipients = Recipients()
@@ -83,7 +83,7 @@ class Conversation:
             deps,
             resolver=grants.resolver,
             approvals=self._approvals,
-            gate=PermissionGate(self._approvals, deps.commands, grants),
+            gate=PermissionGate(self._log, self._approvals, deps.commands, grants, clock=deps.clock),
             tool_servers=self._tool_servers,
         )
         intake = MessageIntake(self._log, grants.resolver, self._runner, closing=deps.closing)

@@ -1,64 +1,70 @@
-"""Session grants: what a person approved for the session, and settings with secrets, which no log holds."""
+"""Session grants: what a person approved for the session, and settings with secrets.
+
+An approval is a record of the log, so that every process of the home honours it. Secrets are in memory alone.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
 
 from parley.agent.sandbox_policy import Roots
-from parley.config.types import Settings, WorkspaceWrite
+from parley.config.types import Settings
+from parley.conversation.records import SessionGranted
 from parley.ports.tools import RunCommand
 from parley.runtime.settings import SettingsResolver
 
 __all__ = ["SessionGrants"]
 
-
-class _Grant(NamedTuple):
-    """What has to be the same for an approval to hold again."""
-
-    argv: tuple[str, ...]
-    real_cwd: str
-    covers: str
-    sandbox_mode: str
-    workspace_write: WorkspaceWrite
-    network: bool
-    escalated: bool
+LOCAL: Final = "local"
+"""The principal of all clients that the user of this computer starts."""
+HOUR_SECONDS: Final = 3600.0
 
 
 class SessionGrants:
-    """The grants of one conversation. They outlive the conversation in memory."""
+    """The grants of one conversation; the part that no log holds outlives the conversation in memory."""
 
     def __init__(self, roots: Roots, resolver: SettingsResolver) -> None:
         self.roots, self.resolver = roots, resolver
-        self._granted: set[_Grant] = set()
 
     @property
     def is_needed(self) -> bool:
         """Whether it holds anything that cannot be made anew."""
-        return bool(self._granted) or self.resolver.has_secrets or not self.roots.is_empty
+        return self.resolver.has_secrets or not self.roots.is_empty
 
-    def holds(self, action: RunCommand, settings: Settings) -> bool:
-        """Whether a person approved this for the session."""
-        return _grant(action, settings) in self._granted
+    def holds(self, action: RunCommand, settings: Settings, granted: Mapping[str, float], *, now: float) -> bool:
+        """Whether a person approved this for the session, not too long ago; `granted` is from the log's records."""
+        if not granted or (key := _key(action, settings)) is None:
+            return False
+        at = granted.get(key)
+        return at is not None and 0 <= now - at < settings.approvals.session_hours * HOUR_SECONDS
 
-    def add(self, action: RunCommand, settings: Settings) -> None:
-        """Note that a person approved this for the session."""
-        if (grant := _grant(action, settings)) is not None:
-            self._granted.add(grant)
+    def record(self, action: RunCommand, settings: Settings) -> SessionGranted | None:
+        """Return the record of an approval for the session; None: it holds once."""
+        if not settings.approvals.session_hours or (key := _key(action, settings)) is None:
+            return None
+        return SessionGranted(principal=LOCAL, key=key)
 
 
-def _grant(action: RunCommand, settings: Settings) -> _Grant | None:
-    """Return the grant that covers an action; None while its directory cannot be resolved."""
+def _key(action: RunCommand, settings: Settings) -> str | None:
+    """Return the digest of what has to be the same for an approval to hold again; None while the directory of the
+    action cannot be resolved."""
     try:
         real_cwd = os.path.realpath(action.cwd) if "\0" not in action.cwd else action.cwd
     except OSError:
         return None
-    return _Grant(
-        argv=action.argv,
-        real_cwd=real_cwd,
-        covers=action.covers,
-        sandbox_mode=settings.sandbox_mode,
-        workspace_write=settings.workspace_write,
-        network=settings.network_access,
-        escalated=action.escalated,
+    same = (
+        LOCAL,
+        action.argv,
+        real_cwd,
+        action.covers,
+        settings.sandbox_mode,
+        settings.workspace_write,
+        settings.network_access,
+        action.escalated,
     )
+    return hashlib.sha256(msgspec.json.encode(same)).hexdigest()

@@ -17,6 +17,7 @@ from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
 from parley.agent.sandbox_policy import bounds_for, read_only
 from parley.config.types import Settings
 from parley.conversation.records import QuestionAsked
+from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner, SandboxPolicy
 from parley.ports.tools import (
     Action,
@@ -29,6 +30,7 @@ from parley.ports.tools import (
     Verdict,
 )
 from parley.runtime.approvals import Answered, OpenApprovals
+from parley.runtime.durable_log import DurableLog
 from parley.runtime.grants import SessionGrants
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached
 from parley.wire.ids import ApprovalId, CallId
@@ -47,8 +49,17 @@ class Resumed(NamedTuple):
 class PermissionGate:
     """Decides for the turns of one conversation."""
 
-    def __init__(self, approvals: OpenApprovals, commands: CommandRunner, grants: SessionGrants) -> None:
-        self._approvals, self._commands, self._grants = approvals, commands, grants
+    def __init__(
+        self,
+        durable_log: DurableLog,
+        approvals: OpenApprovals,
+        commands: CommandRunner,
+        grants: SessionGrants,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._log, self._approvals, self._commands, self._grants = durable_log, approvals, commands, grants
+        self._clock = clock
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
         """What decides for a turn that begins or goes on now."""
@@ -75,18 +86,18 @@ class PermissionGate:
         self, action: Action, settings: Settings, bounds: SandboxPolicy | None, before: Resumed | None
     ) -> Verdict:
         if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
-            return self._verdict(action, settings, before.answered, None)
-        if isinstance(action, RunCommand) and self._grants.holds(action, settings):
+            return await self._verdict(action, settings, before.answered, None)
+        if isinstance(action, RunCommand) and self._is_granted(action, settings):
             return Granted(by_person=True)
         verdict = await self._decide(action, settings, bounds)
         if before is not None and _is_about(before.asked, action, verdict):
-            return self._verdict(action, settings, before.answered, verdict)
+            return await self._verdict(action, settings, before.answered, verdict)
         if not isinstance(verdict, Ask):
             return verdict
         if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
             action = replace(action, changed="unknown")
         answered = await self._approvals.ask(*_question(action, verdict), settings.approvals)
-        return self._verdict(action, settings, answered, verdict)
+        return await self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, bounds: SandboxPolicy | None) -> Decision:
         """What the settings say to it now."""
@@ -102,11 +113,18 @@ class PermissionGate:
             return RejectedByPolicy(why="it holds a NUL character")  # nobody could see what they allow
         return decision
 
-    def _verdict(self, action: Action, settings: Settings, answered: Answered, asked: Decision | None) -> Verdict:
+    def _is_granted(self, action: RunCommand, settings: Settings) -> bool:
+        granted = self._log.projections.ledger.granted
+        return self._grants.holds(action, settings, granted, now=self._clock.now())
+
+    async def _verdict(
+        self, action: Action, settings: Settings, answered: Answered, asked: Decision | None
+    ) -> Verdict:
         if isinstance(asked, Ask) and asked.within is not None:
             return asked.within if answered.is_yes else RejectedByUser(reason=answered.reason)
         if answered.decision == "approved_for_session" and isinstance(action, RunCommand):
-            self._grants.add(action, settings)
+            record = self._grants.record(action, settings)
+            await self._log.append(*(() if record is None else (record,)))
         if answered.is_yes:
             return Granted(by_person=True)
         return RejectedByUser(reason=answered.reason)

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from parley.agent.sandbox_policy import Roots
 from parley.config.types import SettingsOverrides, StoreSettings
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import up_to
+from parley.conversation.log_queries import up_to, without_grant
 from parley.conversation.projections import Projections
 from parley.conversation.state import Phase
 from parley.errors import (
@@ -417,6 +417,6 @@ class _Polled:
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
     """Called in a thread: a log may be long, and the event loop must not wait for it."""
-    taken, folds = up_to(entries, at), Projections()
+    taken, folds = [*map(without_grant, up_to(entries, at))], Projections()
     folds.replay(taken)
     return taken, Summary.of(folds.state)

@@ -6,15 +6,17 @@ from kit.builders.records import turn_started
 from kit.servers.local_server import StandingClock
 from parley.agent.sandbox_policy import Roots
 from parley.config.types import ResolvedSettings, SettingsOverrides
+from parley.ports.commands import CommandRunner
 from parley.ports.store import Store
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.durable_log import DurableLog
 from parley.runtime.grants import SessionGrants
+from parley.runtime.permissions import PermissionGate
 from parley.runtime.recipients import Recipients
 from parley.runtime.settings import SettingsResolver
 from parley.wire.ids import ConversationId
 
-__all__ = ["new_trust", "questions_in"]
+__all__ = ["gate_of", "new_trust", "questions_in"]
 
 
 def new_trust() -> SessionGrants:
@@ -32,3 +34,10 @@ async def questions_in(store: Store, clock: StandingClock) -> OpenApprovals:
     await durable_log.create(turn_started())
     await durable_log.acquire(address="")
     return OpenApprovals(durable_log, Recipients(), clock=clock)
+
+
+def gate_of(
+    questions: OpenApprovals, commands: CommandRunner, grants: SessionGrants | None = None
+) -> PermissionGate:
+    """The gate of a conversation with these approvals."""
+    return PermissionGate(questions._log, questions, commands, grants or new_trust(), clock=StandingClock())

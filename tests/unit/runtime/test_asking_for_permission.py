@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.builders.questions import command_question
-from kit.builders.questions_of_turn import new_trust, questions_in
+from kit.builders.questions_of_turn import gate_of, new_trust, questions_in
 from kit.builders.tools import NoCommands
 from kit.builders.trees import not_a_link
 from kit.servers.local_server import StandingClock
@@ -25,7 +25,7 @@ from parley.ports.commands import SandboxPolicy
 from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByUser, RunCommand
 from parley.runtime.approvals import Answered
 from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
-from parley.runtime.permissions import PermissionGate, Resumed
+from parley.runtime.permissions import Resumed
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
 
@@ -70,7 +70,7 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
     tmp_path: Path, action: Action, escalated: bool, has_failed: bool
 ) -> None:
     questions = await questions_in(MemoryStore(), StandingClock())
-    permit = PermissionGate(questions, NoCommands(), new_trust()).for_turn(settings_in(tmp_path))
+    permit = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path))
     verdict = asyncio.create_task(permit(action))
     await until(lambda: questions.open is not None)
     question = questions.open
@@ -87,14 +87,14 @@ async def test_a_yes_for_the_session_is_one_for_once_where_the_directory_is_move
 ) -> None:
     os.symlink(tmp_path, tmp_path / "link")
     questions, trust = await questions_in(MemoryStore(), StandingClock()), new_trust()
-    permit = PermissionGate(questions, NoCommands(), trust).for_turn(settings_in(tmp_path))
+    permit = gate_of(questions, NoCommands(), trust).for_turn(settings_in(tmp_path))
     monkeypatch.setattr(os, "readlink", not_a_link)
     verdict = asyncio.create_task(permit(run("touch", "a", cwd=str(tmp_path / "link"))))
     await until(lambda: questions.open is not None)
     assert questions.open is not None
     questions.settle(questions.open.approval_id, "approved_for_session", by="tool")
 
-    assert (await verdict, trust.is_needed) == (Granted(by_person=True), False)
+    assert (await verdict, questions._log.projections.ledger.granted) == (Granted(by_person=True), {})
 
 
 async def test_a_timeout_that_cannot_be_written_down_leaves_the_question_open_and_comes_again() -> None:
@@ -122,7 +122,7 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
     questions = await questions_in(MemoryStore(), StandingClock())
     _, asked = command_question(1, "touch", "a")
     resumed = Resumed(asked, Answered(decision="approved"))
-    permit = PermissionGate(questions, NoCommands(), new_trust()).for_turn(settings_in(tmp_path), resumed)
+    permit = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path), resumed)
     wish = {
         "the same": run("touch", "a"),
         "another command": run("touch", "b"),
@@ -158,7 +158,7 @@ async def test_a_yes_to_a_retry_is_for_what_the_settings_would_ask_about_once_it
     _, asked = command_question(1, "touch", "a", reason=reason, leaves_sandbox=True)
     resumed = Resumed(replace(asked, has_failed=True), Answered(decision="approved"))
     settings = replace(settings_in(tmp_path), approval_policy=policy, sandbox_mode="workspace-write")
-    permit = PermissionGate(questions, Confining(), new_trust()).for_turn(settings, resumed)
+    permit = gate_of(questions, Confining()).for_turn(settings, resumed)
 
     permitting = asyncio.create_task(permit(run("touch", "a")))
     await until(lambda: permitting.done() or questions.open is not None)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.questions_of_turn import new_trust, questions_in
+from kit.builders.questions_of_turn import gate_of, questions_in
 from kit.builders.tools import NoCommands
 from kit.servers.local_server import StandingClock
 from parley.config.load import Loader
 from parley.config.types import SettingsOverrides
 from parley.ports.tools import RejectedByPolicy, RunCommand
-from parley.runtime.permissions import PermissionGate
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
 
@@ -26,7 +25,7 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
     wanted = SettingsOverrides(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
     questions = await questions_in(MemoryStore(), StandingClock())
-    permit = PermissionGate(questions, NoCommands(), new_trust()).for_turn(loader.choose(wanted).settings)
+    permit = gate_of(questions, NoCommands()).for_turn(loader.choose(wanted).settings)
 
     verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 

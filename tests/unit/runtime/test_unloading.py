@@ -65,7 +65,8 @@ async def test_what_leaves_memory_while_somebody_has_it_comes_back_as_the_same(h
         assert life.conversations.loaded(conversation.id) is conversation
 
 
-async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_with_the_process(home: str) -> None:
+@pytest.mark.promises("approvals.session-hours")
+async def test_an_approval_for_the_session_holds_in_every_process_for_some_hours(home: str) -> None:
     store = SlowStore()
     async with Life(home, store, idle_seconds=60) as first:
         left = await leave_asking(first)
@@ -80,11 +81,31 @@ async def test_what_was_allowed_for_the_session_holds_over_unloading_and_ends_wi
         await first.send(back, "run a")
         await first.until(back, Phase.IDLE)
         assert first.ran == ["a", "a"]
+        now = first.clock.now()
     async with Life(home, store) as second:
+        second.clock.passes(now)
         found = await second.find(left_id)
         await second.send(found, "run a")
+        await second.until(found, Phase.IDLE)
+        assert second.ran == ["a"]
+
+        second.clock.passes(12 * 3600)
+        await second.send(found, "run a")
         await second.until(found, Phase.ASKING)
-        assert second.ran == []
+        assert second.ran == ["a"]
+
+
+@pytest.mark.promises("approvals.session-hours")
+async def test_a_fork_does_not_inherit_it(home: str) -> None:
+    async with Life(home, SlowStore()) as life:
+        conversation = await leave_asking(life)
+        await settle(conversation, "approved_for_session")
+        await life.until(conversation, Phase.IDLE)
+        fork = await life.find(await life.conversations.fork(conversation.id, at=None))
+        await life.send(fork, "run a")
+        await life.until(fork, Phase.ASKING)
+
+        assert life.ran == ["a"]
 
 
 async def test_what_was_allowed_in_a_conversation_goes_with_it(home: str) -> None:

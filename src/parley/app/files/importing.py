@@ -21,6 +21,7 @@ from parley.common.os_errors import os_detail
 from parley.config.types import Settings
 from parley.conversation.export_format import entry_line
 from parley.conversation.log import Entry
+from parley.conversation.log_queries import without_grant
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import Store
@@ -144,9 +145,8 @@ async def _entries(store: Store, file: SourceFile, conversation_id: Conversation
     """Yield the entries for the conversation with that id. Approvals get new ids if another conversation has them:
     an answer names an approval by its id alone."""
     is_copy = conversation_id != file.conversation_id or (file.questions and await store.asks_any(file.questions))
-    if not is_copy:
-        return file.entries()
-    return (with_own_questions(entry, conversation_id) for entry in file.entries())
+    entries = map(without_grant, file.entries())
+    return (with_own_questions(entry, conversation_id) for entry in entries) if is_copy else entries
 
 
 def _is_same(kept: Entry, told: Entry | None, conversation_id: ConversationId) -> bool:
