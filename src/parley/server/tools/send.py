@@ -54,7 +54,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         parent_id=None if args.parent_message_id is None else MessageId(str(args.parent_message_id)),
         # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
         # always was (docs/protocol.md#sending).
-        ignores_unknown_parent=not call.session.features.additions and args.message_id is None,
+        ignores_unknown_parent=not call.features.additions and args.message_id is None,
         wanted=None if overrides == SettingsOverrides() else overrides,
         deadline=call.deadline,
         accepted=accepted,
