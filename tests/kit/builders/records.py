@@ -20,6 +20,7 @@ from parley.conversation.records import (
     OpaqueItem,
     Renamed,
     ResponseUsed,
+    SessionGranted,
     SettingsChosen,
     StreamOutput,
     TokensEstimated,
@@ -44,6 +45,7 @@ __all__ = [
     "opaque",
     "renamed",
     "response_used",
+    "session_granted",
     "settings_chosen",
     "tokens_estimated",
     "turn_ended",
@@ -95,6 +97,10 @@ def turn_started(event_id: str = "1") -> TurnStarted:
 
 def turn_ended(why: Why = "done", message: str | None = None, code: str | UnsetType = UNSET) -> TurnEnded:
     return TurnEnded(why=why, message=message, code=code)
+
+
+def session_granted(key: str = "k") -> SessionGranted:
+    return SessionGranted(principal="local", key=key)
 
 
 def model_asked(inputs: int | None = None) -> ModelAsked:

@@ -35,6 +35,7 @@ from kit.builders.records import (
     opaque,
     renamed,
     response_used,
+    session_granted,
     settings_chosen,
     tokens_estimated,
     turn_ended,
@@ -59,7 +60,7 @@ steps = st.one_of(
     st.tuples(st.just("ask"), st.sampled_from(["command", "patch", "limit"])),
     st.tuples(st.just("settle"), st.sampled_from(["approved", "denied", "timed_out", "dropped"])),
     st.tuples(st.just("end"), st.sampled_from(["done", "failed", "interrupted", "restarted", "stopped"])),
-    st.tuples(st.just("other"), st.integers(0, 12)),
+    st.tuples(st.just("other"), st.integers(0, 13)),
 )
 
 
@@ -120,6 +121,7 @@ class Scribe:
             (input_read(text("the picture")),),
             (input_refused(),),
             (tokens_estimated(5),),
+            (session_granted(),),
             (response_used(token_count(input_tokens=3, output_tokens=2, cached=1)),),
         )
         if number < len(others):
