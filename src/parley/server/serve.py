@@ -134,10 +134,10 @@ class ServerCore:
                 await conversations.close()
         except TimeoutError:
             log.warning("shutting down although another process holds the write lock of the home")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
-                    await asyncio.gather(*(client.all_answered() for client in clients))
-                    await asyncio.gather(*(client.out.flush() for client in clients))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_SECONDS):  # commands that waited for the store have failed now
+                await asyncio.gather(*(client.all_answered() for client in clients))
+                await asyncio.gather(*(client.out.flush() for client in clients))
         for client in clients:
             client.remove()
             client.abandon()
