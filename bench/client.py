@@ -10,7 +10,7 @@ import parley
 from bench.model import deltas_of
 from bench.report import Row
 from bench.servers import MODEL, Parley
-from parley.client import events
+from parley.client import ServerProcess, events
 
 __all__ = ["through_client"]
 
@@ -39,7 +39,7 @@ def through_client(base_url: str, *, repetitions: int) -> list[Row]:
 
 async def _run(base_url: str) -> _Run:
     with Parley().home(base_url) as (environ, work):
-        async with parley.connect(env=environ, cwd=work) as client:
+        async with parley.connect(ServerProcess(env=environ, cwd=work)) as client:
             conversation = await client.create(model=MODEL, cwd=str(work))
             async with conversation.stream() as stream:
                 await conversation.send("hello")  # what is loaded once is loaded now

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kit.servers.in_process import serve_in_process
+from kit.servers.in_process import InProcessServer
 from kit.system.other_python import PRINTED
-from parley.client.child import Child
+from parley.testing import ScriptedModel
+from parley.testing.home import Home
 
 pytest_plugins = ["kit.system.cpu_report"]
 
@@ -39,13 +40,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
+def scripted_model(parley_model: ScriptedModel) -> ScriptedModel:
+    """The model of the plugin, by the name that the tests of Parley use."""
+    return parley_model
+
+
+@pytest.fixture
 def servers_in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run servers in the process of the test, except where a test is marked with `child_process`."""
     if (
         not request.config.getoption("--child-processes")
         and request.node.get_closest_marker("child_process") is None
     ):
-        monkeypatch.setattr(Child, "start", serve_in_process)
+        monkeypatch.setattr(Home, "server_class", InProcessServer)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

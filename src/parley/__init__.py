@@ -1,6 +1,6 @@
 """A conversation server for coding agents.
 
-`import parley` costs next to nothing: the client is loaded when `parley.connect` is first used.
+`import parley` is cheap: the client is imported when `parley.connect` or `parley.query` is first used.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from parley.version import __version__
 
 if TYPE_CHECKING:
-    from parley.client import connect
+    from parley.client import connect, query
 
-__all__ = ["__version__", "connect"]
+__all__ = ["__version__", "connect", "query"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "connect":
-        from parley.client import connect
+    if name in ("connect", "query"):
+        from parley import client
 
-        return connect
+        return getattr(client, name)
     raise AttributeError(f"module 'parley' has no attribute {name!r}")

@@ -143,7 +143,7 @@ async def test_a_signal_that_interrupts_the_turns_of_a_server_ends_their_command
 ) -> None:
     async with speaking(scripted_model, program=ON_TERMINAL) as wire:
         await begin(wire, marker)
-        wire.raw.child.send_signal(signal.SIGINT)
+        wire.raw.process.send_signal(signal.SIGINT)
         *_, answer = await wire.answer(1)
         left = marked(marker)
 

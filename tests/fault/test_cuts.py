@@ -18,8 +18,7 @@ from kit.builders.events import (
     token_count,
 )
 from kit.clients.messages import APIS
-from parley.client import Conversation, Stream
-from parley.client.stream import Event
+from parley.client import Conversation, Event, Stream
 from parley.testing import (
     HOLD,
     Call,

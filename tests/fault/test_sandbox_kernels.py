@@ -19,7 +19,7 @@ import pytest
 from kit.builders.trees import patch, tree
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, LANDLOCK
-from parley.client import Answer, Client, Question, connect
+from parley.client import Approval, Client, ServerProcess, connect
 from parley.testing import Call, ScriptedModel
 from parley.testing.home import MODEL, Home
 from parley.wire.tools import ApprovalPolicy, SandboxMode
@@ -83,7 +83,7 @@ class Server:
 
     def __init__(self, client: Client, model: ScriptedModel, home: Home, outside: Path) -> None:
         self._client, self._model, self._home, self._outside = client, model, home, outside
-        self.questions: list[Question] = []
+        self.questions: list[Approval] = []
 
     @property
     def work(self) -> Path:
@@ -124,18 +124,15 @@ async def serving(model: ScriptedModel, lacks: Sequence[Lack], outside: Path) ->
     async with AsyncExitStack() as stack:
         home.open()
         stack.callback(home.close)
-        asked: list[Question] = []
+        asked: list[Approval] = []
 
-        def say_yes(question: Question) -> Answer:
-            asked.append(question)
-            return "approved"
+        async def say_yes(approval: Approval) -> None:
+            asked.append(approval)
+            await approval.approve()
 
         client = await stack.enter_async_context(
             connect(
-                on_kernel(lacks, home.command),
-                env=home.environ,
-                cwd=home.work,
-                stderr=home.stderr,
+                ServerProcess(on_kernel(lacks, home.command), env=home.environ, cwd=home.work, stderr=home.stderr),
                 on_question=say_yes,
             )
         )

@@ -12,7 +12,7 @@ from kit.clients.messages import APIS, turn_value
 from kit.clients.wire_client import WireClient, speaking
 from parley.agent.compaction import INSTRUCTIONS
 from parley.agent.instructions import BASE_INSTRUCTIONS
-from parley.client import connect
+from parley.client import ServerProcess, connect
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL, Home
 from parley.testing.render import Api
@@ -164,7 +164,7 @@ async def test_the_server_starts_under_the_name_that_it_had_in_codex(scripted_mo
     home.open()
     try:
         command = (sys.executable, "-m", "parley", "mcp-server", "-c", f"model={MODEL}")
-        async with connect(command, env=home.environ, cwd=home.work, stderr=home.stderr) as client:
+        async with connect(ServerProcess(command, env=home.environ, cwd=home.work, stderr=home.stderr)) as client:
             result = await client.codex("go")
 
         assert result.content[0].text == "Done"

@@ -15,6 +15,7 @@ from kit.clients.requests import TOOL_NAMES
 from kit.clients.shell_turns import shell
 from kit.clients.wire_client import WireClient
 from kit.servers.long_grace_program import LONG_GRACE
+from parley.client import Approval
 from parley.server.hosts import KNOWN_HOSTS
 from parley.testing import HOLD, ParleyProcess, RawParley, ScriptedModel
 from parley.testing.home import ServerOptions
@@ -206,8 +207,8 @@ async def test_a_server_alone_in_its_home_waits_for_no_followers(
     async with host(scripted_model, home=home, config=config, program=LONG_GRACE) as client:
         async with ParleyProcess(scripted_model, home=home, config=config) as killed:
             await (await killed.client.create(cwd=client.work)).read()
-            killed.child.kill()
-            await killed.child.wait()
+            killed.process.kill()
+            await killed.process.wait()
 
         result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
 
@@ -225,7 +226,7 @@ async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked
         host(
             scripted_model, "some-editor", version=FULL_VERSION, program=LONG_GRACE, home=home, config=config
         ) as client,
-        ParleyProcess(scripted_model, on_question=lambda _: "approved", home=home, config=config) as other,
+        ParleyProcess(scripted_model, on_question=Approval.approve, home=home, config=config) as other,
     ):
         await (await other.client.create(cwd=client.work)).read()
         codex = call(client, "codex", prompt="go", **ASKS_FIRST)

@@ -305,7 +305,7 @@ async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedM
         raw.close_stdin()
 
         async with asyncio.timeout(EXIT_SECONDS):
-            assert await raw.child.wait() == 0
+            assert await raw.process.wait() == 0
         assert await the_rest(raw) == []
 
 
@@ -346,7 +346,7 @@ async def test_running_turns_end_in_order_with_the_server(scripted_model: Script
         else:
             raw.close_stdin()
         async with asyncio.timeout(EXIT_SECONDS):
-            assert await raw.child.wait() == 0
+            assert await raw.process.wait() == 0
         said = await the_rest(raw)
 
         error = {"type": "error", "message": STOPPED}
@@ -411,7 +411,7 @@ async def test_all_that_was_asked_before_the_end_is_answered(scripted_model: Scr
         raw.close_stdin()
 
         async with asyncio.timeout(EXIT_SECONDS):
-            assert await raw.child.wait() == 0
+            assert await raw.process.wait() == 0
         said = await the_rest(raw)
 
         answered = sorted(message["id"] for message in said if "method" not in message)

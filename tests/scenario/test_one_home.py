@@ -24,8 +24,7 @@ from kit.clients.shared_home import (
     turn_in,
 )
 from kit.clients.shell_turns import sh
-from parley.client import ToolFailed
-from parley.client.stream import Event
+from parley.client import Event, ToolFailed
 from parley.testing import HOLD, Pieces, ScriptedModel
 from parley.wire.events import (
     AgentMessage,
@@ -312,6 +311,7 @@ async def test_an_answer_by_tool_in_another_process_settles_it_once(
         await here.send("go")
         await asked.asked()
         (question,) = await two.client.approvals(here.id)
+        assert question.approval_id is not None
         await two.client.answer(question.approval_id, "denied", reason="not now")
         await asked.taken_back.wait()
         for client in (two.client, one.client):

@@ -27,7 +27,7 @@ from kit.clients.messages import task_complete as completed
 from kit.clients.shell_turns import shell
 from kit.servers.on_terminal import ON_TERMINAL
 from kit.system.commands import PATIENCE_SECONDS
-from parley.client import Answer, ElicitationAnswer, Question, ToolFailed
+from parley.client import Approval, ToolFailed
 from parley.testing import Call, ParleyProcess, RecordedRequest, Says, ScriptedModel
 from parley.wire.elicitation import FULL_SCHEMA
 from parley.wire.mcp import FULL_VERSION
@@ -308,7 +308,7 @@ async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_mod
         scripted_model.says(shell("c1", "touch", "a"))
         await client.say(conversation, "and again")
         await client.until_asked()
-        client.raw.child.send_signal(signal.SIGINT)
+        client.raw.process.send_signal(signal.SIGINT)
         assert types_of(await client.until_method("error")) == end
         client.answer(2, {"decision": "approved"})
 
@@ -342,11 +342,13 @@ async def test_our_client_answers_by_a_callback_or_from_a_list(scripted_model: S
     asked = asyncio.Event()
     taken_back = asyncio.Event()
 
-    async def decide(question: Question) -> Answer:
-        if question.codex_command == ("touch", "a"):
-            return "approved"
-        if question.codex_command == ("touch", "b"):
-            return ElicitationAnswer(decision="denied", reason="not b")
+    async def decide(approval: Approval) -> None:
+        if approval.command == ("touch", "a"):
+            await approval.approve()
+            return
+        if approval.command == ("touch", "b"):
+            await approval.deny("not b")
+            return
         asked.set()
         try:
             await asyncio.Event().wait()
@@ -362,14 +364,15 @@ async def test_our_client_answers_by_a_callback_or_from_a_list(scripted_model: S
             await conversation.send("go")
             await asked.wait()
             (waiting,) = await parley.client.approvals(conversation.id)
-            assert (waiting.command, await parley.client.approvals()) == (("touch", "c"), (waiting,))
-            assert (await conversation.status()).questions == (waiting,)
-            await parley.client.answer(waiting.approval_id, "denied", reason="nor c")
+            assert waiting.command == ("touch", "c")
+            assert [one.approval_id for one in await parley.client.approvals()] == [waiting.approval_id]
+            assert [one.approval_id for one in (await conversation.status()).questions] == [waiting.approval_id]
+            await waiting.deny("nor c")
             await taken_back.wait()
             assert await stream.text() == "Done"
             assert await parley.client.approvals() == ()
             with pytest.raises(ToolFailed, match="Question is settled: denied"):
-                await parley.client.answer(waiting.approval_id, "approved")
+                await waiting.approve()
 
         outputs = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
         assert outputs[1:] == [f"{DENIED}: not b", f"{DENIED}: nor c"]

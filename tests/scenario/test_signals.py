@@ -39,7 +39,7 @@ async def held_codex(raw: RawParley, request_id: int) -> None:
 
 async def exit_code_in_time(raw: RawParley) -> int:
     async with asyncio.timeout(EXIT_SECONDS):
-        return await raw.child.wait()
+        return await raw.process.wait()
 
 
 @pytest.mark.promises("lifecycle.sigterm", "lifecycle.sigint-pipe")
@@ -51,7 +51,7 @@ async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, nu
         raw.send(ping(1))
         assert await raw.read_message() == pong(1)
 
-        raw.child.send_signal(number)
+        raw.process.send_signal(number)
 
         assert await exit_code_in_time(raw) == 0
         assert await the_rest(raw) == []
@@ -68,7 +68,7 @@ async def test_a_signal_ends_the_running_turn_and_answers_its_call(
     async with RawParley(scripted_model) as raw:
         await held_codex(raw, 1)
 
-        raw.child.send_signal(number)
+        raw.process.send_signal(number)
 
         assert await exit_code_in_time(raw) == 0
         error = {"type": "error", "message": STOPPED}
@@ -83,7 +83,7 @@ async def test_a_server_that_is_to_outlive_its_terminal_does(scripted_model: Scr
             raw.send(ping(1))
             assert await raw.read_message() == pong(1)
 
-            raw.child.send_signal(signal.SIGHUP)
+            raw.process.send_signal(signal.SIGHUP)
             raw.send(ping(2))
 
             assert await raw.read_message() == pong(2)
@@ -107,7 +107,7 @@ async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scrip
         await held_codex(raw, 1)
         await held_codex(raw, 2)
 
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
         said = [await raw.read_message() for _ in range(6)]
 
         error = {"type": "error", "message": INTERRUPTED}
@@ -132,7 +132,7 @@ async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_
         raw.send(tool(3, "conversationSendMessage", send))
         await raw.expect(lambda message: message.get("method") == "agent_message_delta")
 
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
         error = {"type": "error", "message": INTERRUPTED}
         assert await raw.read_message() == {"jsonrpc": "2.0", "method": "error", "params": {"msg": error}}
         raw.send(tool(4, "conversationSendMessage", send))
@@ -152,11 +152,11 @@ async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) ->
     async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
 
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
         error = {"type": "error", "message": INTERRUPTED}
         expected = [*codex_pair(1, error), failed(1, INTERRUPTED)]
         assert [await raw.read_message() for _ in expected] == expected
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
 
         assert await exit_code_in_time(raw) == 0
         assert await the_rest(raw) == []
@@ -165,11 +165,11 @@ async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) ->
 async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(scripted_model: ScriptedModel) -> None:
     async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
         assert await raw.expect(lambda message: message.get("id") == 1) == failed(1, INTERRUPTED)
         await held_codex(raw, 2)
 
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
 
         assert await exit_code_in_time(raw) == 0
         error = {"type": "error", "message": STOPPED}
@@ -181,7 +181,7 @@ async def test_sigint_does_not_reach_what_is_over(scripted_model: ScriptedModel)
         raw.send(tool(1, "codex", {"prompt": "go"}))
         await raw.expect(lambda message: message.get("id") == 1)
 
-        raw.child.send_signal(signal.SIGINT)
+        raw.process.send_signal(signal.SIGINT)
 
         assert await exit_code_in_time(raw) == 0
         assert await the_rest(raw) == []

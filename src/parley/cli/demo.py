@@ -21,7 +21,7 @@ from parley.app.signals import KILLED
 from parley.cli.event_renderer import EventRenderer
 from parley.cli.page import Page
 from parley.cli.runner import CommandFailed
-from parley.client import Answer, Client, ClientError, Conversation, Question, connect, events
+from parley.client import Approval, Client, ClientError, Conversation, ServerProcess, connect, events
 from parley.version import __version__
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -124,10 +124,13 @@ async def _demonstrate(page: Page) -> int:
         page.sent("parley mcp -c model_provider=scripted")
         page.sent("initialize")
         started_at = time.perf_counter()
-        async with connect(
+        server = ServerProcess(
             (sys.executable, "-P", "-m", "parley", "mcp", "-c", "model_provider=scripted"),
             env={**_without_foreign_variables(), "PARLEY_HOME": home},
             cwd=home,
+        )
+        async with connect(
+            server,
             client_name="parley-demo",
             on_question=doorbell.answer,
             on_frame=take,
@@ -225,12 +228,12 @@ class _Doorbell:
         self._page = page
         self.told = asyncio.Event()
 
-    async def answer(self, question: Question) -> Answer:
+    async def answer(self, approval: Approval) -> None:
         await self.told.wait()
-        self._page.received(f"{question.METHOD}:")
-        self._page.write(question.message)
+        self._page.received("elicitation/create:")
+        self._page.write(approval.message)
         self._page.sent("decision approved")
-        return "approved"
+        await approval.approve()
 
 
 async def _send(page: Page, conversation: Conversation, text: str) -> None:

@@ -1,52 +1,62 @@
-"""The Python client: a typed way to talk to a Parley server that runs as a child process."""
+"""The Python client: typed calls to a Parley server."""
 
 from __future__ import annotations
 
-from parley.client.child import Child
+from parley.client.approval import Approval
 from parley.client.client import Client, connect
-from parley.client.conversation import Conversation, Page, ReadEvent, Sent
+from parley.client.codex_call import CodexCall
+from parley.client.conversation import Conversation, EventPage, ReadEvent
 from parley.client.errors import (
+    AlreadyDecided,
     CallCancelled,
+    CallTimedOut,
     ClientError,
     Disconnected,
     RequestFailed,
     StreamEnded,
     ToolFailed,
     TurnFailed,
+    TurnNotFollowable,
 )
+from parley.client.feeds import StreamEvent
 from parley.client.options import CodexOptions, CreateOptions, Overrides
-from parley.client.questions import Answer, OpenQuestion, Question
-from parley.client.running import Running
-from parley.client.stream import Event, Seen, Stream
+from parley.client.query import query
+from parley.client.server_process import ServerProcess
+from parley.client.stream import Stream
+from parley.client.transport import Transport
+from parley.client.turn import Turn
+from parley.client.turn_result import Event, TurnResult
 from parley.wire import events, items
-from parley.wire.elicitation import ElicitationAnswer
 
 __all__ = [
-    "Answer",
+    "AlreadyDecided",
+    "Approval",
     "CallCancelled",
-    "Child",
+    "CallTimedOut",
     "Client",
     "ClientError",
+    "CodexCall",
     "CodexOptions",
     "Conversation",
     "CreateOptions",
     "Disconnected",
-    "ElicitationAnswer",
     "Event",
-    "OpenQuestion",
+    "EventPage",
     "Overrides",
-    "Page",
-    "Question",
     "ReadEvent",
     "RequestFailed",
-    "Running",
-    "Seen",
-    "Sent",
+    "ServerProcess",
     "Stream",
     "StreamEnded",
+    "StreamEvent",
     "ToolFailed",
+    "Transport",
+    "Turn",
     "TurnFailed",
+    "TurnNotFollowable",
+    "TurnResult",
     "connect",
     "events",
     "items",
+    "query",
 ]

@@ -1,30 +1,32 @@
-"""The client: one server process, and all that can be asked of it."""
+"""The client of one server."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from os import PathLike
-from typing import IO, Final, Unpack
+from typing import Final, Unpack
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from parley.client.child import Child
-from parley.client.connection import Connection, typed_value
+from parley.client.approval import Approval, OnQuestion, asked, listed
+from parley.client.codex_call import CodexCall, OnEvent, tool_result
+from parley.client.connection import Connection
 from parley.client.conversation import Conversation
-from parley.client.errors import Disconnected
+from parley.client.errors import AlreadyDecided, Disconnected
+from parley.client.feeds import Feeds
 from parley.client.options import CodexOptions, CreateOptions, ListOptions
-from parley.client.questions import OnQuestion, OpenQuestion, ask
-from parley.client.running import OnEvent, Running, tool_result
-from parley.client.streams import Streams
+from parley.client.server_process import ServerProcess
+from parley.client.transport import Transport
 from parley.version import __version__
-from parley.wire.elicitation import ElicitationParams
+from parley.wire.elicitation import ElicitationAnswer, ElicitationParams
 from parley.wire.events import Decision, decode_event
-from parley.wire.ids import ConversationId
+from parley.wire.ids import START, ConversationId
 from parley.wire.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -58,39 +60,44 @@ log: Final = logging.getLogger("parley.client")
 
 
 _MCP_NOTIFICATION: Final = "notifications/"
-"""What is not an event: the method of an event is its bare type."""
+"""The prefix of methods that are not events: the method of an event is its type."""
 
-_questions: Final = msgspec.json.Decoder(ElicitationParams)
-_codex_events: Final = msgspec.json.Decoder(CodexEvent)
-_cancellations: Final = msgspec.json.Decoder(Cancelled)
-_initialize_results: Final = msgspec.json.Decoder(InitializeResult)
-_tool_lists: Final = msgspec.json.Decoder(ListToolsResult)
+_elicitation_decoder: Final = msgspec.json.Decoder(ElicitationParams)
+_codex_event_decoder: Final = msgspec.json.Decoder(CodexEvent)
+_cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
+_initialize_result_decoder: Final = msgspec.json.Decoder(InitializeResult)
+_tool_list_decoder: Final = msgspec.json.Decoder(ListToolsResult)
 
 
 @asynccontextmanager
 async def connect(
-    command: Sequence[str] = (sys.executable, "-P", "-m", "parley", "mcp"),
+    transport: Transport | None = None,
     *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | PathLike[str] | None = None,
-    stderr: int | IO[bytes] | None = None,
     protocol_version: str = FULL_VERSION,
     client_name: str = "parley-client",
     on_question: OnQuestion | None = None,
     on_frame: Callable[[bytes], None] | None = None,
+    timeout_seconds: float | None = None,
 ) -> AsyncIterator[Client]:
-    """Start a server, shake hands, and end it behind the block.
+    """Connect to a server, and disconnect at the end of the block.
 
-    `env` is the server's whole environment and `stderr` the place for its log, as for
-    `subprocess`. `on_question` answers approvals; without it the server is told that it cannot
-    ask. `on_frame` sees every message of the server as it came, before anything else does.
+    The default transport starts a server as a child process with `ServerProcess()`, which ends with the block.
+    `on_question` decides approvals; without it the server does not ask this client. `on_frame` is called with every
+    message of the server, before it is handled. `timeout_seconds` limits the handshake and every call that has no
+    timeout of its own.
 
     Raises:
-        OSError: the server cannot be started.
-        Disconnected: it ended before it answered.
+        OSError: the server cannot be started or reached.
+        CallTimedOut: the server did not answer in time.
+        Disconnected: the server ended before it answered.
     """
-    client = Client(on_question=on_question, on_frame=on_frame)
-    await client.start(command, env=env, cwd=cwd, stderr=stderr)
+    client = Client(
+        ServerProcess() if transport is None else transport,
+        on_question=on_question,
+        on_frame=on_frame,
+        timeout_seconds=timeout_seconds,
+    )
+    await client.start()
     try:
         await client.initialize(protocol_version, client_name)
         yield client
@@ -99,76 +106,69 @@ async def connect(
 
 
 class Client:
-    """Made by `connect`. Many calls may run at once; each waits for its own answer alone.
+    """A connection to a server, made by `connect`. Any number of calls can run at the same time.
 
-    Typed calls raise `ToolFailed` when the tool behind them failed; all raise `Disconnected` once
-    the server is gone.
+    Typed calls raise `ToolFailed` if their tool fails. All calls take `timeout_seconds` and raise `CallTimedOut` if
+    there is no result in time, and `Disconnected` if the server has ended.
     """
 
-    process: Child
-    """The server's process: its pid, its exit code, ways to end it."""
     initialize_result: InitializeResult
 
-    def __init__(self, *, on_question: OnQuestion | None, on_frame: Callable[[bytes], None] | None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        on_question: OnQuestion | None,
+        on_frame: Callable[[bytes], None] | None,
+        timeout_seconds: float | None,
+    ) -> None:
         self._on_question = on_question
-        self._streams = Streams()
         self._listeners: dict[RequestId, OnEvent] = {}
-        self._asked: dict[RequestId, asyncio.Task[None]] = {}
+        self._undecided: dict[RequestId, asyncio.Task[None]] = {}
+        """Requests of the server without a decision, and the tasks of their callbacks."""
         self._connection = Connection(
-            on_notification=self._take_notification,
-            on_request=self._take_request,
+            transport,
+            on_notification=self._receive_notification,
+            on_request=self._receive_request,
             on_frame=on_frame,
-            on_gone=self._streams.lose_all,
+            on_end=self._receive_end,
+            timeout_seconds=timeout_seconds,
         )
-        self._notices: Final[Mapping[str, Callable[[Raw], None]]] = {
-            InitialState.METHOD: self._streams.take_initial_state,
-            StreamDisconnected.METHOD: self._streams.take_disconnect,
-            CodexEvent.METHOD: self._take_codex_event,
-            Cancelled.METHOD: self._take_cancellation,
+        self._feeds = Feeds(self._connection)
+        self._notifications: Final[Mapping[str, Callable[[Raw], None]]] = {
+            InitialState.METHOD: self._feeds.receive_initial_state,
+            StreamDisconnected.METHOD: self._feeds.receive_disconnected,
+            CodexEvent.METHOD: self._receive_codex_event,
+            Cancelled.METHOD: self._receive_cancelled,
         }
 
     # --- beginning and end ---------------------------------------------------------------
 
-    async def start(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | PathLike[str] | None = None,
-        stderr: int | IO[bytes] | None = None,
-    ) -> None:
-        """Start the server's process."""
-        connection = self._connection
-        self.process = connection.child = await Child.start(
-            command,
-            on_line=connection.take_line,
-            on_end=connection.take_end,
-            env=env,
-            cwd=cwd,
-            stderr=stderr,
-        )
+    async def start(self) -> None:
+        """Start the transport."""
+        await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:
-        """Shake hands."""
-        can_be_asked = UNSET if self._on_question is None else ElicitationCapability()
+        """Do the handshake of MCP."""
+        elicitation = UNSET if self._on_question is None else ElicitationCapability()
         params = InitializeParams(
             protocol_version=protocol_version,
-            capabilities=ClientCapabilities(elicitation=can_be_asked),
+            capabilities=ClientCapabilities(elicitation=elicitation),
             client_info=Implementation(name=client_name, version=__version__),
         )
         result = await self.request(InitializeParams.METHOD, params)
-        self.initialize_result = decode_lenient(_initialize_results, result)
+        self.initialize_result = decode_lenient(_initialize_result_decoder, result)
         await self.notify(Initialized.METHOD)
 
     async def close(self) -> None:
-        """End the server: close its stdin, and insist if it does not go. No process and no task is left."""
+        """Close the transport and cancel the callbacks of approvals."""
         try:
-            await self.process.close()
+            await self._connection.close()
         finally:
-            asked = tuple(self._asked.values())
-            for task in asked:
+            tasks = tuple(self._undecided.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- conversations -------------------------------------------------------------------
 
@@ -178,41 +178,58 @@ class Client:
         cwd: str | PathLike[str],
         model: str | None = None,
         prompt: str = "",
+        timeout_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Open a new conversation; nothing is sent to the model yet. Servers at 2025-06-18 need the model."""
-        tool = "conversationCreate"
+        """Create a conversation; nothing is sent to the model. Servers at 2025-06-18 require the model."""
         named = {} if model is None else {"model": model}
-        call = self._connection.call_tool(tool, {"prompt": prompt, **named, "cwd": str(cwd), **options})
-        created = typed_value(tool, await call.result, ConversationCreated)
-        return Conversation(self._connection, self._streams, created.conversation_id, created.model)
+        arguments = {"prompt": prompt, **named, "cwd": str(cwd), **options}
+        created = await self._connection.call_typed(
+            "conversationCreate", arguments, ConversationCreated, timeout_seconds
+        )
+        conversation = Conversation(self._connection, self._feeds, created.conversation_id, created.model)
+        self._feeds.feed(created.conversation_id).note(START)
+        return conversation
 
     def conversation(self, conversation_id: str) -> Conversation:
-        """A handle for a conversation that exists already, whoever created it."""
-        return Conversation(self._connection, self._streams, ConversationId(conversation_id))
+        """Return a handle for an existing conversation of any client."""
+        return Conversation(self._connection, self._feeds, ConversationId(conversation_id))
 
-    async def list(self, **wanted: Unpack[ListOptions]) -> ConversationsListResult:
-        """A page of the conversations of the home, latest activity first: of all, or of those that are wanted."""
-        tool = "conversationsList"
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return typed_value(tool, await self._connection.call_tool(tool, given).result, ConversationsListResult)
+    async def list(
+        self, *, timeout_seconds: float | None = None, **filters: Unpack[ListOptions]
+    ) -> ConversationsListResult:
+        """Return a page of the conversations in the home, latest activity first."""
+        arguments = {name: value for name, value in filters.items() if value is not None}
+        return await self._connection.call_typed(
+            "conversationsList", arguments, ConversationsListResult, timeout_seconds
+        )
 
-    # --- questions -----------------------------------------------------------------------
+    # --- approvals -----------------------------------------------------------------------
 
-    async def approvals(self, conversation: str | None = None) -> tuple[OpenQuestion, ...]:
-        """The questions that wait for an answer, whoever was asked: of all conversations, or of one by its id."""
-        tool = "approvalsList"
-        given = {} if conversation is None else {"conversation_id": conversation}
-        return typed_value(
-            tool, await self._connection.call_tool(tool, given).result, ApprovalsListResult
-        ).approvals
+    async def approvals(
+        self, conversation: str | None = None, *, timeout_seconds: float | None = None
+    ) -> tuple[Approval, ...]:
+        """Return the open approvals of all clients: of all conversations, or of one by its id."""
+        arguments = {} if conversation is None else {"conversation_id": conversation}
+        found = await self._connection.call_typed("approvalsList", arguments, ApprovalsListResult, timeout_seconds)
+        return tuple(listed(one, partial(self._answer, one.approval_id)) for one in found.approvals)
 
-    async def answer(self, approval_id: str, decision: Decision, *, reason: str | None = None) -> None:
-        """Settle a question for whoever was asked; of several answers the first counts."""
-        tool = "approvalAnswer"
-        given = {"approval_id": approval_id, "decision": decision}
-        call = self._connection.call_tool(tool, given if reason is None else {**given, "reason": reason})
-        typed_value(tool, await call.result, PlainOk)
+    async def answer(
+        self,
+        approval_id: str,
+        decision: Decision,
+        *,
+        reason: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Decide an approval of any client; the first decision counts."""
+        arguments = {"approval_id": approval_id, "decision": decision}
+        if reason is not None:
+            arguments["reason"] = reason
+        await self._connection.call_typed("approvalAnswer", arguments, PlainOk, timeout_seconds)
+
+    async def _answer(self, approval_id: str, decision: Decision, reason: str | None) -> None:
+        await self.answer(approval_id, decision, reason=reason)
 
     # --- codex and codex-reply -----------------------------------------------------------
 
@@ -223,8 +240,8 @@ class Client:
         progress_token: RequestId | None = None,
         on_event: OnEvent | None = None,
         **options: Unpack[CodexOptions],
-    ) -> Running:
-        """Start a session and run one turn; await the returned object for its result."""
+    ) -> CodexCall:
+        """Create a conversation and run one turn; await the returned object for the result."""
         arguments = {name.replace("_", "-"): value for name, value in options.items()}
         return self._run("codex", {"prompt": prompt, **arguments}, progress_token, on_event)
 
@@ -235,88 +252,106 @@ class Client:
         *,
         progress_token: RequestId | None = None,
         on_event: OnEvent | None = None,
-    ) -> Running:
-        """Continue a session, or join its running turn."""
+    ) -> CodexCall:
+        """Continue a conversation, or join its running turn."""
         return self._run("codex-reply", {"sessionId": session_id, "prompt": prompt}, progress_token, on_event)
 
     def _run(
         self, tool: str, arguments: object, progress_token: RequestId | None, on_event: OnEvent | None
-    ) -> Running:
+    ) -> CodexCall:
         call = self._connection.call_tool(tool, arguments, progress_token=progress_token)
         if on_event is not None:
             self._listeners[call.request_id] = on_event
             call.result.add_done_callback(lambda _: self._listeners.pop(call.request_id, None))
-        return Running(self._connection, call)
+        return CodexCall(self._connection, call)
 
-    # --- anything ------------------------------------------------------------------------
+    # --- other requests ------------------------------------------------------------------
 
-    async def ping(self) -> None:
-        await self.request(Ping.METHOD)
+    async def ping(self, *, timeout_seconds: float | None = None) -> None:
+        await self.request(Ping.METHOD, timeout_seconds=timeout_seconds)
 
-    async def list_tools(self) -> tuple[ToolDefinition, ...]:
-        return decode_lenient(_tool_lists, await self.request(ListToolsResult.METHOD)).tools
+    async def list_tools(self, *, timeout_seconds: float | None = None) -> tuple[ToolDefinition, ...]:
+        result = await self.request(ListToolsResult.METHOD, timeout_seconds=timeout_seconds)
+        return decode_lenient(_tool_list_decoder, result).tools
 
-    async def call_tool(self, name: str, arguments: object = None) -> CallToolResult:
-        """Call any tool; a result that says `isError` is returned like any other."""
-        return await tool_result(self._connection.call_tool(name, {} if arguments is None else arguments))
+    async def call_tool(
+        self, name: str, arguments: object = None, *, timeout_seconds: float | None = None
+    ) -> CallToolResult:
+        """Call any tool and return its result, also if it has `isError`."""
+        call = self._connection.call_tool(name, {} if arguments is None else arguments)
+        return await tool_result(self._connection, call, timeout_seconds)
 
-    async def request(self, method: str, params: object = None) -> bytes:
-        """Send any request; its result as the JSON it came as.
+    async def request(self, method: str, params: object = None, *, timeout_seconds: float | None = None) -> bytes:
+        """Send any request and return its result as JSON.
 
         Raises:
-            RequestFailed: the answer is a JSON-RPC error.
-            Disconnected: the server is gone.
+            RequestFailed: the result is a JSON-RPC error.
+            CallTimedOut: there was no result in time.
+            Disconnected: the server has ended.
         """
-        return bytes(await self._connection.request(method, params).result)
+        return bytes(await self._connection.result_of(self._connection.request(method, params), timeout_seconds))
 
     async def notify(self, method: str, params: object = None) -> None:
         self._connection.notify(method, params)
 
     def send_raw(self, data: bytes) -> None:
-        """Write bytes as they are; a message needs its own line end."""
-        self._connection.write_raw(data)
+        """Send raw bytes; a message needs its own line end."""
+        self._connection.send_raw(data)
 
     # --- from the server -----------------------------------------------------------------
 
-    def _take_notification(self, method: str, params: Raw) -> None:
-        if (take := self._notices.get(method)) is not None:
-            take(params)
+    def _receive_notification(self, method: str, params: Raw) -> None:
+        if (receive := self._notifications.get(method)) is not None:
+            receive(params)
         elif not method.startswith(_MCP_NOTIFICATION):
-            self._streams.take_event(params)
+            self._feeds.receive_event(params)
 
-    def _take_codex_event(self, params: Raw) -> None:
-        happened = decode_lenient(_codex_events, params)
-        if (on_event := self._listeners.get(happened.meta.request_id)) is not None:
-            on_event(decode_event(happened.msg))
+    def _receive_end(self, error: Disconnected) -> None:
+        self._feeds.receive_loss(error)
 
-    def _take_cancellation(self, params: Raw) -> None:
-        """A question needs no answer any more."""
-        request_id = decode_lenient(_cancellations, params).request_id
-        if (task := self._asked.get(request_id)) is not None:
+    def _receive_codex_event(self, params: Raw) -> None:
+        event = decode_lenient(_codex_event_decoder, params)
+        if (on_event := self._listeners.get(event.meta.request_id)) is not None:
+            on_event(decode_event(event.msg))
+
+    def _receive_cancelled(self, params: Raw) -> None:
+        """Cancel the callback of an approval that was decided elsewhere."""
+        request_id = decode_lenient(_cancelled_decoder, params).request_id
+        if (task := self._undecided.pop(request_id, None)) is not None:
             task.cancel()
 
-    def _take_request(self, request_id: RequestId, method: str, params: Raw) -> None:
+    def _receive_request(self, request_id: RequestId, method: str, params: Raw) -> None:
         if method == Ping.METHOD:
-            self._connection.write(response(request_id, b"{}"))
+            self._connection.send(response(request_id, b"{}"))
         elif method == ElicitationParams.METHOD and self._on_question is not None:
-            task = asyncio.create_task(self._answer(request_id, params, self._on_question))
-            self._asked[request_id] = task
-            task.add_done_callback(lambda _: self._asked.pop(request_id, None))
+            try:
+                elicitation = decode_lenient(_elicitation_decoder, params)
+            except msgspec.DecodeError as error:
+                self._connection.send(error_response(request_id, INVALID_PARAMS, str(error)))
+                return
+            task = asyncio.create_task(self._ask(request_id, elicitation, self._on_question))
+            self._undecided[request_id] = task
         else:
-            self._connection.write(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
+            self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
-    async def _answer(self, request_id: RequestId, params: Raw, on_question: OnQuestion) -> None:
+    async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_question: OnQuestion) -> None:
+        """Call the callback. The approval stays open until it is decided, also after the callback has returned."""
+
+        async def decide(decision: Decision, reason: str | None) -> None:
+            answer = ElicitationAnswer(decision=decision, reason=UNSET if reason is None else reason)
+            self._decide(request_id, response(request_id, encode(answer)))
+
         try:
-            question = decode_lenient(_questions, params)
-        except msgspec.DecodeError as error:
-            self._connection.write(error_response(request_id, INVALID_PARAMS, str(error)))
-            return
-        try:
-            frame = response(request_id, encode(await ask(on_question, question)))
+            answering = on_question(asked(elicitation, decide))
+            if inspect.isawaitable(answering):
+                await answering
         except Exception:
-            log.exception("the callback for questions failed")
-            frame = error_response(request_id, INTERNAL_ERROR, "the client could not answer")
-        try:
-            self._connection.write(frame)
-        except Disconnected:
-            pass  # nobody waits for the answer any more
+            log.exception("the callback `on_question` failed")
+            if request_id in self._undecided:
+                failure = error_response(request_id, INTERNAL_ERROR, "the client could not answer")
+                self._decide(request_id, failure)
+
+    def _decide(self, request_id: RequestId, frame: bytes) -> None:
+        if self._undecided.pop(request_id, None) is None:
+            raise AlreadyDecided
+        self._connection.send(frame)

@@ -1,18 +1,21 @@
-"""One conversation, as a client handles it."""
+"""One conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, Unpack
+from uuid import uuid4
 
 from msgspec import UnsetType
 
-from parley.client.connection import Connection, typed_value
+from parley.client.connection import Connection
+from parley.client.feeds import Feeds
 from parley.client.options import Overrides
-from parley.client.stream import Event, Stream
-from parley.client.streams import Streams
+from parley.client.stream import Stream
+from parley.client.turn import Turn
+from parley.client.turn_result import Event
 from parley.wire.events import decode_event
-from parley.wire.ids import ConversationId, MessageId, Seq
+from parley.wire.ids import START, ConversationId, MessageId, Seq
 from parley.wire.items import InputItem, TextItem
 from parley.wire.tools import (
     ConversationForked,
@@ -24,7 +27,7 @@ from parley.wire.tools import (
     PlainOk,
 )
 
-__all__ = ["Conversation", "Page", "ReadEvent", "Sent"]
+__all__ = ["Conversation", "EventPage", "ReadEvent"]
 
 T = TypeVar("T")
 
@@ -33,113 +36,123 @@ class ReadEvent(NamedTuple):
     seq: Seq
     msg: Event
     offset: int | None = None
-    """Of a piece of what a command said: where in its stream it begins, in bytes."""
+    """The offset of a piece of a command's output, in bytes; None for other events."""
 
 
-class Page(NamedTuple):
-    """What `read` found behind a position."""
+class EventPage(NamedTuple):
+    """The events that `read` returns."""
 
     events: tuple[ReadEvent, ...]
     open: tuple[OpenText, ...]
-    """Texts still being written; only on the last page."""
+    """Texts that are still being written; only on the last page."""
     seq: Seq
-    """The position to read on from."""
+    """The position to continue from."""
     state: PhaseName
 
 
-class Sent(NamedTuple):
-    """A message that the server has accepted."""
-
-    message_id: MessageId | None
-    """The server's or our own; None where a server of the plain version does not tell."""
-
-
 class Conversation:
-    """A handle, cheap to make: the conversation itself is on the server.
+    """A handle of a conversation, which itself is on the server.
 
-    Every call raises `ToolFailed` when the tool behind it does, and `Disconnected` when the
-    server is gone.
+    Every call takes `timeout_seconds`. Every call raises `ToolFailed` if its tool fails, `CallTimedOut` if there is
+    no result in time, and `Disconnected` if the server has ended.
     """
 
     def __init__(
-        self, connection: Connection, streams: Streams, conversation_id: ConversationId, model: str | None = None
+        self, connection: Connection, feeds: Feeds, conversation_id: ConversationId, model: str | None = None
     ) -> None:
         self.id = conversation_id
         self.model = model
-        """The effective model, if this client created the conversation."""
-        self._connection, self._streams = connection, streams
+        """The effective model, if this client created the conversation; else None."""
+        self._connection, self._feeds = connection, feeds
+        self._feed = feeds.feed(conversation_id)
 
     async def send(
-        self, content: str | Iterable[InputItem], *, message_id: str | None = None, **overrides: Unpack[Overrides]
-    ) -> Sent:
-        """Say something; the turn runs in the background, and `stream` shows it."""
-        items = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
-        arguments = {"conversation_id": self.id, "content": items, **overrides}
-        if message_id is not None:
-            arguments["message_id"] = message_id
-        tool = "conversationSendMessage"
-        call = self._connection.call_tool(tool, arguments)
-        accepted = typed_value(tool, await call.result, MessageAccepted)
-        told = accepted.message_id
-        known = (MessageId(message_id) if message_id else None) if isinstance(told, UnsetType) else told
-        return Sent(known)
+        self,
+        content: str | Iterable[InputItem],
+        *,
+        message_id: str | None = None,
+        timeout_seconds: float | None = None,
+        **overrides: Unpack[Overrides],
+    ) -> Turn:
+        """Send a message and return its turn when the server has accepted the message.
 
-    def stream(self, *, after: int | None = None, event_meta: bool | None = None) -> Stream:
-        """Watch the conversation: `async with conversation.stream() as stream`.
-
-        With `after`, only what is newer than that position. Closing the stream is a pause: the
-        turn goes on, and the next stream shows what happened meanwhile.
+        The turn runs whether or not it is read. A message can be sent again with the same `message_id`; the server
+        runs it once.
         """
-        return Stream(
-            self._connection,
-            self.id,
-            after=after,
-            event_meta=event_meta,
-            on_open=self._streams.open,
-            on_close=self._streams.close,
-        )
+        items = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
+        if message_id is not None:
+            after = START  # the message may have been accepted before
+        elif self._feed.seq is None:
+            after = (await self.status(timeout_seconds=timeout_seconds)).seq
+        else:
+            after = self._feed.seq
+        own_id = str(uuid4()) if message_id is None else message_id
+        arguments = {"content": items, "message_id": own_id, **overrides}
+        accepted = await self._call("conversationSendMessage", MessageAccepted, timeout_seconds, **arguments)
+        confirmed = accepted.message_id
+        # A server that does not return the id sends no `user_message` events either.
+        if isinstance(confirmed, UnsetType):
+            return Turn(self._feed, MessageId(own_id), after=after, is_followable=False)
+        return Turn(self._feed, confirmed, after=after, is_followable=True)
+
+    def stream(self, *, after: int | None = None, timeout_seconds: float | None = None) -> Stream:
+        """Return a stream of the conversation: `async with conversation.stream() as stream`.
+
+        With `after`, the stream begins after that position. Closing a stream is a pause: the turn goes on, and the
+        next stream shows what happened meanwhile.
+        """
+        return Stream(self._feed, after=after, timeout_seconds=timeout_seconds)
 
     async def read(
-        self, *, after: int | None = None, limit: int | None = None, wait_seconds: float | None = None
-    ) -> Page:
-        """A page of events behind a position, without a stream; waits if there is none and it is told to."""
+        self,
+        *,
+        after: int | None = None,
+        limit: int | None = None,
+        wait_seconds: float | None = None,
+        timeout_seconds: float | None = None,
+    ) -> EventPage:
+        """Read a page of events without a stream. If there are none, wait up to `wait_seconds` for the next."""
         arguments = {
             name: value
             for name, value in (("after", after), ("limit", limit), ("wait_seconds", wait_seconds))
             if value is not None
         }
-        found = await self._call("conversationRead", ConversationReadResult, **arguments)
+        found = await self._call("conversationRead", ConversationReadResult, timeout_seconds, **arguments)
+        self._feed.note(found.seq)
         events = tuple(
             ReadEvent(one.seq, decode_event(one.msg), None if isinstance(one.offset, UnsetType) else one.offset)
             for one in found.events
         )
-        return Page(events, found.open, found.seq, found.state)
+        return EventPage(events, found.open, found.seq, found.state)
 
-    async def status(self) -> ConversationStatusResult:
-        return await self._call("conversationStatus", ConversationStatusResult)
+    async def status(self, *, timeout_seconds: float | None = None) -> ConversationStatusResult:
+        found = await self._call("conversationStatus", ConversationStatusResult, timeout_seconds)
+        self._feed.note(found.seq)
+        return found
 
-    async def interrupt(self) -> None:
-        """End the running turn, if there is one."""
-        await self._call("conversationInterrupt", PlainOk)
+    async def interrupt(self, *, timeout_seconds: float | None = None) -> None:
+        """Interrupt the running turn, if there is one."""
+        await self._call("conversationInterrupt", PlainOk, timeout_seconds)
 
-    async def rename(self, title: str) -> None:
-        """Give it a title."""
-        await self._call("conversationRename", PlainOk, title=title)
+    async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:
+        """Set the title."""
+        await self._call("conversationRename", PlainOk, timeout_seconds, title=title)
 
-    async def archive(self, *, archived: bool = True) -> None:
-        """Take it out of the list, or put it back."""
-        await self._call("conversationArchive", PlainOk, archived=archived)
+    async def archive(self, *, archived: bool = True, timeout_seconds: float | None = None) -> None:
+        """Remove the conversation from the list, or add it again."""
+        await self._call("conversationArchive", PlainOk, timeout_seconds, archived=archived)
 
-    async def delete(self) -> None:
-        """Remove it for ever; not while a turn runs."""
-        await self._call("conversationDelete", PlainOk)
+    async def delete(self, *, timeout_seconds: float | None = None) -> None:
+        """Delete the conversation permanently; fails while a turn runs."""
+        await self._call("conversationDelete", PlainOk, timeout_seconds)
 
-    async def fork(self, *, at_message_id: str | None = None) -> Conversation:
-        """A new conversation with all that happened in this one, up to a message and its answer."""
+    async def fork(self, *, at_message_id: str | None = None, timeout_seconds: float | None = None) -> Conversation:
+        """Create a conversation with the history of this one, up to and including the turn of a message."""
         arguments = {} if at_message_id is None else {"at_message_id": at_message_id}
-        forked = await self._call("conversationFork", ConversationForked, **arguments)
-        return Conversation(self._connection, self._streams, forked.conversation_id)
+        forked = await self._call("conversationFork", ConversationForked, timeout_seconds, **arguments)
+        return Conversation(self._connection, self._feeds, forked.conversation_id)
 
-    async def _call(self, tool: str, kind: type[T], **arguments: object) -> T:
-        call = self._connection.call_tool(tool, {"conversation_id": self.id, **arguments})
-        return typed_value(tool, await call.result, kind)
+    async def _call(self, tool: str, kind: type[T], timeout_seconds: float | None = None, **arguments: object) -> T:
+        return await self._connection.call_typed(
+            tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds
+        )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from parley.client.turn_result import TurnResult
 from parley.errors import ParleyError
+from parley.wire.events import TurnEndReason
 
 __all__ = [
+    "AlreadyDecided",
     "CallCancelled",
+    "CallTimedOut",
     "ClientError",
     "Disconnected",
     "RequestFailed",
     "StreamEnded",
     "ToolFailed",
     "TurnFailed",
+    "TurnNotFollowable",
 ]
 
 
@@ -28,11 +33,11 @@ class RequestFailed(ClientError):
 
 
 class ToolFailed(ClientError):
-    """A tool returned an error."""
+    """A tool returned an error; `code` names it for programs, and is None if the server sends no codes."""
 
-    def __init__(self, tool: str, message: str) -> None:
+    def __init__(self, tool: str, message: str, *, code: str | None = None) -> None:
         super().__init__(f"{tool}: {message or 'no reason given'}")
-        self.tool, self.message = tool, message
+        self.tool, self.message, self.code = tool, message, code
 
 
 class CallCancelled(ClientError):
@@ -40,6 +45,14 @@ class CallCancelled(ClientError):
 
     def __init__(self) -> None:
         super().__init__("the call was cancelled")
+
+
+class CallTimedOut(ClientError, TimeoutError):
+    """A call had no result in time. The server may still complete it."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(f"{name}: no result after {seconds:g} s")
+        self.name, self.seconds = name, seconds
 
 
 class StreamEnded(ClientError):
@@ -51,11 +64,37 @@ class StreamEnded(ClientError):
 
 
 class TurnFailed(ClientError):
-    """A turn ended with an error; `text` is what the agent said before it."""
+    """A turn failed or was interrupted."""
 
-    def __init__(self, message: str, text: str) -> None:
+    def __init__(self, message: str, result: TurnResult, *, code: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.text = message, text
+        self.message, self.result = message, result
+        self.code = code
+        """The code of the error; None if the turn was interrupted or the server sends no codes."""
+
+    @property
+    def reason(self) -> TurnEndReason:
+        """Why the turn ended."""
+        return self.result.reason
+
+    @property
+    def text(self) -> str:
+        """The text of the agent before the turn ended."""
+        return self.result.text
+
+
+class TurnNotFollowable(ClientError):
+    """The server does not show which turn a message belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__("following a turn requires protocol version 2025-11-25")
+
+
+class AlreadyDecided(ClientError):
+    """An approval was decided or withdrawn before this decision."""
+
+    def __init__(self) -> None:
+        super().__init__("the approval was already decided or withdrawn")
 
 
 class Disconnected(ClientError):

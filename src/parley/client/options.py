@@ -1,4 +1,4 @@
-"""The optional arguments of the typed calls, by the names that Python spells them with."""
+"""Optional arguments of the typed calls, in Python spelling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["CodexOptions", "CreateOptions", "ListOptions", "Overrides"]
 
 
 class CreateOptions(TypedDict, total=False):
-    """What a new conversation may be told besides its model and directory."""
+    """Settings of a new conversation besides its model and directory."""
 
     approval_policy: ApprovalPolicy
     sandbox: SandboxMode
@@ -20,7 +20,7 @@ class CreateOptions(TypedDict, total=False):
 
 
 class Overrides(CreateOptions, total=False):
-    """What a message may change, from that message on."""
+    """Settings that a message can change, from that message on."""
 
     parent_message_id: str
     model: str
@@ -28,19 +28,19 @@ class Overrides(CreateOptions, total=False):
 
 
 class ListOptions(TypedDict, total=False):
-    """Which conversations are listed, and how many at once."""
+    """Filters of a list of conversations, and its page."""
 
     limit: int | None
     cursor: str | None
     cwd: str | None
     text: str | None
-    """Some of the title, or of what the user or the agent said."""
+    """A part of the title, or of a message of the user or the agent."""
     state: PhaseName | None
     archived: bool | None
 
 
 class CodexOptions(CreateOptions, total=False):
-    """What a `codex` call may be told; sent in the spelling of that tool."""
+    """Options of a `codex` call, sent in the spelling of that tool."""
 
     model: str
     cwd: str

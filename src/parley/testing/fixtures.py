@@ -1,7 +1,6 @@
-"""The pytest plugin: a scripted model and real servers, as fixtures.
+"""The pytest plugin: fixtures with a scripted model and with servers.
 
-Every pytest run loads it where Parley is installed, so it imports nothing of Parley by itself:
-a run that uses no fixture pays for none.
+Every pytest run loads it if Parley is installed, so it imports nothing of Parley before a fixture is used.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     from parley.testing.model import ScriptedModel
     from parley.testing.process import ParleyProcess
 
-__all__ = ["parley_process", "parley_server", "scripted_model"]
+__all__ = ["parley_model", "parley_process", "parley_server"]
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """A fixture for async tests; without pytest-asyncio, one that says so once somebody wants it."""
+    """Return a fixture for async tests; without pytest-asyncio, a fixture that fails and says so."""
     try:
         import pytest_asyncio
     except ImportError:
@@ -36,8 +35,8 @@ def _async_fixture(function: Callable[..., Any]) -> Any:
 
 
 @_async_fixture
-async def scripted_model() -> AsyncIterator[ScriptedModel]:
-    """A model that says what the test tells it to."""
+async def parley_model() -> AsyncIterator[ScriptedModel]:
+    """A model that replies as the test says."""
     from parley.testing.model import ScriptedModel
 
     async with ScriptedModel() as model:
@@ -46,9 +45,9 @@ async def scripted_model() -> AsyncIterator[ScriptedModel]:
 
 @_async_fixture
 async def parley_process(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> AsyncIterator[Callable[..., Awaitable[ParleyProcess]]]:
-    """Makes servers: `await parley_process(api="responses")`, with the options of `ParleyProcess`."""
+    """Starts servers: `await parley_process(api="responses")`, with the options of `ParleyProcess`."""
     from parley.testing.process import ParleyProcess
 
     made = 0
@@ -57,7 +56,7 @@ async def parley_process(
         nonlocal made
         made += 1
         given = {"home": tmp_path / f"parley-{made}" / "home", **options}
-        return await stack.enter_async_context(ParleyProcess(scripted_model, **given))
+        return await stack.enter_async_context(ParleyProcess(parley_model, **given))
 
     async with AsyncExitStack() as stack:
         yield make
@@ -65,5 +64,5 @@ async def parley_process(
 
 @_async_fixture
 async def parley_server(parley_process: Callable[..., Awaitable[ParleyProcess]]) -> ParleyProcess:
-    """A server that speaks chat with `parley_server.model`, and a client connected to it."""
+    """A server that uses `parley_server.model` over the chat API, with a client."""
     return await parley_process()

@@ -1,4 +1,4 @@
-"""A home directory for a server under test: its settings, its work directory, its environment, its log."""
+"""The home directory of a server under test, with its settings, work directory, environment and log."""
 
 from __future__ import annotations
 
@@ -10,44 +10,48 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Final, TypedDict, Unpack
+from typing import IO, ClassVar, Final, TypedDict, Unpack
 
+from parley.client import ServerProcess
 from parley.testing.model import ScriptedModel
 from parley.testing.render import Api
 
 __all__ = ["MODEL", "Home", "ServerOptions"]
 
 MODEL: Final = "scripted-model"
-"""The model that conversations are created with."""
+"""The model of conversations."""
 
 _APIS: Final[tuple[Api, ...]] = ("chat", "responses")
 
 _FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Variables of the person who runs the tests that would change what the server does."""
+"""Prefixes of variables in the environment of the tests that would change the behaviour of the server."""
 
 
 class ServerOptions(TypedDict, total=False):
-    """How a server under test differs from the usual one."""
+    """Options of a server under test."""
 
     api: Api
-    """Which API it speaks with the model; `chat` by default."""
+    """The API of the model; by default `chat`."""
     config: str
-    """More of config.toml; where it names a setting of ours, it wins."""
+    """More settings for config.toml, which replace the usual ones."""
     request_max_retries: int
     stream_max_retries: int
-    """How often the model is asked again; by default never."""
+    """Retries of requests to the model; by default 0."""
     home: Path
-    """A home that others use as well, or used before; by default one of its own."""
+    """The home directory, which can be shared; by default a new one."""
     env: Mapping[str, str]
-    """More environment."""
+    """More environment variables."""
     arguments: Sequence[str]
-    """More of the command line, after `parley mcp`."""
+    """More arguments after `parley mcp`."""
     program: Sequence[str]
-    """The words that run `parley`; by default it is run by the Python of the test."""
+    """The command that runs `parley`; by default the Python of the test runs it."""
 
 
 class Home:
-    """Everything a server finds around itself; made by `open`, and what is ours alone is removed by `close`."""
+    """The files and the environment of a server under test. `open` creates and `close` removes them."""
+
+    server_class: ClassVar[type[ServerProcess]] = ServerProcess
+    """The transport to the server. Tests of Parley replace it to run servers in their own process."""
 
     path: Path
     work: Path
@@ -68,6 +72,10 @@ class Home:
         self.stderr = self._owned.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         self.write_config(self._options.get("config", ""))
 
+    def server(self) -> ServerProcess:
+        """Return a transport to a server with this home."""
+        return self.server_class(self.command, env=self.environ, cwd=self.work, stderr=self.stderr)
+
     @property
     def command(self) -> tuple[str, ...]:
         program = self._options.get("program", (sys.executable, "-P", "-m", "parley"))
@@ -75,7 +83,7 @@ class Home:
 
     @property
     def environ(self) -> dict[str, str]:
-        # A proxy would be asked for the model on the loopback.
+        # Requests to the model on the loopback must not go to a proxy.
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -84,7 +92,7 @@ class Home:
         return {**kept, "PARLEY_HOME": str(self.path), **self._options.get("env", {})}
 
     def write_config(self, text: str) -> None:
-        """Write config.toml anew: our settings, but where `text` has its own."""
+        """Write config.toml: the usual settings, except those that `text` has."""
         given = tomllib.loads(text)
         ours = {
             "model": MODEL,
@@ -94,7 +102,7 @@ class Home:
         }
         top = [f"{key} = {json.dumps(value)}" for key, value in ours.items() if key not in given]
         providers = [self._provider(api) for api in _APIS if api not in given.get("model_providers", {})]
-        # Settings without a table come first: behind a table's heading they would belong to it.
+        # Settings without a table come first: after a table's heading they would belong to it.
         (self.path / "config.toml").write_text("\n".join([*top, text, *providers]))
 
     def _provider(self, api: Api) -> str:
@@ -111,10 +119,10 @@ class Home:
         )
 
     def stderr_text(self) -> str:
-        """What the server has logged so far."""
+        """Return the log of the server so far."""
         if self.stderr.closed:
             return self._log
-        # Read without moving: the server writes where the shared file position stands.
+        # `pread` does not move the file position, which the server shares.
         descriptor = self.stderr.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 

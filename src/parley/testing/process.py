@@ -1,4 +1,4 @@
-"""A real server in a process of its own, driven by the client or by hand."""
+"""A server in a process of its own, with a client or with raw messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Unpack
 import msgspec
 from msgspec import Struct
 
-from parley.client import Child, Client, Conversation, CreateOptions, connect
-from parley.client.questions import OnQuestion
+from parley.client import Client, Conversation, CreateOptions, ServerProcess, connect
+from parley.client.approval import OnQuestion
 from parley.testing.home import MODEL, Home, ServerOptions
 from parley.testing.model import PATIENCE_SECONDS, ScriptedModel
 from parley.wire.jsonrpc import encode
@@ -24,13 +24,13 @@ __all__ = ["ParleyProcess", "RawParley"]
 
 
 class _Server:
-    """What both kinds have in common: a home, and a process to be watched and ended.
+    """A home and the process of a server.
 
-    At the end of the block every message of the server is checked, if the `mcp` package is
-    there; `checked=False` leaves that out where a test provokes a very great many.
+    At the end of the block every message of the server is checked if the `mcp` package is installed;
+    `checked=False` skips the check, for tests with very many messages.
     """
 
-    child: Child
+    process: ServerProcess
 
     def __init__(
         self, model: ScriptedModel, *, checked: bool | None = None, **options: Unpack[ServerOptions]
@@ -38,7 +38,7 @@ class _Server:
         self.model = model
         self._checked = find_spec("mcp_types") is not None if checked is None else checked
         self.frames: list[bytes] = []
-        """Every message of the server, as it came."""
+        """All messages of the server."""
         self._home = Home(model, **options)
 
     @property
@@ -47,33 +47,33 @@ class _Server:
 
     @property
     def work(self) -> Path:
-        """The working directory of its conversations."""
+        """The working directory of the conversations."""
         return self._home.work
 
     @property
     def pid(self) -> int:
-        return self.child.pid
+        return self.process.pid
 
     def config(self, text: str) -> None:
-        """Write config.toml anew, with `text` in addition; conversations created from now on have it."""
+        """Write config.toml again, with `text` in addition, for conversations that are created later."""
         self._home.write_config(text)
 
     def stderr_text(self) -> str:
         return self._home.stderr_text()
 
     def kill(self) -> None:
-        self.child.kill()
+        self.process.kill()
 
     def terminate(self) -> None:
-        self.child.terminate()
+        self.process.terminate()
 
     def close_stdin(self) -> None:
-        self.child.close_stdin()
+        self.process.close_stdin()
 
     async def exit_code(self) -> int:
-        """The exit code, once the server has exited, which must be soon."""
+        """Wait for the server to exit and return the exit code."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await self.child.wait()
+            return await self.process.wait()
 
     def _check_frames(self) -> None:
         if not self._checked:
@@ -95,7 +95,7 @@ class _Answer(Struct):
 
 
 def _negotiated(frame: bytes) -> str | None:
-    """The version that this message settles on, if it is the answer to `initialize`."""
+    """Return the protocol version if the message is the result of `initialize`."""
     try:
         return msgspec.json.decode(frame, type=_Answer).result.protocol_version
     except msgspec.DecodeError:
@@ -103,7 +103,7 @@ def _negotiated(frame: bytes) -> str | None:
 
 
 class ParleyProcess(_Server):
-    """`async with ParleyProcess(model) as parley`: a server, with a client connected to it."""
+    """A server with a client: `async with ParleyProcess(model) as parley`."""
 
     client: Client
 
@@ -124,19 +124,16 @@ class ParleyProcess(_Server):
         async with AsyncExitStack() as stack:
             self._home.open()
             stack.callback(self._home.close)
+            self.process = self._home.server()
             self.client = await stack.enter_async_context(
                 connect(
-                    self._home.command,
-                    env=self._home.environ,
-                    cwd=self._home.work,
-                    stderr=self._home.stderr,
+                    self.process,
                     protocol_version=self._protocol_version,
                     client_name="parley-testing",
                     on_question=self._on_question,
                     on_frame=self.frames.append,
                 )
             )
-            self.child = self.client.process
             self._stack = stack.pop_all()
         return self
 
@@ -148,25 +145,19 @@ class ParleyProcess(_Server):
             self._check_frames()
 
     async def create(self, **options: Unpack[CreateOptions]) -> Conversation:
-        """A new conversation with the scripted model, in the work directory."""
+        """Create a conversation with the scripted model, in the work directory."""
         return await self.client.create(model=MODEL, cwd=self.work, **options)
 
 
 class RawParley(_Server):
-    """`async with RawParley(model) as raw`: a server without a client, to speak the wire by hand."""
+    """A server without a client, for raw messages: `async with RawParley(model) as raw`."""
 
     async def __aenter__(self) -> RawParley:
         self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._home.open()
         try:
-            self.child = await Child.start(
-                self._home.command,
-                on_line=self._take,
-                on_end=lambda: self._arrived.put_nowait(None),
-                env=self._home.environ,
-                cwd=self._home.work,
-                stderr=self._home.stderr,
-            )
+            self.process = self._home.server()
+            await self.process.start(on_message=self._receive, on_end=lambda _: self._arrived.put_nowait(None))
         except BaseException:
             self._home.close()
             raise
@@ -176,40 +167,40 @@ class RawParley(_Server):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.child.close()
+            await self.process.close()
         finally:
             self._home.close()
         if kind is None:
             self._check_frames()
 
-    def _take(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         self.frames.append(line)
         self._arrived.put_nowait(line)
 
     def write(self, data: bytes) -> None:
-        """Write bytes as they are; a message needs its own line end."""
-        self.child.write(data)
+        """Write raw bytes; a message needs its own line end."""
+        self.process.send(data)
 
     def send(self, message: object) -> None:
         """Write one message."""
         self.write(encode(message) + b"\n")
 
     async def read_message(self) -> Any:
-        """The next message of the server, decoded.
+        """Return the next message of the server, decoded.
 
         Raises:
             EOFError: the server has ended.
-            TimeoutError: nothing came.
+            TimeoutError: there was no message in time.
         """
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = await self._arrived.get()
         if line is None:
-            self._arrived.put_nowait(None)  # it stays ended
+            self._arrived.put_nowait(None)  # the next call ends, too
             raise EOFError("the server has ended")
         return msgspec.json.decode(line)
 
     async def expect(self, wanted: Callable[[Any], bool]) -> Any:
-        """The next message that fits; those before it are skipped, and stay in `frames`.
+        """Return the next message that `wanted` accepts; skipped messages stay in `frames`.
 
         Raises:
             EOFError, TimeoutError: as for `read_message`.

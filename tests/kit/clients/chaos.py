@@ -17,7 +17,7 @@ from typing import Final
 from uuid import uuid4
 
 from kit.clients.shell_turns import sh
-from parley.client import Answer, Conversation, Question, Running, Stream
+from parley.client import Approval, CodexCall, Conversation, Stream
 from parley.client.errors import Disconnected, RequestFailed, ToolFailed
 from parley.testing import Delay, ParleyProcess, Pieces, RecordedRequest, Says, ScriptedModel
 from parley.testing.replies import Reply
@@ -62,7 +62,7 @@ class ServerAndClient:
 
     def __init__(self, crowd: ProcessGroup, name: str) -> None:
         self.name = name
-        self.replies: list[Running] = []
+        self.replies: list[CodexCall] = []
         self._crowd, self._random = crowd, Random(f"{crowd.seed}/{name}")
         self.process = ParleyProcess(
             crowd.model, home=crowd.home, config=SETTINGS, on_question=self._answer, checked=False
@@ -96,7 +96,7 @@ class ServerAndClient:
             finally:
                 fate.cancel()
                 self.is_quiet.set()
-                self.process.child.send_signal(signal.SIGCONT)
+                self.process.process.send_signal(signal.SIGCONT)
                 await asyncio.gather(fate, return_exceptions=True)
         self.note("has ended")
 
@@ -198,12 +198,12 @@ class ServerAndClient:
     async def _interrupt(self, conversation: Conversation) -> None:
         await conversation.interrupt()
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, approval: Approval) -> None:
         """Mostly yes, mostly soon; sometimes it does not care."""
         if self._random.random() < 0.3:
             await asyncio.Event().wait()
         await asyncio.sleep(self._random.uniform(0, 0.1))
-        return "denied" if self._random.random() < 0.2 else "approved"
+        await (approval.deny() if self._random.random() < 0.2 else approval.approve())
 
 
 class ProcessGroup:
@@ -268,9 +268,9 @@ class ProcessGroup:
         """Answer what is open until nothing runs; the position of the last event."""
         page = await conversation.read(limit=1)
         while page.state != "idle":
-            for question in await last.client.approvals(conversation.id):
+            for approval in await last.client.approvals(conversation.id):
                 try:
-                    await last.client.answer(question.approval_id, "approved")
+                    await approval.approve()
                 except ToolFailed as settled:
                     self.journal.note("all", str(settled))
             end = (await conversation.read(after=page.seq, limit=1000)).seq

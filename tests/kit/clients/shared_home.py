@@ -10,10 +10,10 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from kit.clients.approving import ASKS_FIRST
-from parley.client import Answer, Conversation, Question, Stream
-from parley.client.stream import Event, ends_turn
+from parley.client import Approval, Conversation, Stream
+from parley.client.turn_result import Event, ends_turn
 from parley.testing import ParleyProcess
-from parley.wire.events import AgentMessageDelta, ExecCommandOutputDelta, UserMessage
+from parley.wire.events import AgentMessageDelta, Decision, ExecCommandOutputDelta, UserMessage
 from parley.wire.ids import ItemId, Seq
 from parley.wire.tools import Owner
 
@@ -52,22 +52,23 @@ class Asked:
         self.commands: list[tuple[str, ...]] = []
         self.taken_back = asyncio.Event()
         self._asked = asyncio.Event()
-        self._answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
 
-    async def __call__(self, question: Question) -> Answer:
-        assert isinstance(question.codex_command, tuple)
-        self.commands.append(question.codex_command)
+    async def __call__(self, approval: Approval) -> None:
+        assert approval.command is not None
+        self.commands.append(approval.command)
         self._asked.set()
         try:
-            return await asyncio.shield(self._answer)
+            decision = await asyncio.shield(self._answer)
         except asyncio.CancelledError:
             self.taken_back.set()
             raise
+        await (approval.approve() if decision == "approved" else approval.deny())
 
     async def asked(self) -> None:
         await self._asked.wait()
 
-    def answer(self, decision: Answer) -> None:
+    def answer(self, decision: Decision) -> None:
         self._answer.set_result(decision)
 
 

@@ -1,8 +1,8 @@
 """Servers in the process of the test, in place of child processes.
 
-`serve_in_process` replaces `Child.start` for the command `parley mcp`. The server has all its parts, a home on
-disk and two pipes, which carry the same bytes as those of a child process. Only the process is missing: a test that
-needs its pid, a signal that kills it, its memory or its start-up has the marker `child_process`.
+`InProcessServer` is the transport to a server that `parley mcp` would start. The server has all its parts, a home
+on disk and two pipes, which carry the same bytes as those of a child process. Only the process is missing: a test
+that needs its pid, a signal that kills it, its memory or its start-up has the marker `child_process`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from os import PathLike
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from kit.system.commands import PATIENCE_SECONDS
 from parley.app.serving import Server
 from parley.cli.logs import OneLine
-from parley.client.child import Child
+from parley.client import ServerProcess
 from parley.errors import ConfigError
 from parley.transports.descriptors import DescriptorTransport
 
-__all__ = ["NeedsProcess", "serve_in_process"]
+__all__ = ["InProcessServer", "NeedsProcess"]
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "parley", "mcp")
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-StartChild = Callable[..., Awaitable[Child]]
-
-_start_child: Final[StartChild] = Child.start
 
 
 class NeedsProcess(AssertionError):
@@ -41,30 +36,25 @@ class NeedsProcess(AssertionError):
         super().__init__(f"{what} needs a process: mark the test with `child_process`")
 
 
-async def serve_in_process(
-    command: Sequence[str],
-    *,
-    on_line: Callable[[bytes], None],
-    on_end: Callable[[], None],
-    env: Mapping[str, str] | None = None,
-    cwd: str | PathLike[str] | None = None,
-    stderr: int | IO[bytes] | None = None,
-) -> Child:
-    """Like `Child.start`; `parley mcp` with options that it knows runs in this process."""
-    options = _options(command[len(PROGRAM) :]) if tuple(command[: len(PROGRAM)]) == PROGRAM else None
-    if (
-        options is None
-        or env is None
-        or "PARLEY_LOG" in env
-        or cwd is None
-        or stderr is None
-        or isinstance(stderr, int)
-    ):
-        return await _start_child(command, on_line=on_line, on_end=on_end, env=env, cwd=cwd, stderr=stderr)
-    child = _PatientChild(on_line=on_line, on_end=on_end)
-    process = _Process(child, env=env, cwd=str(cwd), stderr=stderr.fileno(), **options)
-    await process.start()
-    return child
+class InProcessServer(ServerProcess):
+    """A server in this process, or in a child process if its command or environment needs one."""
+
+    async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
+        command, stderr = tuple(self.command), self.stderr
+        options = _options(command[len(PROGRAM) :]) if command[: len(PROGRAM)] == PROGRAM else None
+        if (
+            options is None
+            or self.env is None
+            or "PARLEY_LOG" in self.env
+            or self.cwd is None
+            or stderr is None
+            or isinstance(stderr, int)
+        ):
+            await super().start(on_message=on_message, on_end=on_end)
+            return
+        self._on_message, self._on_end = on_message, on_end
+        self.exit_grace_seconds = PATIENCE_SECONDS  # a task cannot be killed
+        await _Process(self, env=self.env, cwd=str(self.cwd), stderr=stderr.fileno(), **options).start()
 
 
 def _options(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -81,21 +71,12 @@ def _options(arguments: Sequence[str]) -> dict[str, Any] | None:
     return {"overrides": overrides, "is_ephemeral": is_ephemeral}
 
 
-class _PatientChild(Child):
-    """Is never killed: there is no process."""
-
-    async def close(
-        self, *, exit_seconds: float = PATIENCE_SECONDS, terminate_seconds: float = PATIENCE_SECONDS
-    ) -> int:
-        return await super().close(exit_seconds=exit_seconds, terminate_seconds=terminate_seconds)
-
-
 class _Process(asyncio.SubprocessTransport):
-    """What a `Child` has in place of its process: a task that serves, and two pipes to it."""
+    """What a `ServerProcess` has in place of its process: a task that serves, and two pipes to it."""
 
     def __init__(
         self,
-        child: Child,
+        server: ServerProcess,
         *,
         env: Mapping[str, str],
         cwd: str,
@@ -104,7 +85,7 @@ class _Process(asyncio.SubprocessTransport):
         is_ephemeral: bool,
     ) -> None:
         super().__init__()
-        self._child, self._stderr = child, stderr
+        self._server, self._stderr = server, stderr
         self._env, self._cwd, self._overrides, self._is_ephemeral = env, cwd, overrides, is_ephemeral
         self._exit_code: int | None = None
         self._transport: DescriptorTransport | None = None
@@ -117,7 +98,7 @@ class _Process(asyncio.SubprocessTransport):
         self._to_server, _ = await loop.connect_write_pipe(lambda: _Pipe(self, 0), os.fdopen(to_server, "wb", 0))
         self._from_server, _ = await loop.connect_read_pipe(lambda: _Pipe(self, 1), os.fdopen(from_server, "rb", 0))
         self._open_pipes = 2
-        self._child.connection_made(self)
+        self._server.connection_made(self)
         self._task.add_done_callback(self._exited)
 
     async def _run(self, stdin: int, stdout: int) -> int:
@@ -142,10 +123,10 @@ class _Process(asyncio.SubprocessTransport):
 
     def _exited(self, task: asyncio.Task[int]) -> None:
         self._exit_code = task.result() if not task.cancelled() and task.exception() is None else 1
-        self._child.process_exited()
+        self._server.process_exited()
         self._release()
 
-    # --- what a `Child` calls --------------------------------------------------------------
+    # --- what a `ServerProcess` calls ------------------------------------------------------
 
     def get_pid(self) -> int:
         raise NeedsProcess("the pid of a server")
@@ -169,16 +150,16 @@ class _Process(asyncio.SubprocessTransport):
     # --- what the pipes call ---------------------------------------------------------------
 
     def data_received(self, fd: int, data: bytes) -> None:
-        self._child.pipe_data_received(fd, data)
+        self._server.pipe_data_received(fd, data)
 
     def pipe_lost(self, fd: int, error: Exception | None) -> None:
-        self._child.pipe_connection_lost(fd, error)
+        self._server.pipe_connection_lost(fd, error)
         self._open_pipes -= 1
         self._release()
 
     def _release(self) -> None:
         if self._exit_code is not None and not self._open_pipes:
-            self._child.connection_lost(None)
+            self._server.connection_lost(None)
 
 
 class _Pipe(asyncio.Protocol):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from parley.client.child import Child
+from parley.client import ServerProcess
 from parley.ports.peers import Link, Peers
 from parley.wire.jsonrpc import Message, encode, error_of
 
@@ -27,18 +27,15 @@ class Peer:
     """A process of the home other than ours."""
 
     address: str
-    _child: Child
+    _process: ServerProcess
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def start(self, home: Path, most_files: int) -> None:
-        self._child = await Child.start(
-            (sys.executable, "-m", "kit.servers.peer_program", str(home), str(most_files)),
-            cwd=TESTS,
-            on_line=self._lines.put_nowait,
-            on_end=lambda: None,
-        )
+        command = (sys.executable, "-m", "kit.servers.peer_program", str(home), str(most_files))
+        self._process = ServerProcess(command, cwd=TESTS)
+        await self._process.start(on_message=self._lines.put_nowait, on_end=lambda _: None)
         self.address = await self.heard()
 
     async def heard(self) -> Any:
@@ -47,19 +44,19 @@ class Peer:
             return json.loads(await self._lines.get())
 
     def tells(self, method: str, params: str) -> None:
-        self._child.write(f"{method} {params}\n".encode())
+        self._process.send(f"{method} {params}\n".encode())
 
     async def killed(self) -> None:
-        self._child.kill()
-        await self._child.close()
+        self._process.kill()
+        await self._process.close()
 
     def stopped(self) -> None:
         """It runs no more, and is still there."""
-        os.kill(self._child.pid, signal.SIGSTOP)
+        os.kill(self._process.pid, signal.SIGSTOP)
 
     async def close(self) -> None:
-        self._child.send_signal(signal.SIGCONT)
-        await self._child.close()
+        self._process.send_signal(signal.SIGCONT)
+        await self._process.close()
 
 
 StartPeer = Callable[..., Awaitable[Peer]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley.client import Client, connect
+from parley.client import Client, ServerProcess, connect
 
 PEER = Path(__file__).with_name("peer.py")
 
@@ -28,6 +28,6 @@ def peer() -> Callable[..., AbstractAsyncContextManager[Client]]:
     """Connects to a peer with the given script; further options are those of `connect`."""
 
     def start(script: dict[str, Any], **options: Any) -> AbstractAsyncContextManager[Client]:
-        return connect((sys.executable, "-S", str(PEER), json.dumps(script)), **options)
+        return connect(ServerProcess((sys.executable, "-S", str(PEER), json.dumps(script))), **options)
 
     return start

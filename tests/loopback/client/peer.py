@@ -1,9 +1,10 @@
-"""A server that says what a test tells it to, over stdin and stdout.
+"""A scripted server over stdin and stdout.
 
-Its one argument is a JSON object: for a method, or a tool's name, a list of what to write when
-it is asked for: messages (`"$id"` stands for the id of the request), `{"raw": text}` as it is,
-`{"exit": code}`, or `{"close": "stdout"}`. All that it was sent it tells to whoever asks for
-`test/received`. With `"stubborn": []` it ignores the end of its stdin, and SIGTERM.
+Its argument is a JSON object. It has, for a method or the name of a tool, a list of steps for each such request:
+messages (`"$id"` is replaced by the id of the request), `{"raw": text}`, `{"exit": code}` or `{"close": "stdout"}`;
+`{"once": steps}` for the first request alone and `{"then": steps}` for the later ones. The method `test/received`
+returns all messages that the server has received. With `"stubborn": []` it ignores the end of its stdin and
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ INITIALIZED = {
 def main() -> None:
     script: dict[str, list[dict[str, Any]]] = {"initialize": [INITIALIZED], **json.loads(sys.argv[1])}
     received: list[Any] = []
+    begun: set[str] = set()
     if "stubborn" in script:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
@@ -38,9 +40,21 @@ def main() -> None:
         received.append(message)
         name = message["params"]["name"] if method == "tools/call" else method
         for one in script.get(name, ()):
-            perform(one, message.get("id"))
+            if "once" in one and name not in begun:
+                begun.add(name)
+                several(one["once"], message.get("id"))
+                break
+            if "then" in one:
+                several(one["then"], message.get("id"))
+            elif "once" not in one:
+                perform(one, message.get("id"))
     while "stubborn" in script:
         signal.pause()
+
+
+def several(steps: list[dict[str, Any]], request_id: object) -> None:
+    for one in steps:
+        perform(one, request_id)
 
 
 def perform(one: dict[str, Any], request_id: object) -> None:

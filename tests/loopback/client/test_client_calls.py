@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from parley.client import CallCancelled, Client, Disconnected, RequestFailed, ToolFailed
-from parley.client.conversation import Page, ReadEvent
+from parley.client import (
+    CallCancelled,
+    CallTimedOut,
+    Client,
+    Disconnected,
+    RequestFailed,
+    ServerProcess,
+    ToolFailed,
+    connect,
+)
+from parley.client.conversation import EventPage, ReadEvent
 from parley.wire.events import AgentMessage, SessionConfigured, TaskStarted
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.items import ImageItem, TextItem
 from parley.wire.mcp import CallToolResult, TextContent, ToolDefinition
 from parley.wire.tools import ConversationsListResult, ConversationSummary, OpenText
+
+PEER = Path(__file__).with_name("peer.py")
 
 StartPeer = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -34,7 +48,7 @@ def typed(value: Any, *, failed: bool = False) -> list[dict[str, Any]]:
 
 
 async def received(client: Client) -> list[Any]:
-    """What the peer was sent behind the handshake, without the envelope."""
+    """The messages that the peer was sent after the handshake, without the envelope."""
     _, _, *messages = json.loads(await client.request("test/received"))
     return [{key: value for key, value in message.items() if key not in ("jsonrpc", "id")} for message in messages]
 
@@ -43,7 +57,6 @@ async def test_the_handshake_tells_who_both_are(peer: StartPeer) -> None:
     frames: list[bytes] = []
     async with asyncio.timeout(90), peer({}, on_frame=frames.append) as client:
         assert client.initialize_result.server_info.name == "peer"
-        assert client.process.pid > 0
     assert [json.loads(frame)["id"] for frame in frames] == [1]
 
 
@@ -100,29 +113,35 @@ async def test_call_tool_returns_failures_like_any_result(peer: StartPeer) -> No
 async def test_a_sent_message_has_its_id(peer: StartPeer) -> None:
     script = {"conversationSendMessage": typed({"status": "ok", "message_id": ID})}
     async with asyncio.timeout(90), peer(script) as client:
-        sent = await client.conversation(ID).send("hello", model="other")
+        turn = await client.conversation(ID).send("hello", message_id=ID, model="other")
 
-        assert sent.message_id == ID
-        arguments = {"conversation_id": ID, "content": [{"type": "text", "text": "hello"}], "model": "other"}
+        assert turn.message_id == ID
+        arguments = {"conversation_id": ID, "content": [{"type": "text", "text": "hello"}], "message_id": ID}
         assert await received(client) == [
-            {"method": "tools/call", "params": {"name": "conversationSendMessage", "arguments": arguments}},
+            {
+                "method": "tools/call",
+                "params": {"name": "conversationSendMessage", "arguments": {**arguments, "model": "other"}},
+            },
         ]
 
 
-async def test_items_are_sent_as_they_are_and_an_own_id_is_known_without_being_told(peer: StartPeer) -> None:
-    script = {"conversationSendMessage": typed({"status": "ok"})}
+async def test_items_are_sent_unchanged_and_every_message_has_an_id_of_the_client(peer: StartPeer) -> None:
+    script = {
+        "conversationCreate": typed({"conversation_id": ID, "model": "m"}),
+        "conversationSendMessage": typed({"status": "ok"}),
+    }
     async with asyncio.timeout(90), peer(script) as client:
-        sent = await client.conversation(ID).send(
-            [TextItem(text="see"), ImageItem(image_url="https://example.org/a.png")], message_id=ID
+        turn = await (await client.create(cwd="/")).send(
+            [TextItem(text="see"), ImageItem(image_url="https://example.org/a.png")]
         )
 
-        assert sent.message_id == ID
-        arguments = (await received(client))[0]["params"]["arguments"]
+        arguments = (await received(client))[1]["params"]["arguments"]
         assert arguments["content"] == [
             {"type": "text", "text": "see"},
             {"type": "image", "image_url": "https://example.org/a.png"},
         ]
-        assert arguments["message_id"] == ID
+        assert arguments["message_id"] == turn.message_id
+        assert UUID(turn.message_id).version == 4
 
 
 async def test_a_page_has_typed_events(peer: StartPeer) -> None:
@@ -135,7 +154,7 @@ async def test_a_page_has_typed_events(peer: StartPeer) -> None:
     async with asyncio.timeout(90), peer({"conversationRead": typed(value)}) as client:
         page = await client.conversation(ID).read(after=1, wait_seconds=2.5)
 
-        assert page == Page(
+        assert page == EventPage(
             events=(ReadEvent(Seq(2), TaskStarted()),),
             open=(OpenText(item=ItemId("i1"), type="agent_message_delta", text="Hel"),),
             seq=Seq(3),
@@ -254,10 +273,8 @@ async def test_a_server_that_ends_before_it_answers_cannot_be_connected_to(peer:
 
 
 async def test_a_program_that_is_not_there_cannot_be_started() -> None:
-    from parley import connect
-
     with pytest.raises(FileNotFoundError):
-        async with connect(("/nowhere/parley",)):
+        async with connect(ServerProcess(("/nowhere/parley",))):
             pass
 
 
@@ -284,12 +301,38 @@ async def test_raw_bytes_go_out_as_they_are(peer: StartPeer) -> None:
         assert await received(client) == [{"method": "by/hand"}]
 
 
-async def test_a_server_that_does_not_go_is_made_to(peer: StartPeer) -> None:
-    async with asyncio.timeout(90), peer({"stubborn": []}) as client:
-        assert await client.process.close(exit_seconds=0.05, terminate_seconds=0.05) == -9
+@pytest.mark.parametrize(("script", "exit_code"), [({"stubborn": []}, -9), ({}, 0)])
+async def test_a_server_that_does_not_exit_in_time_is_killed(script: dict[str, Any], exit_code: int) -> None:
+    server = ServerProcess((sys.executable, "-S", str(PEER), json.dumps(script)))
+    server.exit_grace_seconds = 0.05 if exit_code else 90
+    server.terminate_grace_seconds = 0.05
+    async with asyncio.timeout(90), connect(server):
+        assert server.pid > 0
+    assert server.exit_code == exit_code
 
 
-async def test_a_server_that_goes_by_itself_has_exit_code_0(peer: StartPeer) -> None:
-    async with asyncio.timeout(90), peer({}) as client:
-        pass
-    assert client.process.exit_code == 0
+async def test_a_call_without_a_result_in_time_raises_and_the_connection_goes_on(peer: StartPeer) -> None:
+    script = {"go": [{"id": 2, "result": {}}, {"id": "$id", "result": {}}]}
+    async with asyncio.timeout(90), peer(script) as client:
+        with pytest.raises(CallTimedOut, match=r"conversationStatus: no result after 0\.01 s") as timed_out:
+            await client.conversation(ID).status(timeout_seconds=0.01)
+
+        assert isinstance(timed_out.value, TimeoutError)
+        await client.request("go")  # the result that comes late is ignored
+
+
+async def test_the_timeout_of_the_connection_holds_for_calls_without_one(peer: StartPeer) -> None:
+    script = {"go": [{"id": "$id", "result": {}}]}
+    async with asyncio.timeout(90), peer(script, timeout_seconds=60) as client:
+        await client.request("go")
+        with pytest.raises(CallTimedOut):
+            await client.ping(timeout_seconds=0.01)
+
+
+async def test_a_failed_tool_has_its_code(peer: StartPeer) -> None:
+    value = {"status": "error", "message": "A turn is running", "code": "turn_is_running"}
+    async with asyncio.timeout(90), peer({"conversationDelete": typed(value, failed=True)}) as client:
+        with pytest.raises(ToolFailed) as failure:
+            await client.conversation(ID).delete()
+
+    assert failure.value.code == "turn_is_running"

@@ -1,17 +1,16 @@
-"""What a client does when the server asks."""
+"""Approvals that the server asks a client for."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
-from parley.client import Answer, Client, Question
-from parley.wire.elicitation import ElicitationAnswer
+from parley.client import AlreadyDecided, Approval, Client
 
 StartPeer = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -38,33 +37,53 @@ async def answer_to_question(client: Client) -> Any:
                 return {key: value for key, value in message.items() if key not in ("jsonrpc", "id")}
 
 
-async def test_a_word_is_answered_as_a_decision(peer: StartPeer) -> None:
-    asked: list[Question] = []
+@pytest.mark.parametrize(
+    ("decide", "answer"),
+    [
+        (Approval.approve, {"decision": "approved"}),
+        (Approval.approve_for_session, {"decision": "approved_for_session"}),
+        (Approval.deny, {"decision": "denied"}),
+        (lambda approval: approval.deny("not now"), {"decision": "denied", "reason": "not now"}),
+        (Approval.abort, {"decision": "abort"}),
+    ],
+)
+async def test_an_approval_is_decided_by_its_methods(
+    peer: StartPeer, decide: Callable[[Approval], Awaitable[None]], answer: dict[str, str]
+) -> None:
+    asked: list[Approval] = []
 
-    def approve(question: Question) -> Answer:
-        asked.append(question)
-        return "approved"
+    async def on_question(approval: Approval) -> None:
+        asked.append(approval)
+        await decide(approval)
 
-    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=approve) as client:
+    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=on_question) as client:
         await client.ping()
 
+        assert await answer_to_question(client) == {"result": answer}
+        (approval,) = asked
+        assert (approval.kind, approval.command, approval.cwd) == ("exec", ("ls",), "/project")
+        assert (approval.message, approval.call_id) == ("Allow Codex to run `ls`?", "call1")
+        assert (approval.changes, approval.reason, approval.approval_id) == (None, None, None)
+        with pytest.raises(AlreadyDecided):
+            await approval.approve()
+
+
+async def test_a_patch_has_its_changes_and_its_reason(peer: StartPeer) -> None:
+    question = {key: value for key, value in QUESTION.items() if key not in ("codex_command", "codex_cwd")}
+    patch = {"codex_elicitation": "patch-approval", "codex_changes": {"/a": "delete"}, "codex_reason": "unused"}
+    asked: asyncio.Queue[Approval] = asyncio.Queue()
+    script = {"ping": [{"id": 7, "method": "elicitation/create", "params": {**question, **patch}}, ASKED[1]]}
+    async with asyncio.timeout(90), peer(script, on_question=asked.put_nowait) as client:
+        await client.ping()
+        approval = await asked.get()
+
+        assert (approval.kind, approval.changes, approval.reason) == ("patch", {"/a": "delete"}, "unused")
+        await approval.approve()  # after the callback has returned
         assert await answer_to_question(client) == {"result": {"decision": "approved"}}
-        assert [(one.codex_elicitation, one.codex_command) for one in asked] == [("exec-approval", ("ls",))]
-
-
-async def test_a_whole_answer_may_take_its_time_and_go_out_as_an_action(peer: StartPeer) -> None:
-    async def decline(question: Question) -> Answer:
-        await asyncio.sleep(0)
-        return ElicitationAnswer(action="decline", reason="not now")
-
-    async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=decline) as client:
-        await client.ping()
-
-        assert await answer_to_question(client) == {"result": {"action": "decline", "reason": "not now"}}
 
 
 async def test_a_callback_that_fails_answers_an_error_and_the_client_goes_on(peer: StartPeer) -> None:
-    def fail(question: Question) -> Answer:
+    def fail(approval: Approval) -> None:
         raise ValueError("no idea")
 
     async with asyncio.timeout(90), peer({"ping": ASKED}, on_question=fail) as client:
@@ -87,7 +106,7 @@ async def test_without_a_callback_there_is_no_such_method(peer: StartPeer) -> No
 
 async def test_a_question_that_cannot_be_read_is_refused(peer: StartPeer) -> None:
     script = {"ping": [{"id": 7, "method": "elicitation/create", "params": {}}, {"id": "$id", "result": {}}]}
-    async with asyncio.timeout(90), peer(script, on_question=lambda _: "approved") as client:
+    async with asyncio.timeout(90), peer(script, on_question=Approval.approve) as client:
         await client.ping()
 
         assert (await answer_to_question(client))["error"]["code"] == -32602
@@ -104,7 +123,7 @@ async def test_a_server_may_ping_too(peer: StartPeer) -> None:
 async def test_a_question_that_is_settled_elsewhere_needs_no_answer(peer: StartPeer) -> None:
     asked, dropped = asyncio.Event(), asyncio.Event()
 
-    async def wait_for_ever(question: Question) -> Answer:
+    async def wait_for_ever(approval: Approval) -> None:
         asked.set()
         try:
             await asyncio.Event().wait()
@@ -132,7 +151,7 @@ async def test_a_question_that_is_settled_elsewhere_needs_no_answer(peer: StartP
 async def test_a_question_that_is_open_at_the_end_does_not_outlive_the_client(peer: StartPeer) -> None:
     asked = asyncio.Event()
 
-    async def wait_for_ever(question: Question) -> Answer:
+    async def wait_for_ever(approval: Approval) -> None:
         asked.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -143,10 +162,10 @@ async def test_a_question_that_is_open_at_the_end_does_not_outlive_the_client(pe
 
 
 @pytest.mark.parametrize(
-    ("on_question", "declared"), [(None, {}), (lambda _: "approved", {"elicitation": {}})], ids=["no", "yes"]
+    ("on_question", "declared"), [(None, {}), (Approval.approve, {"elicitation": {}})], ids=["no", "yes"]
 )
 async def test_elicitation_is_declared_where_there_is_a_callback(
-    peer: StartPeer, on_question: Callable[[Question], Answer] | None, declared: dict[str, Any]
+    peer: StartPeer, on_question: Callable[[Approval], Awaitable[None]] | None, declared: dict[str, Any]
 ) -> None:
     async with asyncio.timeout(90), peer({}, on_question=on_question) as client:
         handshake, *_ = json.loads(await client.request("test/received"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley.client import Client, Disconnected, Seen, StreamEnded, ToolFailed, TurnFailed
+from parley.client import Client, Disconnected, Event, StreamEnded, StreamEvent, ToolFailed, TurnFailed
 from parley.wire.events import AgentMessage, AgentMessageDelta, ErrorEvent, TaskComplete, TaskStarted, UnknownEvent
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.notifications import EventMeta
@@ -38,15 +38,16 @@ def initial_state(conversation: str, *events: dict[str, Any], **meta: Any) -> di
     return {
         "method": "notifications/initial_state",
         "params": {
-            "_meta": {"conversationId": conversation, **meta},
-            "initial_state": {"events": [{"msg": event} for event in events]},
+            "_meta": {"conversationId": conversation, "seq": len(events), **meta},
+            "initial_state": {
+                "events": [{"_meta": {"seq": seq}, "msg": event} for seq, event in enumerate(events, 1)]
+            },
         },
     }
 
 
 def live(event: dict[str, Any], **meta: Any) -> dict[str, Any]:
-    params = {"_meta": meta, "msg": event} if meta else {"msg": event}
-    return {"method": event["type"], "params": params}
+    return {"method": event["type"], "params": {"_meta": {"conversationId": A, **meta}, "msg": event}}
 
 
 def disconnected(conversation: str, reason: str) -> dict[str, Any]:
@@ -126,33 +127,35 @@ async def test_details_tell_where_an_event_stands_and_the_position_follows_what_
     script = {
         "conversationStream": [
             STREAMING,
-            initial_state(A, STARTED, seq=3),
+            initial_state(A, STARTED, seq=4),
             live(delta("Hi"), conversationId=A, item="i1", offset=0),
             live(message("Hi"), conversationId=A, seq=5),
             live(COMPLETE, conversationId=A, seq=7),
         ]
     }
     conversation = ConversationId(A)
-    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream(after=1) as stream:
-        assert stream.seq == 3
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream(after=0) as stream:
+        assert stream.seq == 0
         details = stream.detailed()
 
-        assert [await anext(details) for _ in range(3)] == [
-            Seen(TaskStarted(), None, live=False),
-            Seen(
+        first = await anext(details)
+        assert stream.seq == 1
+        assert [first, *[await anext(details) for _ in range(2)]] == [
+            StreamEvent(TaskStarted(), EventMeta(seq=Seq(1)), live=False),
+            StreamEvent(
                 AgentMessageDelta(delta="Hi"),
                 EventMeta(conversation_id=conversation, item=ItemId("i1"), offset=0),
                 live=True,
             ),
-            Seen(AgentMessage(message="Hi"), EventMeta(conversation_id=conversation, seq=Seq(5)), live=True),
+            StreamEvent(AgentMessage(message="Hi"), EventMeta(conversation_id=conversation, seq=Seq(5)), live=True),
         ]
         assert stream.seq == 5
         (_, _, request) = json.loads(await client.request("test/received"))
-        assert request["params"]["arguments"] == {"conversation_id": A, "after": 1}
+        assert request["params"]["arguments"] == {"conversation_id": A, "after": 0, "event_meta": True}
 
 
 def streams_of(*conversations: str) -> list[dict[str, Any]]:
-    """The peer cannot tell its streams apart, so it begins all of them: what fits nobody is ignored."""
+    """Steps that begin all streams; the client ignores snapshots of conversations that it does not stream."""
     return [STREAMING, *(initial_state(conversation) for conversation in conversations)]
 
 
@@ -162,7 +165,7 @@ async def test_two_conversations_are_told_apart(peer: StartPeer) -> None:
         "go": [
             live(message("for b"), conversationId=B),
             live(message("for a"), conversationId=A),
-            live(message("for nobody in particular")),
+            {"method": "agent_message", "params": {"msg": message("without a conversation")}},
             live(COMPLETE, conversationId=A),
             live(COMPLETE, conversationId=B),
             DONE,
@@ -210,19 +213,66 @@ async def test_closing_a_stream_cancels_its_request_and_ends_the_iteration(peer:
             await stream.turn()
 
 
-async def test_a_second_stream_takes_over_and_the_first_is_told(peer: StartPeer) -> None:
+async def test_two_streams_of_a_conversation_share_one_on_the_wire(peer: StartPeer) -> None:
     taken_over = disconnected(A, "New stream() took over")
-    script = {"conversationStream": [STREAMING, taken_over, initial_state(A), live(STARTED)]}
+    script = {
+        "conversationStream": [STREAMING, taken_over, initial_state(A, STARTED)],
+        "go": [live(message("Hi"), seq=3), live(COMPLETE, seq=4), DONE],
+    }
     async with asyncio.timeout(90), peer(script) as client:
         conversation = client.conversation(A)
         async with conversation.stream() as first, conversation.stream() as second:
-            assert [event async for event in first] == [TaskStarted()]
-            assert first.disconnected == "New stream() took over"
-            assert await anext(second) == TaskStarted()
-            assert second.disconnected is None
+            await client.request("go")
+            turn = [TaskStarted(), AgentMessage(message="Hi"), TaskComplete(last_agent_message=None)]
+            assert await first.turn() == turn
+            assert await second.turn() == turn
+            assert (first.disconnected, first.closed) == (None, False)
 
         messages = json.loads(await client.request("test/received"))
         assert [one["params"]["requestId"] for one in messages if one["method"] == "notifications/cancelled"] == [3]
+
+
+@pytest.mark.parametrize(("taken_over_at", "rest"), [(4, "o, "), (7, "")])
+async def test_a_reader_gets_of_a_snapshot_only_what_it_has_not_had(
+    peer: StartPeer, taken_over_at: int, rest: str
+) -> None:
+    text = "Hello, world"
+
+    def piece(start: int, end: int) -> dict[str, Any]:
+        return live(delta(text[start:end]), item="i1", offset=start)
+
+    snapshot = initial_state(A, STARTED)
+    open_text = {"_meta": {"item": "i1", "offset": 0}, "msg": delta("Hello, ")}
+    with_text = initial_state(A, STARTED)
+    with_text["params"]["initial_state"]["events"].append(open_text)
+    script = {
+        "conversationStream": [{"once": [STREAMING, snapshot]}, {"then": [STREAMING, with_text]}],
+        "go": [piece(7, 12), live(message(text), seq=2), live(COMPLETE, seq=3), DONE],
+        "begin": [piece(0, taken_over_at), DONE],
+    }
+    async with asyncio.timeout(90), peer(script) as client:
+        conversation = client.conversation(A)
+        async with conversation.stream() as first:
+            await client.request("begin")
+            async with conversation.stream() as second:
+                await client.request("go")
+                shown = [await first.turn(), await second.turn()]
+
+    def deltas(events: list[Event]) -> list[str]:
+        return [event.delta for event in events if isinstance(event, AgentMessageDelta)]
+
+    assert deltas(shown[0]) == [part for part in (text[:taken_over_at], rest, "world") if part]
+    assert deltas(shown[1]) == ["Hello, ", "world"]
+
+
+async def test_a_stream_that_another_request_takes_over_ends(peer: StartPeer) -> None:
+    taken_over = [STREAMING, disconnected(A, "New stream() took over"), initial_state(A)]
+    script = {"conversationStream": taken_over}
+    async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
+        await client.call_tool("conversationStream", {"conversation_id": A})
+
+        assert [event async for event in stream] == []
+        assert stream.disconnected == "New stream() took over"
 
 
 async def test_a_stream_that_the_server_ends_says_why(peer: StartPeer) -> None:

@@ -1,0 +1,45 @@
+"""A `codex` or `codex-reply` call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final
+
+import msgspec
+
+from parley.client.connection import Call, Connection
+from parley.client.turn_result import Event
+from parley.wire.jsonrpc import RequestId, decode_lenient
+from parley.wire.mcp import CallToolResult
+
+__all__ = ["CodexCall", "OnEvent", "tool_result"]
+
+OnEvent = Callable[[Event], None]
+
+_result_decoder: Final = msgspec.json.Decoder(CallToolResult)
+
+
+async def tool_result(connection: Connection, call: Call, timeout_seconds: float | None = None) -> CallToolResult:
+    """Wait for the result of a tool, successful or failed."""
+    return decode_lenient(_result_decoder, await connection.result_of(call, timeout_seconds))
+
+
+class CodexCall:
+    """A call that was sent. Awaiting it returns its result, also if the turn failed.
+
+    Raises `CallCancelled` after `cancel`.
+    """
+
+    def __init__(self, connection: Connection, call: Call) -> None:
+        self._connection, self._call = connection, call
+
+    @property
+    def request_id(self) -> RequestId:
+        return self._call.request_id
+
+    def __await__(self) -> Generator[object, None, CallToolResult]:
+        return tool_result(self._connection, self._call).__await__()
+
+    async def cancel(self) -> None:
+        """Interrupt the turn; awaiting the call then raises `CallCancelled`. Do nothing if there is a result."""
+        self._connection.cancel_call(self._call)

@@ -1,0 +1,400 @@
+"""The events of conversations, received once per conversation and delivered to any number of readers.
+
+The server sends a connection at most one stream of a conversation: a new one takes over. So all streams and turns
+of a conversation in one client are readers of one feed. A reader that needs earlier events takes over with a new
+stream from its own position, and the other readers skip what they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from parley.client.connection import Call, Connection, typed_value
+from parley.client.errors import CallTimedOut, Disconnected, StreamEnded, ToolFailed
+from parley.client.turn_result import Event
+from parley.wire.events import (
+    AgentMessageDelta,
+    AgentReasoningDelta,
+    AgentReasoningRawContentDelta,
+    ErrorEvent,
+    EventMsg,
+    ExecCommandOutputDelta,
+    TaskComplete,
+    decode_event,
+)
+from parley.wire.ids import START, ConversationId, EventId, ItemId, Seq
+from parley.wire.jsonrpc import RequestId, decode_lenient
+from parley.wire.notifications import EventMeta, InitialState, StreamDisconnected
+from parley.wire.tools import StreamStarted
+
+__all__ = ["Feed", "Feeds", "Reader", "StreamEvent"]
+
+TOOL: Final = "conversationStream"
+
+
+class StreamEvent(Struct, frozen=True):
+    """An event with its position in the conversation."""
+
+    msg: Event
+    meta: EventMeta
+    live: bool
+    """False if the event happened before the stream was opened."""
+
+
+class Reader:
+    """The unread events of one stream or turn."""
+
+    def __init__(self, after: Seq) -> None:
+        self.after = after
+        """The position after which the reader needs all events."""
+        self.unread: deque[StreamEvent] = deque()
+        self.request: RequestId | None = None
+        """The stream whose snapshot the reader waits for."""
+        self.has_joined = False
+        self.closed = False
+        """True if nothing more will arrive."""
+        self.disconnected: str | None = None
+        """Why the server ended the stream; None if it did not."""
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    async def next(self) -> StreamEvent | None:
+        """Return the next event; None after the last event of a stream that has ended.
+
+        Raises:
+            Disconnected: the server has ended.
+        """
+        while not self.unread:
+            if self._error is not None:
+                raise self._error
+            if self.closed:
+                return None
+            await self._wait()
+        return self.unread.popleft()
+
+    async def wait_until_joined(self) -> None:
+        while not self.has_joined:
+            if self.closed:
+                raise self._error or StreamEnded(self.disconnected)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    # --- called by the feed --------------------------------------------------------------
+
+    def join(self, events: Iterable[StreamEvent]) -> None:
+        self.unread.extend(events)
+        self.has_joined = True
+        self._changed.set()
+
+    def deliver(self, event: StreamEvent) -> None:
+        self.unread.append(event)
+        self._changed.set()
+
+    def end(self, reason: str | None = None) -> None:
+        self.closed, self.disconnected = True, reason
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error that is raised after the last event was read."""
+        self._error = error
+        self.end()
+
+
+class Feed:
+    """The events of one conversation for all its readers in this client.
+
+    A stream is open on the wire while there are readers.
+    """
+
+    def __init__(self, conversation_id: ConversationId, feeds: Feeds, connection: Connection) -> None:
+        self.conversation_id = conversation_id
+        self.seq: Seq | None = None
+        """The newest known position, None if there is none. While a stream is open, its readers have all events up
+        to here."""
+        self._feeds, self._connection = feeds, connection
+        self._readers: list[Reader] = []
+        self._joining: Reader | None = None
+        """The reader for which the next snapshot was requested."""
+        self._opening = asyncio.Lock()
+        self._request: RequestId | None = None
+        """The stream that is open on the wire."""
+        self._pending: set[RequestId] = set()
+        """Streams that were requested and not confirmed."""
+        self._snapshot_due = False
+        """True between the confirmation of a stream and its snapshot."""
+        self._items: dict[ItemId, StreamEvent] = {}
+        """The last delta of each item of the running turn."""
+
+    def note(self, seq: Seq) -> None:
+        """Remember a position that the server reported. An open stream knows its own position."""
+        if self._request is None and (self.seq is None or seq > self.seq):
+            self.seq = seq
+
+    # --- readers -------------------------------------------------------------------------
+
+    async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
+        """Deliver all events after the reader's position to it, until it leaves.
+
+        `only_newer`: the reader does not need the beginning of texts that are being written.
+
+        Raises:
+            ToolFailed: the conversation or the position does not exist.
+            StreamEnded: the server ended the stream before its snapshot.
+            CallTimedOut, Disconnected: as for any call.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._join(reader, only_newer=only_newer)
+        except TimeoutError:
+            self.leave(reader)
+            raise CallTimedOut(TOOL, timeout_seconds or 0) from None
+        except BaseException:
+            self.leave(reader)
+            raise
+
+    async def _join(self, reader: Reader, *, only_newer: bool) -> None:
+        async with self._opening:
+            if only_newer and self._readers and not self._snapshot_due and reader.after == self.seq:
+                self._readers.append(reader)
+                reader.join(())
+                return
+            self._joining = reader
+            # Other readers must get everything after their position too.
+            after = min(reader.after, self.seq or START) if self._readers else reader.after
+            arguments = {"conversation_id": self.conversation_id, "after": after, "event_meta": True}
+            call = self._connection.call_tool(
+                TOOL, arguments, on_result=lambda result: self._confirmed(call, result)
+            )
+            reader.request = call.request_id
+            self._pending.add(call.request_id)
+            try:
+                typed_value(TOOL, await call.result, StreamStarted)
+                await reader.wait_until_joined()
+            finally:
+                self._joining = None
+
+    def leave(self, reader: Reader) -> None:
+        """Deliver nothing more to a reader; close the stream on the wire if it was the last."""
+        reader.end(reader.disconnected)
+        if self._joining is reader:
+            self._joining = None
+        if reader in self._readers:
+            self._readers.remove(reader)
+        if not self._readers and self._joining is None:
+            for request_id in self._pending if self._request is None else {self._request, *self._pending}:
+                self._connection.cancel(request_id)
+            self._pending.clear()
+            self._close()
+
+    def _close(self) -> None:
+        self._request = None
+        self._items.clear()
+        self._feeds.remove(self)
+
+    # --- from the server -----------------------------------------------------------------
+
+    def _confirmed(self, call: Call, result: Raw) -> None:
+        """The server has accepted a requested stream; an earlier one ends here."""
+        self._pending.discard(call.request_id)
+        try:
+            typed_value(TOOL, result, StreamStarted)
+        except ToolFailed:
+            return  # raised in `join`
+        self._request, self._snapshot_due = call.request_id, True
+        self._feeds.add(self)
+
+    def receive_snapshot(self, state: InitialState) -> None:
+        events = [
+            StreamEvent(decode_event(one.msg), EventMeta() if isinstance(one.meta, UnsetType) else one.meta, False)
+            for one in state.initial_state.events
+        ]
+        if self._readers:
+            for event in self._unseen(_after(events, self.seq or START)):
+                for reader in self._readers:
+                    reader.deliver(event)
+        for event in events:
+            self._remember(event)
+        self.seq = START if isinstance(state.meta.seq, UnsetType) else state.meta.seq
+        self._snapshot_due = False
+        joining = self._joining
+        if joining is not None and joining.request == self._request:
+            self._joining = None
+            if joining.after > self.seq:
+                joining.fail(ToolFailed(TOOL, f"position {joining.after} is beyond the end, {self.seq}"))
+                return
+            self._readers.append(joining)
+            joining.join(_after(events, joining.after))
+
+    def receive(self, event: StreamEvent) -> None:
+        self._remember(event)
+        if not isinstance(event.meta.seq, UnsetType):
+            self.seq = event.meta.seq
+        for reader in self._readers:
+            reader.deliver(event)
+
+    def receive_end(self, reason: str) -> None:
+        # The notice about a stream that was taken over comes between the confirmation of the new stream and its
+        # snapshot.
+        if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
+            return
+        self._end_readers(lambda reader: reader.end(reason))
+
+    def receive_loss(self, error: Disconnected) -> None:
+        self._end_readers(lambda reader: reader.fail(error))
+
+    def _end_readers(self, end: Callable[[Reader], None]) -> None:
+        readers, self._readers = self._readers, []
+        if self._joining is not None and self._joining.request == self._request:
+            readers.append(self._joining)
+        for reader in readers:
+            end(reader)
+        self._close()
+
+    # --- deltas --------------------------------------------------------------------------
+
+    def _remember(self, event: StreamEvent) -> None:
+        if not isinstance(event.meta.item, UnsetType):
+            self._items[event.meta.item] = event
+        elif self._items and isinstance(event.msg, TaskComplete | ErrorEvent):
+            self._items.clear()
+
+    def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
+        """Yield what the readers have not had of events from a snapshot, as live events."""
+        for event in events:
+            item, start = event.meta.item, event.meta.offset
+            last = None if isinstance(item, UnsetType) else self._items.get(item)
+            if last is None or isinstance(start, UnsetType) or isinstance(last.meta.offset, UnsetType):
+                yield replace(event, live=True)
+                continue
+            seen = max(last.meta.offset + _length(last.msg) - start, 0)
+            if seen < _length(event.msg):
+                meta = replace(event.meta, offset=start + seen)
+                yield StreamEvent(_without_beginning(event.msg, seen), meta, True)
+
+
+def _after(events: Sequence[StreamEvent], seq: Seq) -> Sequence[StreamEvent]:
+    """Return the events after a position. Deltas have no position of their own and belong to the next that has."""
+    count = 0
+    for number, event in enumerate(events, 1):
+        if not isinstance(event.meta.seq, UnsetType):
+            if event.meta.seq > seq:
+                break
+            count = number
+    return events[count:]
+
+
+def _length(event: Event) -> int:
+    """Return the length of a delta; 0 for an unknown type."""
+    match event:
+        case ExecCommandOutputDelta(chunk=chunk):
+            return len(chunk)
+        case AgentMessageDelta(delta=delta) | AgentReasoningDelta(delta=delta):
+            return len(delta)
+        case AgentReasoningRawContentDelta(delta=delta):
+            return len(delta)
+        case _:
+            return 0
+
+
+def _without_beginning(event: Event, length: int) -> Event:
+    match event:
+        case ExecCommandOutputDelta(chunk=chunk):
+            return replace(event, chunk=chunk[length:])
+        case AgentMessageDelta() | AgentReasoningDelta() | AgentReasoningRawContentDelta():
+            return replace(event, delta=event.delta[length:])
+        case _:
+            return event
+
+
+# --- all feeds of a client -----------------------------------------------------------------
+
+
+class _KnownEvent(Struct, frozen=True, kw_only=True):
+    """Params of a live event, decoded in one step."""
+
+    meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
+    id: EventId | UnsetType = UNSET
+    """Set for events of `codex` calls, which belong to no stream."""
+    msg: EventMsg
+
+
+class _AnyEvent(Struct, frozen=True, kw_only=True):
+    """The same for an event type of a newer server."""
+
+    meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
+    id: EventId | UnsetType = UNSET
+    msg: Raw
+
+
+_known_event_decoder: Final = msgspec.json.Decoder(_KnownEvent)
+_any_event_decoder: Final = msgspec.json.Decoder(_AnyEvent)
+_initial_state_decoder: Final = msgspec.json.Decoder(InitialState)
+_disconnected_decoder: Final = msgspec.json.Decoder(StreamDisconnected)
+
+
+class Feeds:
+    """The feeds of one client, by conversation."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._feeds: WeakValueDictionary[ConversationId, Feed] = WeakValueDictionary()
+        self._open: dict[ConversationId, Feed] = {}
+        """Feeds with a stream on the wire."""
+
+    def feed(self, conversation_id: ConversationId) -> Feed:
+        """Return the feed of a conversation; all handles of a conversation share it."""
+        if (feed := self._feeds.get(conversation_id)) is None:
+            feed = self._feeds[conversation_id] = Feed(conversation_id, self, self._connection)
+        return feed
+
+    def add(self, feed: Feed) -> None:
+        self._open[feed.conversation_id] = feed
+
+    def remove(self, feed: Feed) -> None:
+        self._open.pop(feed.conversation_id, None)
+
+    # --- from the server -----------------------------------------------------------------
+
+    def receive_initial_state(self, params: Raw) -> None:
+        state = decode_lenient(_initial_state_decoder, params)
+        if (feed := self._of(state.meta)) is not None:
+            feed.receive_snapshot(state)
+
+    def receive_disconnected(self, params: Raw) -> None:
+        notice = decode_lenient(_disconnected_decoder, params)
+        if (feed := self._of(notice.meta)) is not None:
+            feed.receive_end(notice.reason)
+
+    def receive_event(self, params: Raw) -> None:
+        """Deliver a live event.
+
+        Raises:
+            msgspec.DecodeError: these are not the params of an event.
+        """
+        msg: Event
+        try:
+            known = decode_lenient(_known_event_decoder, params)
+            meta, of_call, msg = known.meta, known.id, known.msg
+        except msgspec.ValidationError:
+            unknown = decode_lenient(_any_event_decoder, params)
+            meta, of_call, msg = unknown.meta, unknown.id, decode_event(unknown.msg)
+        if isinstance(of_call, UnsetType) and (feed := self._of(meta)) is not None:
+            feed.receive(StreamEvent(msg, meta, True))
+
+    def receive_loss(self, error: Disconnected) -> None:
+        for feed in tuple(self._open.values()):
+            feed.receive_loss(error)
+
+    def _of(self, meta: EventMeta) -> Feed | None:
+        return None if isinstance(meta.conversation_id, UnsetType) else self._open.get(meta.conversation_id)

@@ -1,0 +1,31 @@
+"""The interface between the client and whatever carries its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Transport"]
+
+
+class Transport(Protocol):
+    """Carries messages between a client and one server.
+
+    `ServerProcess` is the transport to a child process. A transport is used for one connection.
+    """
+
+    async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
+        """Connect to the server.
+
+        `on_message` is called with each message of the server. `on_end` is called once, when no more messages can
+        come, with the exit code of the server's process, or None if there is none.
+
+        Raises:
+            OSError: the server cannot be started or reached.
+        """
+
+    def send(self, data: bytes) -> None:
+        """Send one message with its line end. Return at once; data that the server has not read stays in memory."""
+
+    async def close(self) -> None:
+        """End the connection and release all resources. If cancelled, release them at once."""

@@ -1,0 +1,94 @@
+"""The turn that handles a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from msgspec import UnsetType
+
+from parley.client.errors import CallTimedOut, StreamEnded, TurnFailed, TurnNotFollowable
+from parley.client.feeds import Feed, Reader
+from parley.client.turn_result import Event, TurnResult, TurnSummary
+from parley.wire.events import TaskStarted, UserMessage
+from parley.wire.ids import MessageId, Seq
+
+__all__ = ["Turn", "result_of"]
+
+
+class Turn:
+    """The turn that a message started or joined, from the message to the end of the turn.
+
+    Each iteration yields the events from the beginning; it does not matter when it starts and how many there are. A
+    turn that is not read needs no stream and no memory.
+    """
+
+    def __init__(self, feed: Feed, message_id: MessageId, *, after: Seq, is_followable: bool) -> None:
+        self.message_id = message_id
+        self._feed, self._after, self._is_followable = feed, after, is_followable
+        self._summary: TurnSummary | None = None
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield the events of the turn and end with it, also if it failed.
+
+        Raises:
+            StreamEnded: the server ended the stream before the end of the turn.
+            ToolFailed: the conversation does not exist any more.
+            TurnNotFollowable: the server does not support it.
+            Disconnected: the server has ended.
+        """
+        if not self._is_followable:
+            raise TurnNotFollowable
+        reader = Reader(self._after)
+        await self._feed.join(reader, only_newer=True)
+        try:
+            before: Event | None = None
+            while not isinstance(event := await _next(reader), UserMessage) or event.message_id != self.message_id:
+                before = event
+            if isinstance(before, TaskStarted):  # the message started the turn
+                yield before
+            summary = TurnSummary()
+            while not summary.add(event):
+                yield event
+                event = await _next(reader)
+            self._summary = summary
+            yield event
+        finally:
+            self._feed.leave(reader)
+
+    async def result(self, *, timeout_seconds: float | None = None) -> TurnResult:
+        """Wait for the end of the turn and return its result.
+
+        Raises:
+            TurnFailed: the turn failed or was interrupted.
+            CallTimedOut: the turn has not ended in time. It goes on.
+            StreamEnded, ToolFailed, TurnNotFollowable, Disconnected: as for an iteration.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                if self._summary is None:
+                    async for _ in self:
+                        pass
+        except TimeoutError:
+            raise CallTimedOut("the turn", timeout_seconds or 0) from None
+        assert self._summary is not None
+        return result_of(self._summary)
+
+
+async def _next(reader: Reader) -> Event:
+    event = await reader.next()
+    if event is None:
+        raise StreamEnded(reader.disconnected)
+    return event.msg
+
+
+def result_of(summary: TurnSummary) -> TurnResult:
+    """Return the result of a turn that has ended.
+
+    Raises:
+        TurnFailed: the turn failed or was interrupted.
+    """
+    result, error = summary.result(), summary.error
+    if error is None:
+        return result
+    raise TurnFailed(error.message, result, code=None if isinstance(error.code, UnsetType) else error.code)

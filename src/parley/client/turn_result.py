@@ -1,0 +1,97 @@
+"""The result of a turn, derived from its events."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from msgspec import Struct, UnsetType
+
+from parley.wire.events import (
+    AgentMessage,
+    ErrorEvent,
+    EventMsg,
+    TaskComplete,
+    TokenCount,
+    TurnDiff,
+    TurnEndReason,
+    UnknownEvent,
+)
+from parley.wire.tools import Tokens
+
+__all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
+
+Event: TypeAlias = EventMsg | UnknownEvent
+
+INTERRUPTED: Final = "Turn interrupted"
+"""Part of the `error` of a turn that was interrupted, for events without a `reason`."""
+
+
+class TurnResult(Struct, frozen=True, kw_only=True):
+    """What a turn produced."""
+
+    text: str
+    """The messages of the agent, joined by line ends."""
+    usage: Tokens | None
+    """The sum of the token counts; None if the model reported none."""
+    diff: str | None
+    """The changes by the patches of the turn as a unified diff; None if there were no patches."""
+    reason: TurnEndReason
+    """Why the turn ended."""
+
+
+class TurnSummary:
+    """Accumulates the result of a turn, event by event."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._usage: Tokens | None = None
+        self._diff: str | None = None
+        self.error: ErrorEvent | None = None
+        """The error that ended the turn. Errors of tool servers come earlier in a turn and do not end it."""
+
+    def add(self, event: Event) -> bool:
+        """Include an event; return whether it ends the turn."""
+        match event:
+            case AgentMessage(message=message):
+                self._texts.append(message)
+            case TokenCount():
+                self._usage = _sum(self._usage, event)
+            case TurnDiff(unified_diff=diff):
+                self._diff = diff
+            case ErrorEvent():
+                self.error = event
+                return ends_turn(event)
+            case TaskComplete():
+                return True
+            case _:
+                pass
+        self.error = None
+        return False
+
+    def result(self) -> TurnResult:
+        reason = "done" if self.error is None else _reason(self.error)
+        return TurnResult(text="\n".join(self._texts), usage=self._usage, diff=self._diff, reason=reason)
+
+
+def ends_turn(event: Event) -> bool:
+    """Tell whether a turn ends with this event; the `error` of a failed turn is followed by `task_complete`."""
+    return isinstance(event, TaskComplete) or (isinstance(event, ErrorEvent) and _reason(event) != "failed")
+
+
+def _reason(error: ErrorEvent) -> TurnEndReason:
+    if not isinstance(error.reason, UnsetType):
+        return error.reason
+    return "interrupted" if INTERRUPTED in error.message else "failed"
+
+
+def _sum(usage: Tokens | None, count: TokenCount) -> Tokens:
+    before = usage or Tokens(
+        input_tokens=0, cached_input_tokens=0, output_tokens=0, reasoning_output_tokens=0, total_tokens=0
+    )
+    return Tokens(
+        input_tokens=before.input_tokens + count.input_tokens,
+        cached_input_tokens=before.cached_input_tokens + (count.cached_input_tokens or 0),
+        output_tokens=before.output_tokens + count.output_tokens,
+        reasoning_output_tokens=before.reasoning_output_tokens + (count.reasoning_output_tokens or 0),
+        total_tokens=before.total_tokens + count.total_tokens,
+    )
