@@ -235,10 +235,10 @@ async def test_the_example_runs(tmp_path: Path) -> None:
     assert (said.decode(), process.returncode) == (f"{text}\n", 0)
 
 
-def test_the_example_of_the_testing_page_passes_with_the_settings_that_the_page_names(tmp_path: Path) -> None:
-    shown = {block.language: block.code for block in reversed(list(blocks())) if block.page == "docs/testing.md"}
-    (tmp_path / "pyproject.toml").write_text(shown["toml"])
-    (tmp_path / "test_shown.py").write_text(shown["python"])
+def test_the_tests_on_the_testing_page_pass_with_its_settings(tmp_path: Path) -> None:
+    shown = [block for block in blocks() if block.page == "docs/testing.md"]
+    for name, language in (("pyproject.toml", "toml"), ("test_shown.py", "python")):
+        (tmp_path / name).write_text("\n\n".join(block.code for block in shown if block.language == language))
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
@@ -249,7 +249,7 @@ def test_the_example_of_the_testing_page_passes_with_the_settings_that_the_page_
         check=False,
     )
 
-    assert "1 passed" in run.stdout, run.stdout
+    assert "4 passed" in run.stdout, run.stdout
 
 
 def test_the_local_model_of_the_readme_needs_no_key(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import parley
 async def main() -> None:
     async with parley.connect() as client:
         conversation = await client.create(cwd=".")
-        async with conversation.stream() as stream:
-            await conversation.send("What does this repository do?")
-            print(await stream.text())
+        turn = await conversation.send("What does this repository do?")
+        print((await turn.result()).text)
 
 
 asyncio.run(main())

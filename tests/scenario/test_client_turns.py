@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+import parley
 from kit.system.commands import PATIENCE_SECONDS
-from parley.client import ClientError, Event, Turn, TurnFailed, TurnResult, events
+from parley.client import ClientError, Event, Stream, Turn, TurnFailed, TurnResult, events
 from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel, Usage
+from parley.testing.home import Home
 from parley.wire.tools import Tokens
 
 
@@ -89,10 +91,10 @@ async def test_readers_of_one_conversation_share_a_stream_and_miss_and_repeat_no
     assert [texts(shown) for shown in whole] == [["Hello, world!"]] * 3
 
 
-async def rest(stream: object) -> list[Event]:
+async def rest(stream: Stream) -> list[Event]:
     """The events up to the end of the turn."""
     shown: list[Event] = []
-    async for event in stream:  # type: ignore[attr-defined] # a stream
+    async for event in stream:
         shown.append(event)
         if isinstance(event, events.TaskComplete):
             break
@@ -206,3 +208,18 @@ async def test_a_server_without_user_messages_says_that_a_turn_cannot_be_followe
         turn = await (await parley.create()).send("one")
         with pytest.raises(ClientError, match="2025-11-25"):
             await turn.result()
+
+
+async def test_a_query_yields_the_events_of_one_turn(scripted_model: ScriptedModel) -> None:
+    scripted_model.says("Hello!")
+    home = Home(scripted_model)
+    home.open()
+    try:
+        server = home.server()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            shown = [event async for event in parley.query("greet me", cwd=home.work, transport=server)]
+    finally:
+        home.close()
+
+    assert (texts(shown), type(shown[-1])) == (["Hello!"], events.TaskComplete)
+    assert server.exit_code == 0
