@@ -24,6 +24,7 @@ from parley.errors import (
     OwnerUnresponsive,
     ParleyError,
     ShuttingDown,
+    StoreError,
     StoreFailed,
     TurnIsRunning,
     UnknownConversation,
@@ -85,7 +86,9 @@ class Mailbox:
 
     def reconcile(self) -> asyncio.Future[None]:
         """Add an `Observe`: read what others have done, and follow or recover an unfinished turn."""
-        return self.post(Observe(Deadline(CALL_SECONDS)))
+        current = self.post(Observe(Deadline(CALL_SECONDS)))
+        current.add_done_callback(_retrieve)
+        return current
 
     def _wake(self) -> None:
         """Execute what can be executed now, and have the rest awaited."""
@@ -104,9 +107,15 @@ class Mailbox:
                 elif self._local.log.is_writing:
                     await self._local.log.durable()
                 else:
-                    await self._ownership.release()
+                    await self._release()
         finally:
             self._task = None
+
+    async def _release(self) -> None:
+        try:
+            await self._ownership.release()
+        except StoreError as error:  # the lease ends with this process
+            log.warning("%s: the lease was not released: %s", self._local.log.id, error)
 
     # --- executing ---------------------------------------------------------------------
 
@@ -405,3 +414,9 @@ class Mailbox:
         """Return when nothing is being done for a command, and the lease is released if no turn needs it."""
         while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
             await asyncio.wait(working)
+
+
+def _retrieve(done: asyncio.Future[None]) -> None:
+    """Retrieve a failure that no caller may wait for."""
+    if not done.cancelled():
+        done.exception()
