@@ -244,7 +244,8 @@ async def test_a_failed_call_is_a_result_with_its_reason(scripted_model: Scripte
         assert [one.is_error for one in (failed, unfit, unknown)] == [True, True, True]
         assert text_of(failed) == "unexpected status 400 Bad Request: no such model"
         assert unfit.structured_content == {
-            "message": "Failed to parse arguments for conversationCreate: missing field `cwd`"
+            "message": "Failed to parse arguments for conversationCreate: missing field `cwd`",
+            "code": "bad_arguments",
         }
         assert text_of(unknown) == "Unknown tool 'nope'"
 
@@ -288,7 +289,7 @@ async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model:
         ]
 
         await client.call("conversationStream", conversation_id=conversation)
-        taken_over = {"_meta": meta, "reason": "New stream() took over"}
+        taken_over = {"_meta": meta, "reason": "New stream() took over", "code": "taken_over"}
         assert await client.notified(*NOTICES) == ("notifications/stream_disconnected", taken_over)
         _, again = await client.notified(*NOTICES)
         assert [one["msg"]["type"] for one in again["initial_state"]["events"]] == [
