@@ -120,7 +120,7 @@ class Connection:
             RequestFailed: the result is a JSON-RPC error.
             Disconnected: the server has ended.
         """
-        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        seconds = self.time_limit(timeout_seconds)
         if seconds is None:
             return await call.result
         try:
@@ -129,6 +129,10 @@ class Connection:
         except TimeoutError:
             self._pending.pop(call.request_id, None)
             raise CallTimedOut(call.name, seconds) from None
+
+    def time_limit(self, timeout_seconds: float | None) -> float | None:
+        """Return the time limit of a call: its own, else that of the connection."""
+        return self._timeout_seconds if timeout_seconds is None else timeout_seconds
 
     async def call_typed(
         self, tool: str, arguments: object, kind: type[T], timeout_seconds: float | None = None

@@ -133,7 +133,7 @@ class Feed:
         """Streams that were requested and not confirmed."""
         self._snapshot_due = False
         """True between the confirmation of a stream and its snapshot."""
-        self._items: dict[ItemId, StreamEvent] = {}
+        self._items: dict[ItemId | UnsetType, StreamEvent] = {}
         """The last delta of each item of the running turn."""
 
     def note(self, seq: Seq) -> None:
@@ -153,12 +153,13 @@ class Feed:
             StreamEnded: the server ended the stream before its snapshot.
             CallTimedOut, Disconnected: as for any call.
         """
+        seconds = self._connection.time_limit(timeout_seconds)
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(seconds):
                 await self._join(reader, only_newer=only_newer)
         except TimeoutError:
             self.leave(reader)
-            raise CallTimedOut(TOOL, timeout_seconds or 0) from None
+            raise CallTimedOut(TOOL, seconds or 0) from None
         except BaseException:
             self.leave(reader)
             raise
@@ -238,8 +239,6 @@ class Feed:
 
     def receive(self, event: StreamEvent) -> None:
         self._remember(event)
-        if not isinstance(event.meta.seq, UnsetType):
-            self.seq = event.meta.seq
         for reader in self._readers:
             reader.deliver(event)
 
@@ -264,16 +263,18 @@ class Feed:
     # --- deltas --------------------------------------------------------------------------
 
     def _remember(self, event: StreamEvent) -> None:
-        if not isinstance(event.meta.item, UnsetType):
-            self._items[event.meta.item] = event
-        elif self._items and isinstance(event.msg, TaskComplete | ErrorEvent):
-            self._items.clear()
+        meta = event.meta
+        if isinstance(meta.seq, UnsetType):
+            self._items[meta.item] = event
+        else:
+            self.seq = meta.seq
+            if isinstance(event.msg, TaskComplete | ErrorEvent):
+                self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
         """Yield what the readers have not had of events from a snapshot, as live events."""
         for event in events:
-            item, start = event.meta.item, event.meta.offset
-            last = None if isinstance(item, UnsetType) else self._items.get(item)
+            start, last = event.meta.offset, self._items.get(event.meta.item)
             if last is None or isinstance(start, UnsetType) or isinstance(last.meta.offset, UnsetType):
                 yield replace(event, live=True)
                 continue
@@ -349,7 +350,7 @@ class Feeds:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._feeds: WeakValueDictionary[ConversationId, Feed] = WeakValueDictionary()
-        self._open: dict[ConversationId, Feed] = {}
+        self._open: dict[ConversationId | UnsetType, Feed] = {}
         """Feeds with a stream on the wire."""
 
     def feed(self, conversation_id: ConversationId) -> Feed:
@@ -368,12 +369,12 @@ class Feeds:
 
     def receive_initial_state(self, params: Raw) -> None:
         state = decode_lenient(_initial_state_decoder, params)
-        if (feed := self._of(state.meta)) is not None:
+        if (feed := self._open.get(state.meta.conversation_id)) is not None:
             feed.receive_snapshot(state)
 
     def receive_disconnected(self, params: Raw) -> None:
         notice = decode_lenient(_disconnected_decoder, params)
-        if (feed := self._of(notice.meta)) is not None:
+        if (feed := self._open.get(notice.meta.conversation_id)) is not None:
             feed.receive_end(notice.reason)
 
     def receive_event(self, params: Raw) -> None:
@@ -389,12 +390,9 @@ class Feeds:
         except msgspec.ValidationError:
             unknown = decode_lenient(_any_event_decoder, params)
             meta, of_call, msg = unknown.meta, unknown.id, decode_event(unknown.msg)
-        if isinstance(of_call, UnsetType) and (feed := self._of(meta)) is not None:
+        if isinstance(of_call, UnsetType) and (feed := self._open.get(meta.conversation_id)) is not None:
             feed.receive(StreamEvent(msg, meta, True))
 
     def receive_loss(self, error: Disconnected) -> None:
         for feed in tuple(self._open.values()):
             feed.receive_loss(error)
-
-    def _of(self, meta: EventMeta) -> Feed | None:
-        return None if isinstance(meta.conversation_id, UnsetType) else self._open.get(meta.conversation_id)

@@ -126,7 +126,8 @@ class Stream:
         return result_of(summary).text
 
     async def _next(self) -> StreamEvent | None:
-        event = await self._reader.next()
+        unread = self._reader.unread
+        event = unread.popleft() if unread else await self._reader.next()
         if event is not None and not isinstance(event.meta.seq, UnsetType):
             self.seq = event.meta.seq
         return event

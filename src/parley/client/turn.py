@@ -76,7 +76,7 @@ class Turn:
 
 
 async def _next(reader: Reader) -> Event:
-    event = await reader.next()
+    event = reader.unread.popleft() if reader.unread else await reader.next()
     if event is None:
         raise StreamEnded(reader.disconnected)
     return event.msg

@@ -1,6 +1,6 @@
-"""What integrators need: a scripted model, real server processes, checks of what they say.
+"""Test tools for programs that use Parley: a scripted model, server processes, and checks of their messages.
 
-Loaded by pytest wherever Parley is installed, so each name is imported when it is first used.
+pytest imports this package if Parley is installed, so each name is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m parley.testing`: a scripted model to try an integration against.
+"""`python -m parley.testing`: a scripted model for trying an integration.
 
 Prints its base URL as one line and serves until it is interrupted.
 """
@@ -28,16 +28,14 @@ def _port(text: str) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m parley.testing", description="A model that says what it is told."
-    )
-    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (default: any that is free)")
-    parser.add_argument("--text", help="what to say (default: Done)")
-    parser.add_argument("--deltas", type=int, help="say it so many times, as fast as it is taken")
+    parser = argparse.ArgumentParser(prog="python -m parley.testing", description="A model with scripted replies.")
+    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (default: a free port)")
+    parser.add_argument("--text", help="text of each reply (default: Done)")
+    parser.add_argument("--deltas", type=int, help="repeat the text so often, as fast as it is read")
     parser.add_argument(
         "--dialect", choices=DIALECTS, default="openai", help="provider of Chat Completions to imitate"
     )
-    parser.add_argument("--until-stdin-closes", action="store_true", help="end when stdin does")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end when stdin is closed")
     return parser.parse_args()
 
 
@@ -47,7 +45,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if arguments.until_stdin_closes:
-        # Nothing is expected on stdin: that it can be read means that it has ended.
+        # No input is expected, so a readable stdin has ended.
         loop.add_reader(sys.stdin.fileno(), stop.set)
     async with ScriptedModel(port=arguments.port, dialect=arguments.dialect) as model:
         if arguments.deltas is not None:

@@ -1,7 +1,7 @@
-"""Is a message of a server what the protocol says it is?
+"""Validation of a server's messages.
 
-What MCP defines is judged by the models of the official `mcp` package; what it does not, by our
-own types, which must read the message without losing anything of it.
+The models of the official `mcp` package validate messages of MCP. Parley's own types validate the other messages:
+decoding and encoding must not change them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _RESULT_OF: Final = {
     "tools": "tools/list",
     "content": "tools/call",
 }
-"""The request that a result answers, told by a member that only this result has."""
+"""The request that a result belongs to, by a member that only this result has."""
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:
     """Check one message of a server, for a client that negotiated `version`.
 
     Raises:
-        AssertionError: it is not valid; the text says why and holds the whole frame.
+        AssertionError: the message is not valid; the text has the reason and the message.
     """
     try:
         _check(msgspec.json.decode(frame), frame, version)
@@ -57,7 +57,7 @@ def _check(message: Any, frame: bytes, version: str) -> None:
     jsonrpc_message_adapter.validate_python(message)
     method, params = message.get("method"), message.get("params")
     if "error" in message:
-        return  # the envelope says all there is
+        return  # an error has only an envelope
     if method is None:
         result = message["result"]
         answered = next((of for member, of in _RESULT_OF.items() if member in result), Ping.METHOD)
@@ -131,7 +131,7 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """What was read, written again, is what was sent: no member is unknown, none is missing."""
+    """Check that encoding the decoded value gives the same JSON: no unknown and no missing members."""
     sent, again = msgspec.json.decode(encoded), msgspec.json.decode(msgspec.json.encode(read))
     if sent != again:
         raise ValueError(f"read as {again}")

@@ -1,7 +1,7 @@
-"""How providers of Chat Completions differ: what they stream, and what they refuse.
+"""Differences between providers of Chat Completions, in their streams and in the requests that they refuse.
 
-A dialect is a row of `DIALECTS`. `ChatWriter` writes replies by it, and `refused` is the provider's check of a
-request: some refuse a history without the reasoning that they sent.
+A dialect is a row of `DIALECTS`. `ChatWriter` writes replies in it, and `refused` checks requests as the provider
+does: some providers refuse a history without the reasoning that they sent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DialectName: TypeAlias = Literal[
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """What one provider does differently."""
+    """The properties of one provider."""
 
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
-    """Under which name reasoning is streamed; `parts`: as parts of a content that is a list."""
+    """The name of the field with reasoning; `parts`: reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
     """The index of a call: its number, 0 for every call, or missing."""
     in_pieces: bool = False
@@ -32,13 +32,13 @@ class Dialect(Struct, frozen=True, kw_only=True):
     has_signatures: bool = False
     """Whether the first call of a reply has a thought signature in `extra_content`."""
     comment: bytes = b""
-    """What is sent before the first event."""
+    """Bytes before the first event."""
     usage_with_second_finish: bool = False
-    """Whether the finish reason comes again, with the token counts."""
+    """Whether the finish reason is repeated with the token counts."""
     extra: dict[str, Any] = {}
-    """Members of the event with the finish reason that are the provider's own."""
+    """Additional members of the event with the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
-    """What a message with calls must have in the next request."""
+    """The field that a message with calls must have in the next request."""
     takes_empty_reasoning: bool = True
 
 
@@ -68,12 +68,12 @@ assert tuple(DIALECTS) == get_args(DialectName)
 
 
 def signature_of(call_id: str) -> str:
-    """The thought signature of a call."""
+    """Return the thought signature of a call."""
     return f"signature of {call_id}"
 
 
 def details_of(text: str) -> dict[str, Any]:
-    """The whole block of `reasoning_details` for a text."""
+    """Return the block of `reasoning_details` for a text."""
     return {
         "type": "reasoning.text",
         "text": text,
@@ -84,7 +84,7 @@ def details_of(text: str) -> dict[str, Any]:
 
 
 def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
-    """The provider's refusal of a request; None: it is accepted."""
+    """Return the provider's refusal of a request; None if it accepts the request."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return None

@@ -1,7 +1,7 @@
-"""A model that says what it is told to: an HTTP server on the loopback, in the words of both APIs.
+"""A scripted model: an HTTP server on the loopback with both model APIs.
 
-Replies are queued beforehand and given in the order of the requests; `set_handler` decides by the
-request instead. `requests` records all requests.
+Replies are queued and sent in the order of the requests, or chosen by the handler of `set_handler`. `requests`
+records all requests.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from parley.testing.steps import Call, Data, Delay, Step
 __all__ = ["ScriptedModel"]
 
 PATIENCE_SECONDS: Final = 90.0
-"""How long a test waits for the other side before it fails: far more than any of it takes."""
+"""Time limit of waits in tests, far longer than any of them takes."""
 
 _EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 _RAW: Final = {"content-type": "text/event-stream", "connection": "close"}
 
 
 class _Reader(asyncio.StreamReader):
-    """Says when the other side is gone also while nobody reads."""
+    """Notices the end of a connection also while nothing is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class _Reader(asyncio.StreamReader):
 
 
 class ScriptedModel:
-    """`async with ScriptedModel() as model`, then point a provider at `model.base_url`."""
+    """A model with scripted replies: `async with ScriptedModel() as model`, with the address `model.base_url`."""
 
     def __init__(self, *, port: int = 0, dialect: DialectName = "openai") -> None:
         self.requests: list[RecordedRequest] = []
         self.default: Reply = Says(("Done",))
-        """The reply when none is queued."""
+        """The reply if none is queued."""
         self.dialect = dialect
-        """Which provider of Chat Completions it imitates."""
+        """The provider of Chat Completions that the model imitates."""
         self._port = port
         self._queue: deque[Reply] = deque()
         self._handler: Callable[[RecordedRequest], Reply | None] | None = None
@@ -86,54 +86,54 @@ class ScriptedModel:
     # --- the script ----------------------------------------------------------------------
 
     def says(self, *steps: Step) -> None:
-        """Queue a good reply: strings are deltas of text."""
+        """Queue a complete reply; strings are deltas of text."""
         self.queue(Says(steps))
 
     def fails(self, status: int, *, body: str = "", headers: Mapping[str, str] | None = None) -> None:
-        """Queue a refusal."""
+        """Queue an HTTP error."""
         self.queue(Failure(status=status, body=body, headers=headers or {}))
 
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
-        """Queue a reply that breaks off, behind its steps or after `at` bytes of its body."""
+        """Queue a reply that stops after its steps, or after `at` bytes of its body."""
         self.queue(Cut(steps=steps, at=at, how=how))
 
     def sends_raw(self, body: bytes, *, cut_every: int | None = None, how: Ending = "end") -> None:
-        """Queue a body as it is, without chunks, in writes of `cut_every` bytes."""
+        """Queue a raw body without chunks, in writes of `cut_every` bytes."""
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
     def bad_json(self, data: str, *then: Step) -> None:
-        """Queue a reply with an event that is not JSON in front."""
+        """Queue a reply that begins with an event that is not JSON."""
         self.says(Data(data), *then)
 
     def deltas(self, number: int, text: str = "abcdefgh") -> None:
-        """Queue a great many equal deltas, sent as fast as they are taken."""
+        """Queue a reply of many equal deltas, sent as fast as they are read."""
         self.queue(Bulk(deltas=number, text=text))
 
     def queue(self, reply: Reply) -> None:
         self._queue.append(reply)
 
     def set_handler(self, handler: Callable[[RecordedRequest], Reply | None]) -> None:
-        """Let `handler` choose the reply to each request from now on; where it returns None, the queue does."""
+        """Let `handler` choose the reply to each request; if it returns None, the reply comes from the queue."""
         self._handler = handler
 
-    # --- what the test waits for -----------------------------------------------------------
+    # --- waiting ---------------------------------------------------------------------------
 
     async def wait_for_requests(self, number: int = 1) -> None:
         """Wait until `number` requests have arrived in all."""
-        await self._until(lambda: len(self.requests) >= number, f"{number} requests have come")
+        await self._until(lambda: len(self.requests) >= number, f"{number} requests have arrived")
 
     async def wait_until_held(self, number: int = 1) -> None:
         """Wait until `number` replies are held at `HOLD` at the same time."""
-        await self._until(lambda: len(self._held) >= number, f"{number} replies stand at HOLD")
+        await self._until(lambda: len(self._held) >= number, f"{number} replies are held at HOLD")
 
     async def wait_abandoned(self, number: int = 1) -> None:
         """Wait until clients have abandoned `number` unfinished replies in all."""
         await self._until(lambda: self._abandoned >= number, f"{number} replies were abandoned")
 
     def release(self) -> None:
-        """Let all replies that stand at `HOLD` go on."""
+        """Continue all replies that are held at `HOLD`."""
         if not self._held:
-            raise AssertionError("no reply stands at HOLD")
+            raise AssertionError("no reply is held at HOLD")
         for held in self._held:
             held.set()
         self._held.clear()
@@ -175,13 +175,13 @@ class ScriptedModel:
                 if not goes_on:
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client went away, as clients may, or this server is being closed
+            pass  # the client disconnected, or this server is being closed
         finally:
             writer.close()
             self._connections.discard(task)
 
     async def _reply(self, request: RecordedRequest, out: asyncio.StreamWriter) -> bool:
-        """Send the reply that is due; True if the connection can take another request."""
+        """Send the reply to a request; return whether the connection can take another request."""
         if request.api is None or not isinstance(request.body, dict):
             return await _send_failure(out, Failure(status=404 if request.api is None else 400))
         options = request.body.get("stream_options") or {}
@@ -267,14 +267,14 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
     out.write(head(200, _RAW))
     size = raw.cut_every or len(raw.body) or 1
     for at in range(0, len(raw.body), size):
-        await asyncio.sleep(0)  # each write leaves before the next is made
+        await asyncio.sleep(0)  # each write is sent before the next
         out.write(raw.body[at : at + size])
         await out.drain()
     return await end_body(out, raw.how, chunked=False)
 
 
 async def _unless(gone: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
-    """What `reply` returns; None, and the reply is cancelled, if the client goes away first."""
+    """Return the result of `reply`; if the client disconnects first, cancel the reply and return None."""
     replying = asyncio.ensure_future(reply)
     watching = asyncio.ensure_future(gone.wait())
     try:

@@ -1,4 +1,4 @@
-"""Steps as the server-sent events of a model API. Pure: sends nothing, waits for nothing."""
+"""Encodes steps as the server-sent events of a model API, without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pause: TypeAlias = Literal[Hold.HOLD] | Delay
 
 
 class Writer(Protocol):
-    """One response in the words of one API: each method gives the events to send for its part."""
+    """Writes one response in the format of one API; each method returns the events of its part."""
 
     def begin(self) -> Iterable[bytes]: ...
     def text(self, delta: str) -> Iterable[bytes]: ...
@@ -26,12 +26,12 @@ class Writer(Protocol):
 
 
 def event(data: bytes) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return b"data: %b\n\n" % data
 
 
 def render(writer: Writer, steps: Sequence[Step], *, whole: bool = True) -> Iterator[bytes | Pause]:
-    """The events of a reply, one at a time, and the pauses between; not `whole`: without its end."""
+    """Yield the events of a reply and its pauses; without the end if not `whole`."""
     usage: Usage | None = None
     yield from writer.begin()
     for step in steps:

@@ -1,4 +1,4 @@
-"""The ways a scripted model can answer, good and bad."""
+"""The replies of a scripted model, complete and broken."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from parley.testing.steps import Step
 __all__ = ["Bulk", "Cut", "Ending", "Failure", "RawBody", "Reply", "Says"]
 
 Ending: TypeAlias = Literal["end", "close", "reset", "hang"]
-"""How a broken reply stops: the body ends in order, though too early; the connection is closed, or
-reset, in mid-body; or it stays open and nothing more comes."""
+"""How a broken reply stops: the body ends regularly but too early; the connection is closed or reset within the
+body; or it stays open without further data."""
 
 
 class Says(Struct, frozen=True):
-    """A good reply."""
+    """A complete reply."""
 
     steps: tuple[Step, ...]
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A status and a body instead of a reply."""
+    """An HTTP error instead of a reply."""
 
     status: int
     body: str = ""
@@ -31,7 +31,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """A reply that stops behind its steps, or after `at` bytes of what it would have been."""
+    """A reply that stops after its steps, or after `at` bytes of its body."""
 
     steps: tuple[Step, ...]
     at: int | None = None
@@ -39,7 +39,7 @@ class Cut(Struct, frozen=True, kw_only=True):
 
 
 class RawBody(Struct, frozen=True, kw_only=True):
-    """A body as it is, without chunks, in writes of `cut_every` bytes."""
+    """A raw body without chunks, in writes of `cut_every` bytes."""
 
     body: bytes
     cut_every: int | None = None
@@ -47,7 +47,7 @@ class RawBody(Struct, frozen=True, kw_only=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
-    """The same delta many times, each a chunk of its own, sent as fast as it is taken."""
+    """One delta repeated many times, each in its own chunk, sent as fast as it is read."""
 
     deltas: int
     text: str = "abcdefgh"

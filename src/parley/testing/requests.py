@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests, read from a stream: as much of the protocol as model clients use."""
+"""Reads HTTP/1.1 requests, as far as model clients use the protocol."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _APIS: Final[dict[str, Api]] = {"/chat/completions": "chat", "/responses": "resp
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True):
-    """What the model was asked."""
+    """A request to the model."""
 
     path: str
-    """With the query, as it was sent."""
+    """The path with the query."""
     headers: dict[str, str]
     """Names in lower case."""
     body: Any
-    """Decoded JSON; None if it was none."""
+    """Decoded JSON; None if the body is not JSON."""
     raw: bytes
-    """The body as it was sent."""
+    """The raw body."""
 
     @property
     def api(self) -> Api | None:
@@ -35,10 +35,10 @@ class RecordedRequest(Struct, frozen=True, kw_only=True):
 
 
 async def read_request(reader: asyncio.StreamReader) -> RecordedRequest | None:
-    """The next request of a connection; None when the client has closed it.
+    """Return the next request of a connection; None if the client has closed it.
 
     Raises:
-        asyncio.IncompleteReadError: the client went away within a request.
+        asyncio.IncompleteReadError: the client disconnected within a request.
     """
     try:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A reply as bytes on a connection: heads, chunks, and the ways in which a body can break off."""
+"""Sends replies over a connection: heads, chunks, and broken bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LAST_CHUNK", "chunk", "end_body", "head", "send_bulk"]
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 BULK_WRITE_DELTAS: Final = 2000
-"""How many deltas of a bulk reply go into one write: some hundred kilobytes."""
+"""Number of deltas of a bulk reply in one write: some hundred kilobytes."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -34,7 +34,7 @@ def head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) -> bool:
-    """Stop a body in one of the four ways; True if the connection can be used again."""
+    """End a body in one of the four ways; return whether the connection can be used again."""
     match how:
         case "end":
             if chunked:
@@ -44,14 +44,14 @@ async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) 
         case "close":
             return False
         case "reset":
-            # No lingering turns the close into a reset; what was written must have left before.
+            # Without lingering, a close is a reset; written data must be sent first.
             await _flush(writer)
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()
             return False
         case "hang":
-            await asyncio.Event().wait()  # until the client goes away, which cancels this
+            await asyncio.Event().wait()  # cancelled when the client disconnects
             return False
 
 
@@ -61,9 +61,9 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 
 
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
-    """`deltas` equal deltas, then the end that belongs to them."""
+    """Send `deltas` equal deltas and the end of the reply."""
     (delta,) = api.text(text)
-    tuple(api.text(text * (deltas - 1)))  # so that the end knows the whole text
+    tuple(api.text(text * (deltas - 1)))  # the end repeats the whole text
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)
     block = chunk(delta) * BULK_WRITE_DELTAS
     for _ in range(many):

@@ -1,4 +1,4 @@
-"""What a scripted reply is made of: a plain string is one delta of text; the rest is here."""
+"""The steps of a scripted reply. A plain string is one delta of text; the other steps are here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Hold(Enum):
 
 
 HOLD: Final = Hold.HOLD
-"""The reply stands still here until the test releases it."""
+"""The reply waits here until the test releases it."""
 
 
 class Delay(Struct, frozen=True):
@@ -33,23 +33,23 @@ class Pieces(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """Thought aloud: a summary over the responses API, raw reasoning over chat."""
+    """Reasoning: a summary over the Responses API, raw reasoning over chat."""
 
     text: str
 
 
 class Call(Struct, frozen=True):
-    """The model wants a function run."""
+    """A function call of the model."""
 
     name: str
     arguments: Mapping[str, Any] | str
-    """As an object, or as the text to send, good JSON or bad."""
+    """An object, or a text that is sent unchanged and need not be JSON."""
     call_id: str | None = None
-    """Made up if None, never the same twice."""
+    """A unique id is generated if it is None."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the response cost. Over chat it is told to those who asked for it."""
+    """The token counts of a response. Over chat they are sent only on request."""
 
     input_tokens: int = 10
     cached_input_tokens: int = 0
@@ -62,7 +62,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class Data(Struct, frozen=True):
-    """The data of one server-sent event, sent as it is."""
+    """The raw data of one server-sent event."""
 
     text: str
 

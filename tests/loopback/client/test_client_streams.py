@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from parley.client import Client, Disconnected, Event, StreamEnded, StreamEvent, ToolFailed, TurnFailed
+from parley.client import (
+    CallTimedOut,
+    Client,
+    Disconnected,
+    Event,
+    StreamEnded,
+    StreamEvent,
+    ToolFailed,
+    TurnFailed,
+)
 from parley.wire.events import AgentMessage, AgentMessageDelta, ErrorEvent, TaskComplete, TaskStarted, UnknownEvent
 from parley.wire.ids import ConversationId, ItemId, Seq
 from parley.wire.notifications import EventMeta
@@ -315,3 +324,11 @@ async def test_what_arrived_can_be_read_when_the_server_is_gone_and_then_that_it
         assert await anext(stream) == TaskStarted()
         with pytest.raises(Disconnected):
             await anext(stream)
+
+
+async def test_a_stream_without_a_snapshot_in_time_is_closed(peer: StartPeer) -> None:
+    async with asyncio.timeout(90), peer({"conversationStream": [STREAMING]}) as client:
+        with pytest.raises(CallTimedOut):
+            await client.conversation(A).stream(timeout_seconds=0.01)
+
+        assert json.loads(await client.request("test/received"))[-1]["method"] == "notifications/cancelled"

@@ -218,7 +218,7 @@ async def test_a_reply_stands_still_at_hold_until_it_is_released() -> None:
 
 async def test_nothing_to_release_is_a_mistake_of_the_test() -> None:
     async with ScriptedModel() as model:
-        with pytest.raises(AssertionError, match="no reply stands at HOLD"):
+        with pytest.raises(AssertionError, match="no reply is held at HOLD"):
             model.release()
 
 
@@ -231,7 +231,7 @@ async def test_a_reply_whose_client_is_gone_holds_no_more() -> None:
         await caller.close()
         await model.wait_abandoned()
 
-        with pytest.raises(AssertionError, match="no reply stands at HOLD"):
+        with pytest.raises(AssertionError, match="no reply is held at HOLD"):
             model.release()
 
 
