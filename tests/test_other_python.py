@@ -14,14 +14,17 @@ from kit.system.other_python import PRINTED, Unusable, find
 
 ROOT: Final = Path(__file__).parent.parent
 
-SUBSET: Final = (
-    "tests/property/test_shell_lexer.py",
+QUICK: Final = (
     "tests/unit/agent/test_safe_scripts.py",
-    "tests/unit/tools/test_parsed_commands.py",
     "tests/unit/tools/test_command_environment.py",
+    "tests/scenario/test_shell_calls.py::test_of_a_command_that_succeeds_the_model_reads_stdout",
+)
+SUBSET: Final = (
+    *QUICK,
+    "tests/property/test_shell_lexer.py",
+    "tests/unit/tools/test_parsed_commands.py",
     "tests/unit/tools/test_server_depth.py",
     "tests/scenario/test_scripts_of_the_model.py",
-    "tests/scenario/test_shell_calls.py::test_of_a_command_that_succeeds_the_model_reads_stdout",
     "tests/scenario/test_patch_calls.py::test_a_patch_is_applied_however_it_is_spelt[chat]",
     "tests/scenario/test_tool_server_calls.py::test_every_kind_of_call_is_shown_and_answered_as_it_should_be[chat]",
 )
@@ -32,8 +35,9 @@ FROZEN_SECONDS: Final = 120
 """A single test that takes longer never ends."""
 
 
+@pytest.mark.parametrize("subset", [QUICK, pytest.param(SUBSET, marks=pytest.mark.long)], ids=["quick", "long"])
 def test_a_subset_of_the_tests_passes_on_another_python(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    subset: tuple[str, ...], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     try:
         other = find(tmp_path / "python")
@@ -55,7 +59,7 @@ def test_a_subset_of_the_tests_passes_on_another_python(
             "no:xdist",
             "-p",
             "no:cacheprovider",
-            *SUBSET,
+            *subset,
         ],
         cwd=ROOT,
         env=env,

@@ -253,11 +253,12 @@ _RESPONSES_BODY = (
 
 
 @pytest.mark.promises("model.cut-anywhere")
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("api", "reply"), [("chat", _CHAT_BODY), ("responses", _RESPONSES_BODY)])
 async def test_a_reply_reads_the_same_wherever_the_network_cuts_it(
-    scripted_model: ScriptedModel, api: Api, reply: bytes
+    scripted_model: ScriptedModel, api: Api, reply: bytes, step: int
 ) -> None:
-    sizes = [*range(1, 40), *range(40, len(reply) + 1, 13)]
+    sizes = [*range(1, 40), *range(40, len(reply) + 1, step)]
     for size in sizes:
         scripted_model.queue(RawBody(body=reply, cut_every=size))
     async with speaking(scripted_model, api=api) as wire:
