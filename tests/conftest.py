@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from kit.servers.in_process import InProcessServer
+from kit.servers.preloaded import end_preloaded, preloaded_processes
 from kit.system.other_python import PRINTED
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
@@ -53,6 +55,23 @@ def servers_in_process(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         and request.node.get_closest_marker("child_process") is None
     ):
         monkeypatch.setattr(Home, "server_class", InProcessServer)
+
+
+@pytest.fixture(autouse=True)
+def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start `parley` as copies of one process, except where a test is marked with `fresh_process`."""
+    if (
+        request.config.getoption("--child-processes")
+        or request.node.get_closest_marker("fresh_process") is not None
+    ):
+        yield
+        return
+    with preloaded_processes():
+        yield
+
+
+def pytest_sessionfinish() -> None:
+    end_preloaded()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import parley
 
 PRINT = "import json; from parley.config.installation import installed_paths; print(json.dumps(installed_paths()))"
@@ -52,6 +54,7 @@ def test_the_settings_of_an_openssl_that_lies_beside_python_are_installed_too(tm
     assert found == [str(tmp_path / "bin"), str(tmp_path / "ssl")]
 
 
+@pytest.mark.fresh_process
 def test_no_module_is_loaded_from_the_directory_that_parley_was_started_in(tmp_path: Path) -> None:
     for name in ("aiodns", "tomllib", "sqlite3"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
