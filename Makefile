@@ -56,7 +56,7 @@ check: setup  ## Format, lint and types
 compiled: setup
 	@$(BIN)/python -m compileall -q src tests
 
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
 # Types keep one core busy while the tests begin.
 test: setup with-bubblewrap  ## All that CI runs, in about three minutes on two cores

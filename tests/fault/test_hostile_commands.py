@@ -91,16 +91,16 @@ async def test_a_daemon_does_not_outlive_its_command(
 
 
 async def test_endless_output_is_read_and_not_kept(executor: Executor, marker: str) -> None:
-    size, peak = await drained(executor, "sh", "-c", "yes | head -c 600000000", marker)
+    size, peak = await drained(executor, "sh", "-c", "yes | head -c 100000000", marker)
 
-    assert size == 600_000_000
+    assert size == 100_000_000
     assert peak < 16 * MEGABYTE
 
 
-async def test_a_line_of_300_megabytes_is_read_and_not_kept(executor: Executor, marker: str) -> None:
-    size, peak = await drained(executor, "sh", "-c", "head -c 300000000 /dev/zero | tr '\\0' x", marker)
+async def test_a_line_of_100_megabytes_is_read_and_not_kept(executor: Executor, marker: str) -> None:
+    size, peak = await drained(executor, "sh", "-c", "head -c 100000000 /dev/zero | tr '\\0' x", marker)
 
-    assert size == 300_000_000
+    assert size == 100_000_000
     assert peak < 16 * MEGABYTE
 
 
@@ -120,7 +120,13 @@ async def test_binary_output_arrives_as_it_is(executor: Executor) -> None:
     assert result == Ran(exit_code=0, stdout=bytes(range(256)) * 16 * 256, stderr=b"\xc3")
 
 
-@pytest.mark.parametrize("session", ["", "os.setsid()"], ids=["in one session", "each in its own"])
+@pytest.mark.parametrize(
+    "session",
+    [
+        pytest.param("", marks=pytest.mark.long, id="in one session"),
+        pytest.param("os.setsid()", id="each in its own"),
+    ],
+)
 async def test_a_fork_bomb_is_over_when_its_command_is(executor: Executor, marker: str, session: str) -> None:
     # Bounded by the number of processes of a user that nobody else is.
     bomb = f"""
@@ -232,12 +238,15 @@ async def test_a_supervisor_that_does_not_answer_is_killed_with_its_command(
 # --- cancelling --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("warm", [False, True], ids=["the first command", "a later one"])
-async def test_cancelling_at_any_moment_leaves_nothing(executor: Executor, marker: str, warm: bool) -> None:
+async def test_cancelling_at_any_moment_leaves_nothing(
+    executor: Executor, marker: str, warm: bool, step: int
+) -> None:
     if warm:
         await ran(executor, "true")
     before = open_descriptors()
-    for ticks in range(30):
+    for ticks in range(0, 30, step):
         script = f"setsid {sleeper(marker)} & {sleeper(marker)}"
         await cancelled_after(ticks, shell(executor, script, marker))
         assert marked(marker) == []
