@@ -163,10 +163,10 @@ class DurableLog:
         self.log.begin_series(lease.epoch)
 
     async def release(self) -> None:
-        """Release the lease, if it is held."""
+        """Release the lease, if it is held. The caller is not cancelled meanwhile."""
         lease, self._lease, self.lease_lost = self._lease, None, None
         if lease is not None:
-            await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
+            await self._store.release(lease)
 
     async def delete(self) -> None:
         """Delete the conversation; the lease is released with it."""
