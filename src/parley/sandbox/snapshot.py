@@ -7,7 +7,9 @@ link. Does not know which commands run; `protected_files` does, and restores onl
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import signal
 import stat
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
@@ -64,6 +66,8 @@ class _File(Struct, frozen=True, kw_only=True):
     """Number of hard links."""
     owner: tuple[int, int]
     """User and group."""
+    has_writer: bool
+    """A process has it open for writing."""
 
 
 class _Link(Struct, frozen=True):
@@ -362,26 +366,48 @@ def _look(folders: DirFds, path: str, *, at_most: int) -> _Entry:
         return _Directory(mode=mode, identity=identity_of(found))
     if not stat.S_ISREG(found.st_mode):
         return _Special(stat.S_IFMT(found.st_mode), found.st_rdev)
-    content = _content(name, parent, at_most)
-    return _File(mode=mode, content=content, links=found.st_nlink, owner=(found.st_uid, found.st_gid))
+    content, has_writer = _content(name, parent, at_most)
+    owner = (found.st_uid, found.st_gid)
+    return _File(mode=mode, content=content, links=found.st_nlink, owner=owner, has_writer=has_writer)
 
 
-def _content(name: str, folder: int, at_most: int) -> bytes | None:
-    """Return the content of a regular file; None if it is larger or cannot be read."""
+def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
+    """Return the content of a regular file, or None if it is larger or cannot be read; and whether it has a writer.
+
+    A process that closes the file after the first check may have changed it before: the content is read later.
+    """
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)
     except PermissionError:
-        return None
+        return None, False
     try:
+        has_writer = _has_writer(descriptor)
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:
-            return None
+            return None, has_writer
         content = b""
         while len(content) <= found.st_size and (piece := os.read(descriptor, found.st_size + 1 - len(content))):
             content += piece
-        return content if len(content) <= found.st_size else None
+        return (content if len(content) <= found.st_size else None), has_writer
     finally:
         os.close(descriptor)
+
+
+def _has_writer(descriptor: int) -> bool:
+    """Return whether a process has this file open for writing; False if the file system does not say.
+
+    The kernel grants a read lease only on a file that nobody has open for writing.
+    """
+    try:
+        # Should a process open the file in this moment, the kernel notifies us. SIGIO would end the server.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there are no leases, or the file belongs to another user
+    return False
 
 
 def _names(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | None:
@@ -426,8 +452,9 @@ def _is_git_directory(folders: DirFds, path: str) -> bool:
 
 def _is_same(before: _Entry, now: _Entry) -> bool:
     if isinstance(before, _File) and isinstance(now, _File):
-        # A second name that was made for a file could be used to write to it later.
-        return (before.mode, before.content) == (now.mode, now.content) and now.links <= before.links
+        # By a second name, or by a descriptor that a command of another root holds, it could be changed later.
+        can_change = now.links > before.links or now.has_writer > before.has_writer
+        return (before.mode, before.content) == (now.mode, now.content) and not can_change
     if isinstance(before, _Directory) and isinstance(now, _Directory):
         return before.mode == now.mode and before.identity in (None, now.identity)
     return before == now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,44 @@ def test_a_second_name_that_a_file_had_before_stays(project: Path) -> None:
 
     assert (project / ".git/config").samefile(project / "own")
     assert result.restored == set()
+
+
+@pytest.mark.parametrize(
+    "how", ["as it was", "linked and unlinked", "renamed and renamed back", "replaced by a copy"]
+)
+def test_a_file_that_is_still_open_for_writing_cannot_be_changed_by_that_afterwards(
+    project: Path, how: str
+) -> None:
+    """A command of another root holds the descriptor, and still runs."""
+    config, own = project / ".git/config", project / "own"
+
+    with command(bounds(project)) as result:
+        if how == "linked and unlinked":
+            os.link(config, own)
+        elif how == "renamed and renamed back":
+            config.rename(own)
+        elif how == "replaced by a copy":
+            shutil.copy2(config, own)
+        with open(own if own.exists() else config, "r+") as opened:
+            held = os.dup(opened.fileno())
+        if how == "linked and unlinked":
+            own.unlink()
+        elif own.exists():
+            own.rename(config)
+    os.write(held, b"evil")
+    os.close(held)
+
+    assert config.read_text() == "config\n"
+    assert result.restored == {str(config)}
+
+
+def test_a_file_that_was_open_for_writing_before_is_not_replaced(project: Path) -> None:
+    with open(project / ".git/config", "r+"):
+        before = (project / ".git/config").stat().st_ino
+        with command(bounds(project)) as result:
+            pass
+
+    assert ((project / ".git/config").stat().st_ino, result.restored) == (before, set())
 
 
 def test_a_file_of_another_user_keeps_its_owner(project: Path) -> None:
