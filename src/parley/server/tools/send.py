@@ -40,7 +40,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
             interrupt(turn)
             return
         # The answer is sent before the first event of the turn: a client that waits for `task_started` after the
-        # answer must not miss it (docs/protocol.md#sending).
+        # answer must not miss it (docs/protocol.md#messages).
         call.answer(typed_result(MessageAccepted(message_id=message.message_id if features.additions else UNSET)))
         # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
         if not features.full_version and turn is not None:
@@ -53,7 +53,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         message_id=message_id,
         parent_id=None if args.parent_message_id is None else MessageId(str(args.parent_message_id)),
         # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
-        # always was (docs/protocol.md#sending).
+        # always was (docs/protocol.md#messages).
         ignores_unknown_parent=not call.features.additions and args.message_id is None,
         wanted=None if overrides == SettingsOverrides() else overrides,
         deadline=call.deadline,

@@ -28,7 +28,7 @@ main()
 that it needs without the `__init__.py` of the packages above them."""
 CLOSE_SECONDS: Final = 0.6
 """How long the fork server may take to kill everything and exit, before it is killed: the whole server has two
-seconds to stop (docs/protocol.md#life-cycle)."""
+seconds to stop (docs/protocol.md#lifecycle)."""
 
 
 class ForkServerLink:

@@ -45,7 +45,7 @@ LEAVE_SECONDS: Final = 0.5
 
 TERM_SECONDS: Final = 0.5
 """How long it may take to exit after SIGTERM. Both together leave time within the two seconds that Parley has to
-stop (docs/protocol.md#life-cycle)."""
+stop (docs/protocol.md#lifecycle)."""
 
 KILL_SECONDS: Final = 2.0
 """How long a killed process may take to end; only a process that is stuck in the kernel takes longer."""
