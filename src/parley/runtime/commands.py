@@ -144,7 +144,7 @@ class SubmitMessage(Command):
         return self.message
 
     def _check_parent(self, local: Local) -> None:
-        """Ignore a parent that older clients cannot know (docs/protocol.md#sending)."""
+        """Ignore a parent that older clients cannot know (docs/protocol.md#messages)."""
         known = local.log.projections.state.messages
         if self._ignores_unknown_parent and self.message.parent_id not in (None, MessageId(local.log.id), *known):
             self.message = replace(self.message, parent_id=None)
