@@ -260,6 +260,59 @@ def test_the_local_model_of_the_readme_needs_no_key(tmp_path: Path) -> None:
     assert (settings.provider.base_url, settings.provider.env_key) == ("http://localhost:8000/v1", None)
 
 
+# --- architecture ----------------------------------------------------------------------
+
+
+def defined_in(path: Path) -> set[str]:
+    """The names that a module defines at its top level, and `Class.method` for methods."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+                names |= {name, *(f"{name}.{member.name}" for member in body if isinstance(member, functions))}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+            case _:
+                pass
+    return names
+
+
+def test_every_function_that_the_architecture_page_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py):([\w.]+)`", text_of("docs/architecture.md"))
+
+    assert len(named) > 30
+    assert [f"{file}:{name}" for file, name in named if name not in defined_in(ROOT / "src/parley" / file)] == []
+
+
+def test_every_file_that_the_architecture_page_names_with_its_folder_exists() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)[`:]", text_of("docs/architecture.md")))
+    roots = (ROOT / "src/parley", ROOT)
+
+    assert [file for file in sorted(named) if not any((root / file).exists() for root in roots)] == []
+
+
+def test_every_file_in_the_table_of_packages_is_in_its_package() -> None:
+    rows = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", text_of("docs/architecture.md"), re.MULTILINE)
+    missing = [
+        f"{package}/{file}"
+        for package, files in rows
+        for file in re.findall(r"`([\w/]+\.py)`", files)
+        if not any((ROOT / "src/parley" / folder / file).exists() for folder in (package, "."))
+    ]
+
+    assert len(rows) > 10
+    assert missing == []
+
+
+def test_the_glossary_has_at_most_twenty_terms() -> None:
+    glossary = text_of("docs/architecture.md").partition("## Glossary")[2].partition("## ")[0]
+
+    assert 10 < len(re.findall(r"^\| [a-z]", glossary, re.MULTILINE)) - 1 <= 20
+
+
 # --- the rest --------------------------------------------------------------------------
 
 
