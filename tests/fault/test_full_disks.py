@@ -64,7 +64,7 @@ async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when
         assert [one["conversation_id"] for one in listed["conversations"]] == [conversation]
         first = [TASK_STARTED, user_message("Go.", then["events"][1]["msg"]["message_id"])]
         assert ([one["msg"] for one in then["events"]], then["state"]) == (first, "running")
-        failed = [error(told), task_complete(None)]
+        failed = [error(told) | {"reason": "failed", "code": "store_failed"}, task_complete(None)]
         assert events_of(ended) == failed
         assert [one["msg"] for one in whole["events"]] == [
             *first,
