@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 from kit.servers.in_process import InProcessServer
 from kit.servers.preloaded import end_preloaded, preloaded_processes
 from kit.system.other_python import PRINTED
-from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
 pytest_plugins = ["kit.system.cpu_report"]
@@ -39,12 +38,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--child-processes", action="store_true", help="start every server as a child process")
-
-
-@pytest.fixture
-def scripted_model(parley_model: ScriptedModel) -> ScriptedModel:
-    """The model of the plugin, by the name that the tests of Parley use."""
-    return parley_model
 
 
 @pytest.fixture

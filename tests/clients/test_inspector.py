@@ -49,8 +49,8 @@ async def call(home: Home, tool: str, **arguments: str) -> Any:
 
 
 @pytest.mark.long
-async def test_the_inspector_lists_creates_and_runs_codex(scripted_model: ScriptedModel) -> None:
-    home = Home(scripted_model)
+async def test_the_inspector_lists_creates_and_runs_codex(parley_model: ScriptedModel) -> None:
+    home = Home(parley_model)
     home.open()
     try:
         listed = await inspect(home, "--method", "tools/list", "--strict")
@@ -79,5 +79,5 @@ async def test_the_inspector_lists_creates_and_runs_codex(scripted_model: Script
         "content": [{"type": "text", "text": "Done"}],
         "structuredContent": turn_value(session, "Done"),
     }
-    (request,) = scripted_model.requests
+    (request,) = parley_model.requests
     assert request.body["messages"][-1] == {"role": "user", "content": "go"}

@@ -63,17 +63,17 @@ async def check_live(model: ScriptedModel, *program: str, env: dict[str, str], c
 
 @pytest.mark.promises("stream.as-log")
 async def test_the_python_example_prints_the_text_as_it_is_written(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    with home_of(scripted_model, tmp_path / "bin") as (home, env):
+    with home_of(parley_model, tmp_path / "bin") as (home, env):
         example = str(EXAMPLES / "live_text.py")
-        await check_live(scripted_model, sys.executable, example, env=env, cwd=home.work)
+        await check_live(parley_model, sys.executable, example, env=env, cwd=home.work)
 
 
 @pytest.mark.long
 @pytest.mark.promises("stream.as-log")
 async def test_the_typescript_example_prints_the_text_as_it_is_written(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     modules = await fetched("The TypeScript example", *TYPESCRIPT_SDK)
     project = tmp_path / "project"
@@ -85,8 +85,8 @@ async def test_the_typescript_example_prints_the_text_as_it_is_written(
     compiled = await output_of(*compiler, env=os.environ, cwd=project, seconds=RUN_SECONDS)
     assert compiled == (0, b"", b"")
 
-    with home_of(scripted_model, tmp_path / "bin") as (home, env):
-        await check_live(scripted_model, "node", str(project / "live_text.js"), env=env, cwd=home.work)
+    with home_of(parley_model, tmp_path / "bin") as (home, env):
+        await check_live(parley_model, "node", str(project / "live_text.js"), env=env, cwd=home.work)
 
 
 @pytest.mark.parametrize("name", ["live_text.py", "live_text.ts"])

@@ -126,8 +126,8 @@ def text_of(result: CallToolResult) -> str:
     return content.text
 
 
-async def test_it_initializes_and_lists_the_tools(scripted_model: ScriptedModel) -> None:
-    async with connected(scripted_model) as client:
+async def test_it_initializes_and_lists_the_tools(parley_model: ScriptedModel) -> None:
+    async with connected(parley_model) as client:
         initialized = client.session.initialize_result
         async with asyncio.timeout(PATIENCE_SECONDS):
             tools = (await client.session.list_tools()).tools
@@ -152,14 +152,14 @@ async def test_it_initializes_and_lists_the_tools(scripted_model: ScriptedModel)
         assert all(tool.output_schema is not None and tool.annotations is not None for tool in tools)
 
 
-async def test_it_creates_sends_and_reads_until_the_turn_is_done(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("Hello, ", HOLD, "world")
-    async with connected(scripted_model) as client:
+async def test_it_creates_sends_and_reads_until_the_turn_is_done(parley_model: ScriptedModel) -> None:
+    parley_model.says("Hello, ", HOLD, "world")
+    async with connected(parley_model) as client:
         conversation = await client.create()
         message_id = await client.send(conversation, "greet me")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         running = await client.call("conversationStatus", conversation_id=conversation)
-        scripted_model.release()
+        parley_model.release()
         events = await client.read_until(conversation, "task_complete")
         listed = await client.call("conversationsList")
         done = await client.call("conversationStatus", conversation_id=conversation)
@@ -188,18 +188,18 @@ async def test_it_creates_sends_and_reads_until_the_turn_is_done(scripted_model:
         }
 
 
-async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("fir", HOLD, "st")
-    scripted_model.says("second")
+async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(parley_model: ScriptedModel) -> None:
+    parley_model.says("fir", HOLD, "st")
+    parley_model.says("second")
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total, message))
         if len(heard) == 1:
-            await scripted_model.wait_until_held()
-            scripted_model.release()
+            await parley_model.wait_until_held()
+            parley_model.release()
 
-    async with connected(scripted_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
         result = await client.session.call_tool(
             "codex", {"prompt": "go", "cwd": client.cwd}, progress_callback=hear
         )
@@ -215,15 +215,15 @@ async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(scripte
         assert "task_complete" not in [message for _, _, message in heard]  # it comes with the result
 
 
-async def test_its_cancelled_codex_call_interrupts_the_turn(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("one", HOLD)
-    async with connected(scripted_model) as client:
+async def test_its_cancelled_codex_call_interrupts_the_turn(parley_model: ScriptedModel) -> None:
+    parley_model.says("one", HOLD)
+    async with connected(parley_model) as client:
         running = asyncio.create_task(client.session.call_tool("codex", {"prompt": "go"}))
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         _, configured = await client.notified("session_configured")
 
         running.cancel()
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         events = await client.read_until(configured["msg"]["session_id"], "error")
 
         assert [event["type"] for event in events] == ["task_started", "user_message", "error"]
@@ -234,9 +234,9 @@ async def test_its_cancelled_codex_call_interrupts_the_turn(scripted_model: Scri
         assert [one for one in client.results if one.get("isError")] == []
 
 
-async def test_a_failed_call_is_a_result_with_its_reason(scripted_model: ScriptedModel) -> None:
-    scripted_model.fails(400, body="no such model")
-    async with connected(scripted_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+async def test_a_failed_call_is_a_result_with_its_reason(parley_model: ScriptedModel) -> None:
+    parley_model.fails(400, body="no such model")
+    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
         failed = await client.session.call_tool("codex", {"prompt": "go"})
         unfit = await client.session.call_tool("conversationCreate", {"prompt": "", "model": "m"})
         unknown = await client.session.call_tool("nope", {})
@@ -250,9 +250,9 @@ async def test_a_failed_call_is_a_result_with_its_reason(scripted_model: Scripte
         assert text_of(unknown) == "Unknown tool 'nope'"
 
 
-async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("Hello, ", HOLD, "world")
-    async with connected(scripted_model) as client:
+async def test_on_the_raw_stream_under_it_a_conversation_is_live(parley_model: ScriptedModel) -> None:
+    parley_model.says("Hello, ", HOLD, "world")
+    async with connected(parley_model) as client:
         conversation = await client.create()
         await client.call("conversationStream", conversation_id=conversation)
         meta = {"conversationId": conversation}
@@ -261,8 +261,8 @@ async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model:
 
         await client.send(conversation, "greet me")
         first = await client.notified("agent_message_delta", "agent_message")
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         rest = [await client.notified("agent_message_delta", "agent_message", "task_complete") for _ in range(3)]
 
         place = first[1]["_meta"]["item"]
@@ -300,7 +300,7 @@ async def test_on_the_raw_stream_under_it_a_conversation_is_live(scripted_model:
         ]
 
 
-async def test_it_can_be_asked_and_answers_with_a_form(scripted_model: ScriptedModel) -> None:
+async def test_it_can_be_asked_and_answers_with_a_form(parley_model: ScriptedModel) -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
     answers = [
         ElicitResult(action="accept", content={"decision": "approved"}),
@@ -313,11 +313,11 @@ async def test_it_can_be_asked_and_answers_with_a_form(scripted_model: ScriptedM
         asked.append((params.message, params.requested_schema))
         return answers[len(asked) - 1]
 
-    home = Home(scripted_model)
+    home = Home(parley_model)
     home.open()
     try:
-        scripted_model.says(*(Call("shell", {"command": ["touch", name]}, f"call-{name}") for name in "abc"))
-        scripted_model.says("Done")
+        parley_model.says(*(Call("shell", {"command": ["touch", name]}, f"call-{name}") for name in "abc"))
+        parley_model.says("Done")
         careful = {"cwd": str(home.work), "approval-policy": "untrusted", "sandbox": "danger-full-access"}
         with log_of(home) as log:
             async with (
@@ -331,16 +331,16 @@ async def test_it_can_be_asked_and_answers_with_a_form(scripted_model: ScriptedM
         assert text_of(result) == "Done"
         assert asked == [(f"Allow Codex to run `touch {name}` in `{home.work}`?", FULL_SCHEMA) for name in "abc"]
         assert [path.name for path in home.work.iterdir()] == ["a"]
-        told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
         assert told[1:] == ["exec command rejected by user: one is enough", "exec command rejected by user"]
     finally:
         home.close()
 
 
 async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    home = Home(scripted_model)
+    home = Home(parley_model)
     home.open()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS), Client(parameters(home)) as client:

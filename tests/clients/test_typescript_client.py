@@ -22,13 +22,13 @@ def reply(request: RecordedRequest) -> Says:
 
 
 @pytest.mark.promises("cancel.unanswered", "cancel.answered-send", "codex.progress-before-result")
-async def test_it_reports_no_error(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_it_reports_no_error(parley_model: ScriptedModel, tmp_path: Path) -> None:
     modules = await fetched("The TypeScript client", *TYPESCRIPT_SDK)
     (tmp_path / "node_modules").symlink_to(modules)
     script = tmp_path / SCRIPT.name
     script.write_bytes(SCRIPT.read_bytes())
-    scripted_model.set_handler(reply)
-    home = Home(scripted_model)
+    parley_model.set_handler(reply)
+    home = Home(parley_model)
     home.open()
     try:
         code, said, complained = await output_of(

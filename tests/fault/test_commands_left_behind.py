@@ -72,9 +72,9 @@ async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
 
 @pytest.mark.promises("shell.nothing-left")
 async def test_what_a_command_leaves_in_the_background_ends_with_it(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         async with asyncio.timeout(PATIENCE_SECONDS):  # and it holds up nothing, though it holds the pipes
             seen = await turn(wire, sh("c1", f"{in_background(marker)} echo hi"))
         left = marked(marker)
@@ -84,9 +84,9 @@ async def test_what_a_command_leaves_in_the_background_ends_with_it(
 
 
 @pytest.mark.promises("shell.nothing-left")
-async def test_daemons_end_with_the_command_that_started_them(scripted_model: ScriptedModel, marker: str) -> None:
+async def test_daemons_end_with_the_command_that_started_them(parley_model: ScriptedModel, marker: str) -> None:
     script = f"{daemons(marker)}; read _ < gate; echo hi"
-    async with speaking(scripted_model) as wire, Gate(wire.work / "gate") as gate:
+    async with speaking(parley_model) as wire, Gate(wire.work / "gate") as gate:
         running = asyncio.create_task(turn(wire, sh("c1", script)))
         await until_running(marker, DAEMONS)
         gate.open()
@@ -98,11 +98,11 @@ async def test_daemons_end_with_the_command_that_started_them(scripted_model: Sc
 
 
 async def test_what_a_command_left_is_gone_before_the_next_one_begins(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
     # A dot, so that those who look do not find themselves.
     look = f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LEFT={marker[:-1]}.$'"
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, sh("c1", f"{daemons(marker)}; echo hi"), sh("c2", look))
 
         assert seen.asked[-1:] == history("chat", Output("c2", ran("0\n", exit_code=1)))
@@ -112,9 +112,9 @@ async def test_what_a_command_left_is_gone_before_the_next_one_begins(
 
 
 @pytest.mark.promises("shell.nothing-left")
-async def test_a_timeout_ends_all_that_a_command_started(scripted_model: ScriptedModel, marker: str) -> None:
+async def test_a_timeout_ends_all_that_a_command_started(parley_model: ScriptedModel, marker: str) -> None:
     script = f"trap '' TERM; {daemons(marker)}; {SLEEPER}; :"
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, sh("c1", script, timeout=1000))
         left = marked(marker)
 
@@ -125,9 +125,9 @@ async def test_a_timeout_ends_all_that_a_command_started(scripted_model: Scripte
 
 @pytest.mark.promises("shell.nothing-left")
 async def test_an_interrupt_ends_all_that_a_command_started_before_anybody_is_told(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         await begin(wire, marker)
         wire.cancel(1)
         *_, answer = await wire.answer(1)
@@ -139,9 +139,9 @@ async def test_an_interrupt_ends_all_that_a_command_started_before_anybody_is_to
 
 
 async def test_a_signal_that_interrupts_the_turns_of_a_server_ends_their_commands(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
-    async with speaking(scripted_model, program=ON_TERMINAL) as wire:
+    async with speaking(parley_model, program=ON_TERMINAL) as wire:
         await begin(wire, marker)
         wire.raw.process.send_signal(signal.SIGINT)
         *_, answer = await wire.answer(1)
@@ -158,10 +158,10 @@ async def test_a_signal_that_interrupts_the_turns_of_a_server_ends_their_command
 @pytest.mark.promises("shell.nothing-left")
 @pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
 async def test_a_server_that_ends_in_order_ends_its_commands_first(
-    scripted_model: ScriptedModel, marker: str, how: str
+    parley_model: ScriptedModel, marker: str, how: str
 ) -> None:
     other = uuid4().hex
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         await begin(wire, marker)
         await begin(wire, other, request_id=2)
         if how == "SIGTERM":
@@ -176,9 +176,9 @@ async def test_a_server_that_ends_in_order_ends_its_commands_first(
 @pytest.mark.child_process
 @pytest.mark.promises("shell.nothing-left")
 async def test_a_server_that_is_killed_leaves_nothing_of_its_commands(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         await begin(wire, marker)
         wire.raw.kill()
         exit_code = await wire.raw.exit_code()
@@ -189,10 +189,10 @@ async def test_a_server_that_is_killed_leaves_nothing_of_its_commands(
 
 @pytest.mark.child_process
 async def test_a_server_that_is_killed_takes_nothing_of_another_with_it(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
     theirs = uuid4().hex
-    async with speaking(scripted_model) as wire, speaking(scripted_model) as elsewhere:
+    async with speaking(parley_model) as wire, speaking(parley_model) as elsewhere:
         await begin(elsewhere, theirs)
         await begin(wire, marker)
         wire.raw.kill()

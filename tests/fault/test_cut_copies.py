@@ -71,14 +71,14 @@ async def start(home: Path, *arguments: str) -> asyncio.subprocess.Process:
 
 @pytest.mark.parametrize("how", ["kill", "end of input"])
 async def test_a_fork_that_is_cut_is_whole_or_not_there(
-    scripted_model: ScriptedModel, tmp_path: Path, how: str
+    parley_model: ScriptedModel, tmp_path: Path, how: str
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
     store = SqliteStore(str(home))
     await bulk_create(store, FIRST, long(), summary())
     await store.close()
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         client.call("conversationFork", conversation_id=FIRST)
         await until_begun(home, before=LENGTH)
         if how == "kill":
@@ -87,7 +87,7 @@ async def test_a_fork_that_is_cut_is_whole_or_not_there(
             client.raw.close_stdin()
         await client.raw.exit_code()
 
-    async with ParleyProcess(scripted_model, home=home) as server:
+    async with ParleyProcess(parley_model, home=home) as server:
         listed = [one.conversation_id for one in (await server.client.list()).conversations]
         lengths = [(await server.client.conversation(one).status()).seq for one in listed]
     await parley(home, "gc", "--yes")
@@ -97,7 +97,7 @@ async def test_a_fork_that_is_cut_is_whole_or_not_there(
 
 
 async def test_an_import_that_is_killed_leaves_nothing_and_can_be_done_again(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home, file = tmp_path / "home", tmp_path / "long.jsonl"
     home.mkdir()
@@ -110,7 +110,7 @@ async def test_an_import_that_is_killed_leaves_nothing_and_can_be_done_again(
     importing.kill()
     await importing.communicate()
 
-    async with ParleyProcess(scripted_model, home=home) as server:
+    async with ParleyProcess(parley_model, home=home) as server:
         listed = (await server.client.list()).conversations
     again = await parley(home, "import", str(file))
     await parley(home, "gc", "--yes")

@@ -211,14 +211,12 @@ async def _ask_again(conversation: Conversation, stream: Stream) -> None:
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
-    scripted_model: ScriptedModel, api: Api, how: Ending
+    parley_model: ScriptedModel, api: Api, how: Ending
 ) -> None:
     model = Breaking(api, how)
-    scripted_model.set_handler(model.reply)
+    parley_model.set_handler(model.reply)
     cuts = retried = 0
-    async with ParleyProcess(
-        scripted_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1
-    ) as parley:
+    async with ParleyProcess(parley_model, protocol_version=PLAIN_VERSION, api=api, stream_max_retries=1) as parley:
         uncut = await parley.create()
         async with asyncio.timeout(90), uncut.stream() as stream:
             await uncut.send("whole")

@@ -71,12 +71,12 @@ async def damaged_home(home: Path) -> list[ConversationId]:
 
 @pytest.mark.promises("keeping.damaged")
 async def test_they_say_so_and_can_be_deleted_and_lists_do_without_them(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     damaged = await damaged_home(tmp_path / "home")
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
-        ParleyProcess(scripted_model, home=tmp_path / "home") as parley,
+        ParleyProcess(parley_model, home=tmp_path / "home") as parley,
     ):
         listed = {one.conversation_id for one in (await parley.client.list(text="hello")).conversations}
         listed |= {one.conversation_id for one in (await parley.client.list()).conversations}
@@ -105,7 +105,7 @@ SHOWN: Final = {
 
 
 @pytest.mark.promises("keeping.damaged")
-async def test_a_list_shows_what_it_can(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_a_list_shows_what_it_can(parley_model: ScriptedModel, tmp_path: Path) -> None:
     home = tmp_path / "home"
     store = SqliteStore(str(home))
     names = [named(number) for number, _ in enumerate(SHOWN)]
@@ -116,7 +116,7 @@ async def test_a_list_shows_what_it_can(scripted_model: ScriptedModel, tmp_path:
     with closing(sqlite3.connect(home / "parley.db")) as db, db:
         for name, damage in zip(names, SHOWN.values(), strict=True):
             assert db.execute(damage, (name,)).rowcount == 1
-    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(scripted_model, home=home) as parley:
+    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(parley_model, home=home) as parley:
         listed = (await parley.client.list()).conversations
         found = (await parley.client.list(text="go")).conversations
         there = (await parley.client.list(cwd="/")).conversations

@@ -113,8 +113,8 @@ async def test_what_does_not_end_is_given_up_and_named(
     assert caplog.messages == [late]
 
 
-async def test_a_client_that_does_not_read_is_given_up(scripted_model: ScriptedModel) -> None:
-    home = Home(scripted_model)
+async def test_a_client_that_does_not_read_is_given_up(parley_model: ScriptedModel) -> None:
+    home = Home(parley_model)
     home.open()
     unread, theirs = os.pipe()
     try:
@@ -142,13 +142,13 @@ async def test_a_client_that_does_not_read_is_given_up(scripted_model: ScriptedM
 
 
 async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    scripted_model.says(HOLD)
+    parley_model.says(HOLD)
     home = tmp_path / "home"
-    async with speaking(scripted_model, home=home) as wire:
+    async with speaking(parley_model, home=home) as wire:
         wire.codex(1, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         with (home / "write.lock").open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             wire.raw.close_stdin()
@@ -159,12 +159,12 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
 
 
 async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered_at_the_end(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    async with ParleyProcess(scripted_model, home=home) as other:
+    async with ParleyProcess(parley_model, home=home) as other:
         conversation = await other.create()
-    async with talking(scripted_model, home=home) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with talking(parley_model, home=home) as client, asyncio.timeout(PATIENCE_SECONDS):
         with (home / "write.lock").open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             request = client.message(conversation.id, "go")
@@ -177,17 +177,17 @@ async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered
 
 
 async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    scripted_model.says("Working", HOLD)
+    parley_model.says("Working", HOLD)
     home = tmp_path / "home"
     async with (
-        speaking(scripted_model, home=home) as wire,
-        ParleyProcess(scripted_model, home=home) as other,
+        speaking(parley_model, home=home) as wire,
+        ParleyProcess(parley_model, home=home) as other,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
         wire.codex(1, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         (listed,) = (await other.client.list()).conversations
         conversation = other.client.conversation(listed.conversation_id)
         async with conversation.stream() as stream:
@@ -205,18 +205,18 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
 
 
 async def test_what_another_process_may_still_do_is_not_said_to_be_refused(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    scripted_model.says("Working", HOLD)
+    parley_model.says("Working", HOLD)
     home = tmp_path / "home"
     async with (
-        ParleyProcess(scripted_model, home=home) as other,
-        talking(scripted_model, home=home) as client,
+        ParleyProcess(parley_model, home=home) as other,
+        talking(parley_model, home=home) as client,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
         conversation = await other.create()
         await conversation.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.open_stream(conversation.id)
         os.kill(other.pid, signal.SIGSTOP)
         try:

@@ -45,9 +45,9 @@ async def opened_for_writing(pipe: Path) -> int:
 
 @pytest.mark.promises("patch.whole")
 async def test_what_is_being_written_is_written_before_the_server_is_gone(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    home = Home(scripted_model)
+    home = Home(parley_model)
     home.open()
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)

@@ -74,20 +74,20 @@ TOO_LARGE: Final[dict[str, tuple[Callable[[Api], Says], str]]] = {
 @pytest.mark.promises("model.reply-limits", "failures.at-once", "failures.usable")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_reply_beyond_a_limit_fails_its_turn_and_names_the_setting(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    config = provider(scripted_model.base_url, api, LIMITS)
-    async with speaking(scripted_model, config=config) as wire:
+    config = provider(parley_model.base_url, api, LIMITS)
+    async with speaking(parley_model, config=config) as wire:
         for number, (name, (reply, told)) in enumerate(TOO_LARGE.items(), 1):
             print(name)  # pytest shows the last one if it fails
-            scripted_model.queue(reply(api))
+            parley_model.queue(reply(api))
             wire.codex(number, "go")
             messages = await wire.answer(number)
             assert messages[-1]["result"]["error"] == told
         wire.codex(100, "go")
         assert await wire.text(100) == "Done"
 
-    assert len(scripted_model.requests) == len(TOO_LARGE) + 1
+    assert len(parley_model.requests) == len(TOO_LARGE) + 1
 
 
 # --- what is neither text nor an argument --------------------------------------------------------
@@ -147,12 +147,12 @@ LARGE_OTHERWISE: Final[dict[str, tuple[Api, list[Data], str]]] = {
 @pytest.mark.promises("model.reply-limits")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_reply_that_is_large_by_anything_else_fails_its_turn_too(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     cases = [(name, reply, told) for name, (of, reply, told) in LARGE_OTHERWISE.items() if of == api]
-    async with speaking(scripted_model, config=provider(scripted_model.base_url, api, LIMITS)) as wire:
+    async with speaking(parley_model, config=provider(parley_model.base_url, api, LIMITS)) as wire:
         for number, (name, reply, told) in enumerate(cases, 1):
-            scripted_model.queue(Says(tuple(reply)))
+            parley_model.queue(Says(tuple(reply)))
             wire.codex(number, "go")
             messages = await wire.answer(number)
 
@@ -161,10 +161,10 @@ async def test_a_reply_that_is_large_by_anything_else_fails_its_turn_too(
 
 @pytest.mark.promises("model.reply-limits", "framing.never-blocked")
 @pytest.mark.parametrize("api", APIS)
-async def test_a_model_that_never_stops_talking_is_left(scripted_model: ScriptedModel, api: Api) -> None:
-    scripted_model.deltas(100_000, "x" * 100)
-    config = provider(scripted_model.base_url, api, "max_reply_characters = 1_000_000")
-    async with speaking(scripted_model, config=config) as wire:
+async def test_a_model_that_never_stops_talking_is_left(parley_model: ScriptedModel, api: Api) -> None:
+    parley_model.deltas(100_000, "x" * 100)
+    config = provider(parley_model.base_url, api, "max_reply_characters = 1_000_000")
+    async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -230,8 +230,8 @@ async def _told(wire: Wire, number: int, base_url: str, api: Api) -> str:
 
 @pytest.mark.promises("failures.idle")
 @pytest.mark.parametrize("api", APIS)
-async def test_noise_is_as_good_as_silence(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_noise_is_as_good_as_silence(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model) as wire:
         for number, (name, sent) in enumerate(NOISE.items(), 1):
             print(name)  # pytest shows the last one if it fails
             async with noise(*sent) as base_url:

@@ -53,9 +53,9 @@ async def ask_all(client: WireClient, conversations: list[str]) -> None:
 
 @pytest.mark.promises("failures.idle-connections")
 async def test_commands_run_under_a_limit_of_64_files_after_many_turns_at_once(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         limit(client.raw.pid)
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
@@ -75,8 +75,8 @@ async def test_commands_run_under_a_limit_of_64_files_after_many_turns_at_once(
         assert "fine" in last_words(client.model.requests[-1])["content"]
 
 
-async def test_an_error_names_the_limit_of_open_files(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_an_error_names_the_limit_of_open_files(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         client.model.set_handler(lambda request: Says(("Hello.",)))

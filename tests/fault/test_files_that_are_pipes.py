@@ -13,8 +13,8 @@ pytestmark = pytest.mark.usefixtures("servers_in_process")
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_a_pipe_as_a_script_fails_the_turn_and_nothing_else(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_pipe_as_a_script_fails_the_turn_and_nothing_else(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         script = client.raw.home / "script.json"
         os.mkfifo(script)
         config = {"model_provider": "scripted", "model_providers.scripted.script": str(script)}
@@ -26,8 +26,8 @@ async def test_a_pipe_as_a_script_fails_the_turn_and_nothing_else(scripted_model
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_pipes_in_the_home_are_as_good_as_nothing(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_pipes_in_the_home_are_as_good_as_nothing(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         for name in ("history.jsonl", "auth.json", "AGENTS.md"):
             os.mkfifo(client.raw.home / name)
         messages = await client.until_answer(client.call("codex", prompt="go"))

@@ -67,14 +67,14 @@ print(len(sockets(supervisor) & sockets(fork_server)), len(sockets(supervisor) &
 
 
 async def test_the_server_may_open_many_files_and_programs_as_many_as_without_it(
-    scripted_model: ScriptedModel, marker: str
+    parley_model: ScriptedModel, marker: str
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     server = program("near", mark=marker)
     config = f'[mcp_servers.near]\ncommand = "{server.command}"\nargs = {list(server.args)}\n'
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     try:
-        async with speaking(scripted_model, config=config) as wire:
+        async with speaking(parley_model, config=config) as wire:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             seen = await turn(wire, sh("c1", "ulimit -Sn; ulimit -Hn"))
             (near,) = marked(marker)

@@ -78,15 +78,15 @@ async def run(model: ScriptedModel, tmp_path: Path, *, seed: int, seconds: float
 
 @pytest.mark.promises("keeping.shared", "keeping.taken-over", "keeping.repeated")
 async def test_four_processes_that_are_killed_and_stopped_lose_and_double_nothing(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    await run(scripted_model, tmp_path, seed=1, seconds=2.5)
+    await run(parley_model, tmp_path, seed=1, seconds=2.5)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(2, 6))
 async def test_for_a_minute_four_processes_lose_and_double_nothing(
-    scripted_model: ScriptedModel, tmp_path: Path, seed: int
+    parley_model: ScriptedModel, tmp_path: Path, seed: int
 ) -> None:
-    await run(scripted_model, tmp_path, seed=seed, seconds=60)
+    await run(parley_model, tmp_path, seed=seed, seconds=60)

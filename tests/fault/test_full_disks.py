@@ -36,16 +36,16 @@ async def read(client: ApprovingClient, conversation: str) -> Any:
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
 async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when_there_is_room(
-    scripted_model: ScriptedModel, tmp_path: Path, disk: Disk
+    parley_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
-    raw = disk(scripted_model, home=tmp_path / "home")
+    raw = disk(parley_model, home=tmp_path / "home")
     async with raw:
         client = await begin(raw)
-        scripted_model.says("Never ", HOLD, "mind.")
+        parley_model.says("Never ", HOLD, "mind.")
         calling = client.codex("Go.")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         raw.fill()
-        scripted_model.release()
+        parley_model.release()
         answer = (await client.until_answer(calling))[-1]["result"]
         told, conversation = answer["error"], answer["structuredContent"]["sessionId"]
         refused = await client.value_behind(client.message(conversation, "Go on.", message_id=MESSAGE))
@@ -54,7 +54,7 @@ async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when
         await client.open_stream(conversation)
         raw.make_room()
         ended = await client.until_method("task_complete")
-        scripted_model.says("Fine.")
+        parley_model.says("Fine.")
         await client.say(conversation, "Go on.", message_id=MESSAGE)
         went_on = await client.until_method("task_complete")
         whole = await read(client, conversation)
@@ -83,12 +83,12 @@ async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
 async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open_and_counts_when_there_is_room(
-    scripted_model: ScriptedModel, tmp_path: Path, disk: Disk
+    parley_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
-    raw = disk(scripted_model, home=tmp_path / "home")
+    raw = disk(parley_model, home=tmp_path / "home")
     async with raw:
         client = await begin(raw)
-        scripted_model.says(sh("c1", "echo once >> ran"))
+        parley_model.says(sh("c1", "echo once >> ran"))
         conversation = await client.create(**ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "Run it.")
@@ -115,24 +115,24 @@ async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open_an
 
 @pytest.mark.promises("keeping.full")
 async def test_what_is_refused_while_the_model_answers_does_not_have_it_asked_again(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    raw = LimitedFiles(scripted_model, home=tmp_path / "home")
+    raw = LimitedFiles(parley_model, home=tmp_path / "home")
     async with raw:
         client = await begin(raw)
-        scripted_model.says("Never ", HOLD, "mind.")
+        parley_model.says("Never ", HOLD, "mind.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "Go.")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         raw.fill()
         renaming = client.call("conversationRename", conversation_id=conversation, title="Never")
         refused = await client.value_behind(renaming)
         raw.make_room()
-        scripted_model.says("Again.")
-        scripted_model.release()
+        parley_model.says("Again.")
+        parley_model.release()
         answered = await client.until_method("task_complete")
 
         assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
         assert events_of(answered)[-2:] == [agent_message("Never mind."), task_complete("Never mind.")]
-        assert len(scripted_model.requests) == 1
+        assert len(parley_model.requests) == 1

@@ -46,8 +46,8 @@ async def share_while_idle(client: WireClient, conversation: str, seconds: int) 
     return (precise_cpu_seconds(client.raw.pid) - before) / (time.monotonic() - began)
 
 
-async def test_300_idle_streams_cost_less_than_one_percent_of_a_processor(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_300_idle_streams_cost_less_than_one_percent_of_a_processor(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversations = await stream_many(client, 300)
 
         assert await share_while_idle(client, conversations[0], IDLE_SECONDS) < 0.01
@@ -56,8 +56,8 @@ async def test_300_idle_streams_cost_less_than_one_percent_of_a_processor(script
 @pytest.mark.long
 @pytest.mark.promises("keeping.idle")
 @pytest.mark.parametrize(("streams", "share"), [(3, 0.003), (5_000, 0.02)])
-async def test_idle_streams_cost_next_to_nothing(scripted_model: ScriptedModel, streams: int, share: float) -> None:
-    async with speaking(scripted_model) as client:
+async def test_idle_streams_cost_next_to_nothing(parley_model: ScriptedModel, streams: int, share: float) -> None:
+    async with speaking(parley_model) as client:
         conversations = await stream_many(client, streams)
 
         assert await share_while_idle(client, conversations[0], 40) < share
@@ -65,8 +65,8 @@ async def test_idle_streams_cost_next_to_nothing(scripted_model: ScriptedModel, 
 
 @pytest.mark.long
 @pytest.mark.promises("lifecycle.end-of-stdin")
-async def test_a_server_with_5000_streams_ends_within_two_seconds(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=PLAIN_VERSION) as client:
+async def test_a_server_with_5000_streams_ends_within_two_seconds(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=PLAIN_VERSION) as client:
         conversations = await stream_many(client, 5_000)
         before = precise_cpu_seconds(client.raw.pid)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)

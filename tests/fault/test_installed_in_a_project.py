@@ -98,16 +98,16 @@ def test_each_attempt_works_without_a_sandbox(installed: Installed, mark: Path) 
 @BUBBLEWRAP
 @pytest.mark.promises("sandbox.installed")
 async def test_no_command_changes_what_the_server_runs_from_the_project(
-    installed: Installed, mark: Path, tmp_path: Path, scripted_model: ScriptedModel
+    installed: Installed, mark: Path, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     attack = (sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark))
-    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+    async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
         told = json.loads(await agent.run(*attack))
         again = await agent.run("sh", "-c", "echo still here")
         patched = await agent.call("apply_patch", {"input": _adding("own.txt")})
         module = f"{installed.site.relative_to(installed.project)}/parley/own.py"
         refused = await agent.call("apply_patch", {"input": _adding(module)})
-    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+    async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
         later = await agent.run("sh", "-c", "echo here too")
     in_the_project = await _output_of(*installed.program, "doctor", cwd=installed.project)
 
@@ -132,9 +132,9 @@ async def _output_of(*argv: str, cwd: Path) -> bytes:
 @BUBBLEWRAP
 @pytest.mark.promises("sandbox.installed")
 async def test_the_model_is_told_why_nothing_can_be_installed_beside_parley(
-    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+    installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
-    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+    async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
         refused = await agent.run("touch", f"{installed.site}/new.py")
         failed = await agent.run("rm", "missing")
 
@@ -146,7 +146,7 @@ async def test_the_model_is_told_why_nothing_can_be_installed_beside_parley(
 @BUBBLEWRAP
 @pytest.mark.long
 async def test_pip_installs_nothing_beside_parley_and_the_model_is_told_why(
-    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+    installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     wheel = installed.project / "tiny-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -155,7 +155,7 @@ async def test_pip_installs_nothing_beside_parley_and_the_model_is_told_why(
         archive.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny-1.dist-info/RECORD", "")
     pip = (sys.executable, "-m", "pip", "--python", str(installed.venv / "bin/python"))
-    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+    async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
         told = await agent.run(*pip, "install", "--no-index", "--no-deps", str(wheel))
 
     assert told.endswith(f"{installed.venv}: Parley itself is installed here, so it is read-only for commands\n")
@@ -163,11 +163,11 @@ async def test_pip_installs_nothing_beside_parley_and_the_model_is_told_why(
 
 @BUBBLEWRAP
 async def test_after_the_first_command_the_server_loads_no_module_from_a_file(
-    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+    installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     log = tmp_path / "imports"
     (installed.site / "sitecustomize.py").write_text(AUDIT.format(log=str(log)))
-    async with agent_in(installed, scripted_model, home=tmp_path / "home") as agent:
+    async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
         await agent.run("touch", "first")
         before = _lines(log)
         await agent.run("sh", "-c", "echo x > x")
@@ -190,9 +190,9 @@ def _lines(log: Path) -> list[str]:
 @LANDLOCK
 @pytest.mark.promises("sandbox.installed")
 async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_written_to(
-    installed: Installed, tmp_path: Path, scripted_model: ScriptedModel
+    installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
-    async with agent_in(installed, scripted_model, "landlock", home=tmp_path / "home") as agent:
+    async with agent_in(installed, parley_model, "landlock", home=tmp_path / "home") as agent:
         told = await agent.run("sh", "-c", "touch x; echo ran")
 
     why = "Parley itself is installed in it, and Landlock cannot protect that"

@@ -58,9 +58,9 @@ def noise(size: int) -> str:
     ],
 )
 async def test_a_large_message_costs_at_most_seven_times_its_size(
-    scripted_model: ScriptedModel, shape: str, api: Api
+    parley_model: ScriptedModel, shape: str, api: Api
 ) -> None:
-    await follow_through(scripted_model, of_shape(shape, 16_000_000), api)
+    await follow_through(parley_model, of_shape(shape, 16_000_000), api)
 
 
 @pytest.mark.long
@@ -80,9 +80,9 @@ async def test_a_large_message_costs_at_most_seven_times_its_size(
     ],
 )
 async def test_the_largest_messages_cost_at_most_seven_times_their_size(
-    scripted_model: ScriptedModel, shape: str, api: Api
+    parley_model: ScriptedModel, shape: str, api: Api
 ) -> None:
-    await follow_through(scripted_model, of_shape(shape, 45_000_000), api)
+    await follow_through(parley_model, of_shape(shape, 45_000_000), api)
 
 
 async def follow_through(model: ScriptedModel, content: list[dict[str, str]], api: Api) -> None:
@@ -123,10 +123,10 @@ def answer_to(request_id: int, messages: list[Any]) -> Any:
     return answer["result"]
 
 
-async def test_the_prompt_of_a_codex_call_costs_no_more(scripted_model: ScriptedModel) -> None:
-    scripted_model.set_handler(lambda request: Says(("Read.",)))
+async def test_the_prompt_of_a_codex_call_costs_no_more(parley_model: ScriptedModel) -> None:
+    parley_model.set_handler(lambda request: Says(("Read.",)))
     ((item,)) = of_shape("an emoji", 16_000_000)
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         await client.until_answer(client.call("codex", prompt="Hello", model=MODEL, cwd=str(client.work)))
         peak = Peak(client.raw.pid)
         call = client.call("codex", prompt=item["text"], model=MODEL, cwd=str(client.work))
@@ -138,14 +138,14 @@ async def test_the_prompt_of_a_codex_call_costs_no_more(scripted_model: Scripted
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["ASCII", "an emoji", "several long texts", "many items", "an image", "a PDF"])
 async def test_a_large_message_holds_up_the_others_for_ten_milliseconds_a_megabyte(
-    scripted_model: ScriptedModel, shape: str, monkeypatch: pytest.MonkeyPatch
+    parley_model: ScriptedModel, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = of_shape(shape, 30_000_000)
     allowed = 0.05 + 0.01 * len(encode(content)) / 1_000_000
     program = Path(__file__).parent.parent / "kit/servers/busy_program.py"
     monkeypatch.setattr(Home, "command", property(lambda home: (sys.executable, str(program), "mcp")))
-    scripted_model.set_handler(lambda request: Says(("Read.",)))
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    parley_model.set_handler(lambda request: Says(("Read.",)))
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         client.call("conversationSendMessage", conversation_id=conversation, content=content)

@@ -134,14 +134,14 @@ async def test_what_was_acknowledged_last_is_saved_when_the_server_ends(tmp_path
 
 @pytest.mark.promises("keeping.removed")
 async def test_a_server_that_lost_its_log_says_what_to_import_and_nothing_is_lost(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    async with ParleyProcess(scripted_model, home=home) as parley:
+    async with ParleyProcess(parley_model, home=home) as parley:
         conversation = await parley.create()
         async with conversation.stream() as stream:
             for number in range(3):
-                scripted_model.says(f"answer {number}")
+                parley_model.says(f"answer {number}")
                 await conversation.send(f"message {number}")
                 await stream.turn()
             before = await log_of(conversation)
@@ -159,7 +159,7 @@ async def test_a_server_that_lost_its_log_says_what_to_import_and_nothing_is_los
             sys.executable, "-m", "parley", "import", str(place), env=os.environ | {"PARLEY_HOME": str(home)}
         )
         code = await importing.wait()
-    async with ParleyProcess(scripted_model, home=home) as parley:
+    async with ParleyProcess(parley_model, home=home) as parley:
         again = await log_of(parley.client.conversation(conversation.id))
 
     assert (code, again) == (0, before)
@@ -168,17 +168,17 @@ async def test_a_server_that_lost_its_log_says_what_to_import_and_nothing_is_los
 
 @pytest.mark.promises("keeping.removed")
 async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_runs(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    raw = RawParley(scripted_model, home=home)
+    raw = RawParley(parley_model, home=home)
     async with asyncio.timeout(PATIENCE_SECONDS), raw:
         client = ApprovingClient(raw, {})
         await client.initialize(FULL_VERSION)
         other = await client.create()
-        scripted_model.says("Half ", HOLD, "a sentence")
+        parley_model.says("Half ", HOLD, "a sentence")
         calling = client.codex("Go.")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         listed = await client.value_behind(client.call("conversationsList"))
         conversation = next(
             one["conversation_id"] for one in listed["conversations"] if one["conversation_id"] != other
@@ -192,7 +192,7 @@ async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_r
             for message in await client.until_method("notifications/stream_disconnected")
             if message["method"] == "notifications/stream_disconnected"
         ]
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         answer = (await client.until_answer(calling))[-1]["result"]
         status = await client.value_behind(client.call("conversationStatus", conversation_id=conversation))
 

@@ -42,19 +42,19 @@ DEEP = b"[" * 3000 + b"]" * 3000
 
 @asynccontextmanager
 async def asking(
-    scripted_model: ScriptedModel, *answers: Answer, api: Api = "chat", settings: str = "", retries: int = 0
+    parley_model: ScriptedModel, *answers: Answer, api: Api = "chat", settings: str = "", retries: int = 0
 ) -> AsyncIterator[Wire]:
     """A server whose model is a peer with these answers."""
     async with (
         Peer(*answers) as peer,
-        against(peer, scripted_model, api=api, settings=settings, retries=retries) as wire,
+        against(peer, parley_model, api=api, settings=settings, retries=retries) as wire,
     ):
         yield wire
 
 
 @asynccontextmanager
 async def against(
-    peer: Peer, scripted_model: ScriptedModel, *, api: Api, settings: str = "", retries: int = 0
+    peer: Peer, parley_model: ScriptedModel, *, api: Api, settings: str = "", retries: int = 0
 ) -> AsyncIterator[Wire]:
     config = f"""
         model_provider = "liar"
@@ -65,7 +65,7 @@ async def against(
         stream_max_retries = 0
         {settings}
     """
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         yield wire
 
 
@@ -80,11 +80,11 @@ def events(messages: list[object]) -> list[object]:
 @pytest.mark.promises("failures.messages", "failures.usable")
 @pytest.mark.parametrize(("api", "good"), [("chat", GOOD_CHAT), ("responses", GOOD_RESPONSES)])
 async def test_a_chunk_of_nonsense_ends_the_turn_though_the_idle_timeout_is_far(
-    scripted_model: ScriptedModel, api: Api, good: Answer
+    parley_model: ScriptedModel, api: Api, good: Answer
 ) -> None:
     text = chat_text("par") if api == "chat" else responses_text("par")
     nonsense = Answer(streamed(text, whole=False).raw, "close", late=b"zz\r\nnothing\r\n")
-    async with Peer(nonsense, good) as peer, against(peer, scripted_model, api=api) as wire:
+    async with Peer(nonsense, good) as peer, against(peer, parley_model, api=api) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("agent_message_delta"))
         peer.go_on.set()
@@ -97,9 +97,9 @@ async def test_a_chunk_of_nonsense_ends_the_turn_though_the_idle_timeout_is_far(
 
 
 @pytest.mark.promises("framing.one-answer", "failures.messages")
-async def test_a_reason_that_is_no_text_is_told_as_far_as_it_is(scripted_model: ScriptedModel) -> None:
+async def test_a_reason_that_is_no_text_is_told_as_far_as_it_is(parley_model: ScriptedModel) -> None:
     odd = Answer(b"HTTP/1.1 999 We\xffird\r\ncontent-length: 2\r\n\r\nno")
-    async with asking(scripted_model, odd, GOOD_CHAT) as wire:
+    async with asking(parley_model, odd, GOOD_CHAT) as wire:
         wire.codex(1, "go")
         first = await wire.answer(1)
         wire.reply(2, "again")
@@ -121,9 +121,9 @@ async def test_a_reason_that_is_no_text_is_told_as_far_as_it_is(scripted_model: 
     ],
 )
 async def test_an_event_that_is_nested_too_deeply_is_skipped(
-    scripted_model: ScriptedModel, api: Api, answer: Answer
+    parley_model: ScriptedModel, api: Api, answer: Answer
 ) -> None:
-    async with asking(scripted_model, answer, api=api) as wire:
+    async with asking(parley_model, answer, api=api) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -131,11 +131,11 @@ async def test_an_event_that_is_nested_too_deeply_is_skipped(
 
 
 @pytest.mark.promises("failures.requests")
-async def test_a_retry_after_beyond_all_time_is_no_retry_after(scripted_model: ScriptedModel) -> None:
+async def test_a_retry_after_beyond_all_time_is_no_retry_after(parley_model: ScriptedModel) -> None:
     busy = plain(
         "429 Too Many Requests", headers=["retry-after: Mon, 01 Jan 2035 00:00:00 +999999999999999"], then="keep"
     )
-    async with asking(scripted_model, busy, GOOD_CHAT, retries=1) as wire:
+    async with asking(parley_model, busy, GOOD_CHAT, retries=1) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -144,9 +144,9 @@ async def test_a_retry_after_beyond_all_time_is_no_retry_after(scripted_model: S
 
 @pytest.mark.promises("model.chat-ends")
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_a_response_that_has_finished_needs_no_token_counts(scripted_model: ScriptedModel, then: str) -> None:
+async def test_a_response_that_has_finished_needs_no_token_counts(parley_model: ScriptedModel, then: str) -> None:
     finished = streamed(chat_text("Done"), CHAT_STOP, whole=False, then="reset" if then == "reset" else "close")
-    async with asking(scripted_model, finished, settings="stream_usage = true") as wire:
+    async with asking(parley_model, finished, settings="stream_usage = true") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -154,32 +154,32 @@ async def test_a_response_that_has_finished_needs_no_token_counts(scripted_model
 
 
 @pytest.mark.promises("failures.messages")
-async def test_a_provider_that_fails_in_mid_sentence_is_quoted(scripted_model: ScriptedModel) -> None:
+async def test_a_provider_that_fails_in_mid_sentence_is_quoted(parley_model: ScriptedModel) -> None:
     overloaded = streamed(chat_text("par"), b'data: {"error":{"message":"overloaded"}}\n\n', CHAT_END)
-    async with asking(scripted_model, overloaded) as wire:
+    async with asking(parley_model, overloaded) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
     assert messages[-1] == failed(1, "stream disconnected before completion: overloaded")
 
 
-async def test_a_secret_in_the_address_is_not_told_on(scripted_model: ScriptedModel) -> None:
+async def test_a_secret_in_the_address_is_not_told_on(parley_model: ScriptedModel) -> None:
     echo = plain("400 Bad Request", b"bad key 0123456789abcdef")
-    async with asking(scripted_model, echo, settings='query_params = { "api-key" = "0123456789abcdef" }') as wire:
+    async with asking(parley_model, echo, settings='query_params = { "api-key" = "0123456789abcdef" }') as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
     assert messages[-1] == failed(1, "unexpected status 400 Bad Request: bad key ***")
 
 
-async def test_text_of_a_message_that_is_declared_whole_without_it_is_kept(scripted_model: ScriptedModel) -> None:
+async def test_text_of_a_message_that_is_declared_whole_without_it_is_kept(parley_model: ScriptedModel) -> None:
     def done(*texts: str) -> bytes:
         content = [{"type": "output_text", "text": text} for text in texts]
         item = {"type": "message", "role": "assistant", "content": content}
         return responses_event("response.output_item.done", item=item)
 
     liar = streamed(responses_text("A"), done(), responses_text("B"), done("B"), RESPONSES_END)
-    async with asking(scripted_model, liar, api="responses") as wire:
+    async with asking(parley_model, liar, api="responses") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -194,13 +194,11 @@ async def test_text_of_a_message_that_is_declared_whole_without_it_is_kept(scrip
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_a_script_that_calls_for_ever_can_be_interrupted(
-    scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_a_script_that_calls_for_ever_can_be_interrupted(parley_model: ScriptedModel, tmp_path: Path) -> None:
     script = tmp_path / "calls.json"
     script.write_text(json.dumps({"replies": [[{"call": {"name": "shell"}}]]}))
     config = f"model_provider = 'scripted'\n[model_providers.scripted]\nscript = '{script}'\n"
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         wire.raw.send({"jsonrpc": "2.0", "id": "p", "method": "ping"})
         await wire.answer("p")
@@ -211,7 +209,7 @@ async def test_a_script_that_calls_for_ever_can_be_interrupted(
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_thousands_of_calls_in_one_response_hold_nobody_up(scripted_model: ScriptedModel) -> None:
+async def test_thousands_of_calls_in_one_response_hold_nobody_up(parley_model: ScriptedModel) -> None:
     calls = [
         responses_event(
             "response.output_item.done",
@@ -219,7 +217,7 @@ async def test_thousands_of_calls_in_one_response_hold_nobody_up(scripted_model:
         )
         for number in range(2000)
     ]
-    async with asking(scripted_model, streamed(*calls, RESPONSES_END), GOOD_RESPONSES, api="responses") as wire:
+    async with asking(parley_model, streamed(*calls, RESPONSES_END), GOOD_RESPONSES, api="responses") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -228,7 +226,7 @@ async def test_thousands_of_calls_in_one_response_hold_nobody_up(scripted_model:
 
 @pytest.mark.promises("lifecycle.end-of-stdin")
 async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     patience = "import socket, time\nsocket.getaddrinfo = lambda *a, **k: time.sleep(60)\n"
     (tmp_path / "sitecustomize.py").write_text(patience)
@@ -238,7 +236,7 @@ async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
         base_url = "http://far.example/v1"
     """
     env = {"PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
-    async with RawParley(scripted_model, config=config, env=env) as raw:
+    async with RawParley(parley_model, config=config, env=env) as raw:
         raw.send({"id": 1, "method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}})
         await raw.expect(lambda message: message.get("method") == "task_started")
         raw.close_stdin()
@@ -251,28 +249,28 @@ async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
 
 @pytest.mark.promises("model.chat-ends")
 async def test_a_provider_that_only_keeps_alive_does_not_keep_a_finished_response_open(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     stop = Data('{"choices":[{"delta":{},"finish_reason":"stop"}]}')
     alive = (Delay(1.0), Data("{}")) * 9
-    scripted_model.says("Done", stop, *alive)
+    parley_model.says("Done", stop, *alive)
     config = f"""
         model_provider = "counting"
         [model_providers.counting]
-        base_url = "{scripted_model.base_url}"
+        base_url = "{parley_model.base_url}"
         stream_usage = true
     """
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
-        await scripted_model.wait_abandoned()  # it was not heard out
+        await parley_model.wait_abandoned()  # it was not heard out
 
     assert messages[-1] == answered(1, "Done")
 
 
 @pytest.mark.promises("model.history")
 async def test_a_message_that_does_not_say_whose_it_is_is_in_the_history_once(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     item = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hello"}]}
     nobodys = streamed(
@@ -280,7 +278,7 @@ async def test_a_message_that_does_not_say_whose_it_is_is_in_the_history_once(
     )
     async with (
         Peer(nobodys, GOOD_RESPONSES) as peer,
-        against(peer, scripted_model, api="responses") as wire,
+        against(peer, parley_model, api="responses") as wire,
     ):
         wire.codex(1, "go")
         await wire.answer(1)
@@ -294,13 +292,13 @@ async def test_a_message_that_does_not_say_whose_it_is_is_in_the_history_once(
 
 @pytest.mark.promises("model.history", "turn.failed")
 async def test_a_text_that_was_whole_when_its_turn_failed_stays_in_the_history(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]}
     broken = streamed(responses_event("response.output_item.done", item=item), responses_text("and"))
     async with (
         Peer(broken, GOOD_RESPONSES) as peer,
-        against(peer, scripted_model, api="responses") as wire,
+        against(peer, parley_model, api="responses") as wire,
     ):
         wire.codex(1, "go")
         failure = await wire.answer(1)
@@ -312,7 +310,7 @@ async def test_a_text_that_was_whole_when_its_turn_failed_stays_in_the_history(
     assert [said["content"][0]["text"] for said in peer.asked[1].body["input"][1:]] == ["go", "Hello", "again"]
 
 
-async def test_calls_without_an_index_are_told_apart_by_their_ids(scripted_model: ScriptedModel) -> None:
+async def test_calls_without_an_index_are_told_apart_by_their_ids(parley_model: ScriptedModel) -> None:
     def piece(**call: object) -> bytes:
         return b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode()
 
@@ -322,7 +320,7 @@ async def test_calls_without_an_index_are_told_apart_by_their_ids(scripted_model
         piece(id="c2", function={"name": "two", "arguments": "{}"}),
         CHAT_STOP,
     )
-    async with Peer(calls, GOOD_CHAT) as peer, against(peer, scripted_model, api="chat") as wire:
+    async with Peer(calls, GOOD_CHAT) as peer, against(peer, parley_model, api="chat") as wire:
         wire.codex(1, "go")
         await wire.answer(1)
 

@@ -63,9 +63,9 @@ def failed(answer: Any) -> str:
 @pytest.mark.promises("framing.out-of-memory")
 @pytest.mark.parametrize("text", ["eight by", "eight b\N{GRINNING FACE}"])
 async def test_a_message_that_is_too_large_for_the_memory_is_refused_and_skipped(
-    scripted_model: ScriptedModel, text: str
+    parley_model: ScriptedModel, text: str
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)
         leave_only(client.raw.pid, 120 * MEGABYTE)
         (*_, answer) = await client.until_answer(client.message(conversation, text * 4_000_000))
@@ -76,8 +76,8 @@ async def test_a_message_that_is_too_large_for_the_memory_is_refused_and_skipped
         await works(client, conversation)
 
 
-async def test_messages_that_are_too_large_together_are_answered_one_by_one(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_messages_that_are_too_large_together_are_answered_one_by_one(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)
         leave_only(client.raw.pid, 200 * MEGABYTE)
         with client.at_once():
@@ -103,9 +103,9 @@ async def test_messages_that_are_too_large_together_are_answered_one_by_one(scri
 
 @pytest.mark.parametrize("room", [1, 12])
 async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
-    scripted_model: ScriptedModel, room: int
+    parley_model: ScriptedModel, room: int
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)
         leave_only(client.raw.pid, room * MEGABYTE)
         for size in (4_000_000, 900_000):
@@ -126,9 +126,9 @@ async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
 @pytest.mark.promises("framing.out-of-memory")
 @pytest.mark.parametrize("room", [5, 12])
 async def test_calls_fail_while_there_is_no_memory_to_load_the_database_and_work_later(
-    scripted_model: ScriptedModel, room: int
+    parley_model: ScriptedModel, room: int
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         leave_only(client.raw.pid, room * MEGABYTE)
         for _ in range(3):
             (*_, answer) = await client.until_answer(client.call("conversationCreate", cwd=str(client.work)))

@@ -144,9 +144,9 @@ async def serving(model: ScriptedModel, lacks: Sequence[Lack], outside: Path) ->
 @pytest.mark.promises("decide.no-sandbox", "sandbox.closed")
 @pytest.mark.parametrize("kernel", ALL)
 async def test_a_command_runs_in_what_there_is_or_not_at_all(
-    scripted_model: ScriptedModel, tmp_path: Path, kernel: Kernel
+    parley_model: ScriptedModel, tmp_path: Path, kernel: Kernel
 ) -> None:
-    async with serving(scripted_model, kernel.lacks, tmp_path) as server:
+    async with serving(parley_model, kernel.lacks, tmp_path) as server:
         confined = {mode: await server.look(mode) for mode in CONFINED}
         patched = await server.told(add("new"), "workspace-write")
         unconfined = await server.look("danger-full-access")

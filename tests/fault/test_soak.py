@@ -85,12 +85,12 @@ RESPONSES: Final = 60
 
 @pytest.mark.promises("read.wait")
 async def test_no_page_skips_what_happens_in_the_moment_in_which_its_wait_ends(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     """Many who wait for as long as it takes until something happens, and a little more or less."""
     for number in range(RESPONSES):
-        scripted_model.says(f"word {number}", Call("no_such_tool", {}, call_id=f"c{number}"))
-    async with asyncio.timeout(4 * PATIENCE_SECONDS), ParleyProcess(scripted_model, checked=False) as parley:
+        parley_model.says(f"word {number}", Call("no_such_tool", {}, call_id=f"c{number}"))
+    async with asyncio.timeout(4 * PATIENCE_SECONDS), ParleyProcess(parley_model, checked=False) as parley:
         conversation = await parley.create()
         await conversation.send("speak")
 

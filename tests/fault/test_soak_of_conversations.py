@@ -28,13 +28,13 @@ STILL_FILLING: Final = 1.2
 """The same where a run is over before the caches are full."""
 
 
-async def soaked(scripted_model: ScriptedModel, conversations: int, *, at_once: int) -> list[int]:
+async def soaked(parley_model: ScriptedModel, conversations: int, *, at_once: int) -> list[int]:
     """Resident bytes behind each group of the same make: so many conversations that begin, and as many that come
     back."""
     seed = new_seed()
     moods, luck = RandomModel(seed), Random(seed)
-    scripted_model.set_handler(forgetting(scripted_model, moods))
-    client = Soaking(scripted_model, config=FEW)
+    parley_model.set_handler(forgetting(parley_model, moods))
+    client = Soaking(parley_model, config=FEW)
     lives = [Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(conversations)]
     groups = [lives[first : first + at_once] for first in range(0, conversations, at_once)]
     sizes: list[Size] = []
@@ -65,13 +65,13 @@ def growth(resident: list[int]) -> float:
     return fmean(resident[-quarter:]) / fmean(resident[quarter : 2 * quarter])
 
 
-async def test_conversations_leave_memory_and_come_back_unnoticed(scripted_model: ScriptedModel) -> None:
-    resident = await soaked(scripted_model, 12, at_once=2)
+async def test_conversations_leave_memory_and_come_back_unnoticed(parley_model: ScriptedModel) -> None:
+    resident = await soaked(parley_model, 12, at_once=2)
     assert growth(resident) < STILL_FILLING
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_two_thousand_conversations_come_and_go_and_memory_stays_level(scripted_model: ScriptedModel) -> None:
-    resident = await soaked(scripted_model, 2000, at_once=100)
+async def test_two_thousand_conversations_come_and_go_and_memory_stays_level(parley_model: ScriptedModel) -> None:
+    resident = await soaked(parley_model, 2000, at_once=100)
     assert growth(resident) < LEVEL

@@ -54,10 +54,10 @@ async def test_a_home_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 
 async def test_a_server_writes_nothing_more_once_a_newer_version_has_changed_the_format(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    async with ParleyProcess(scripted_model, home=home) as parley:
+    async with ParleyProcess(parley_model, home=home) as parley:
         conversation = await parley.create()
         with closing(sqlite3.connect(home / "parley.db")) as db:
             db.execute("PRAGMA user_version = 99")

@@ -30,8 +30,8 @@ QUIET_SECONDS = 1.5
 
 
 @pytest.fixture
-def home(scripted_model: ScriptedModel) -> Iterator[Home]:
-    home = Home(scripted_model)
+def home(parley_model: ScriptedModel) -> Iterator[Home]:
+    home = Home(parley_model)
     home.open()
     yield home
     home.close()

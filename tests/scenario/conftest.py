@@ -20,13 +20,13 @@ def _in_process(servers_in_process: None) -> None:
 
 
 @pytest_asyncio.fixture
-async def start(scripted_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[Start]:
+async def start(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts processes on one home."""
     async with AsyncExitStack() as stack:
 
         async def make(**options: Any) -> ParleyProcess:
             given = {"home": tmp_path / "home", **options}
-            return await stack.enter_async_context(ParleyProcess(scripted_model, **given))
+            return await stack.enter_async_context(ParleyProcess(parley_model, **given))
 
         async with asyncio.timeout(PATIENCE_SECONDS):
             yield make

@@ -59,9 +59,9 @@ def configured(request: int, conversation: str) -> Any:
 
 @all_versions
 async def test_only_the_newest_revision_has_instructions_annotations_and_output_schemas(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         instructions = client.initialize_result.get("instructions", "")
         tools = await tools_of(client)
 
@@ -81,8 +81,8 @@ async def test_only_the_newest_revision_has_instructions_annotations_and_output_
 
 
 @pytest.mark.promises("versions.plain", "versions.full")
-async def test_the_additions_to_a_tool_are_all_that_differs(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as plain, speaking(scripted_model, version=FULL_VERSION) as full:
+async def test_the_additions_to_a_tool_are_all_that_differs(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as plain, speaking(parley_model, version=FULL_VERSION) as full:
         before, after = await tools_of(plain), await tools_of(full)
 
         added = ("outputSchema", "annotations")
@@ -96,9 +96,9 @@ async def test_the_additions_to_a_tool_are_all_that_differs(scripted_model: Scri
 
 
 async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         tools = await tools_of(client)
 
         assert {tool["name"] for tool in tools if tool["annotations"]["readOnlyHint"]} == {
@@ -125,9 +125,9 @@ def typed(message: str, code: str) -> dict[str, str]:
 @pytest.mark.promises("versions.full")
 @either_api
 async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_output_schema(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
         schemas = {tool["name"]: Draft202012Validator(tool["outputSchema"]) for tool in await tools_of(client)}
         checked: list[str] = []
 
@@ -144,7 +144,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
         its = {"conversation_id": created["conversation_id"]}
         await use("conversationStatus", **its)
         await use("conversationRead", **its)
-        scripted_model.says("Wait ", HOLD, "a moment")
+        parley_model.says("Wait ", HOLD, "a moment")
         await use("conversationStream", **its)
         await use("conversationSendMessage", **its, content=[{"type": "text", "text": "go"}])
         await client.until(lambda message: message.get("method") == "agent_message_delta")
@@ -154,7 +154,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
         await use("conversationInterrupt", **its)
         await use("conversationsList")
         await use("conversationStatus", conversation_id=session)
-        scripted_model.fails(400, body="no")
+        parley_model.fails(400, body="no")
         assert (await use("codex-reply", sessionId=session, prompt="fail"))["message"] == (
             "unexpected status 400 Bad Request: no"
         )
@@ -163,7 +163,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
         asks = await use("conversationCreate", prompt="", model=MODEL, cwd=str(client.raw.work), **careful)
         its = {"conversation_id": asks["conversation_id"]}
         patch = "*** Begin Patch\n*** Add File: a\n+a\n*** End Patch"
-        scripted_model.says(shell("c1", "touch", "b"), shell("c2", "apply_patch", patch))
+        parley_model.says(shell("c1", "touch", "b"), shell("c2", "apply_patch", patch))
         await use("conversationSendMessage", **its, content=[{"type": "text", "text": "go"}])
         answer: dict[str, Any] = {}
         for kind in ("exec", "patch"):
@@ -210,10 +210,10 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
 
 
 @pytest.mark.promises("versions.plain", "versions.full", "codex.result")
-async def test_codex_has_structured_content_only_for_the_newest_revision(scripted_model: ScriptedModel) -> None:
+async def test_codex_has_structured_content_only_for_the_newest_revision(parley_model: ScriptedModel) -> None:
     async with (
-        speaking(scripted_model) as plain,
-        speaking(scripted_model, version=FULL_VERSION) as full,
+        speaking(parley_model) as plain,
+        speaking(parley_model, version=FULL_VERSION) as full,
     ):
         plain_call, full_call = plain.call("codex", prompt="go"), full.call("codex", prompt="go")
         first, *_, plain_answer = await plain.until_answer(plain_call)
@@ -231,12 +231,12 @@ async def test_codex_has_structured_content_only_for_the_newest_revision(scripte
 
 
 async def test_a_failed_codex_call_has_structured_content_for_the_newest_revision_too(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as plain, speaking(scripted_model, version=FULL_VERSION) as full:
+    async with speaking(parley_model) as plain, speaking(parley_model, version=FULL_VERSION) as full:
         answers = []
         for client in (plain, full):
-            scripted_model.fails(400, body="no")
+            parley_model.fails(400, body="no")
             call = client.call("codex", prompt="go")
             first, *_, answer = await client.until_answer(call)
             answers.append((first["params"]["msg"]["session_id"], answer["result"]))
@@ -254,9 +254,9 @@ async def test_a_failed_codex_call_has_structured_content_for_the_newest_revisio
 @pytest.mark.promises("send.result", "versions.plain", "versions.full")
 @pytest.mark.parametrize("version", [FULL_VERSION, "2025-06-18"])
 async def test_the_answer_to_a_send_has_the_messages_id_only_for_the_newest_revision(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         conversation = await client.create()
         given = client.message(conversation, "one", message_id=MESSAGE)
         given_answer = await client.read()
@@ -278,8 +278,8 @@ async def test_the_answer_to_a_send_has_the_messages_id_only_for_the_newest_revi
 
 @pytest.mark.promises("versions.plain")
 @pytest.mark.parametrize("version", [OLDER[0], OLDER[-1]])
-async def test_older_clients_are_not_sent_what_the_user_said(scripted_model: ScriptedModel, version: str) -> None:
-    async with speaking(scripted_model, version=version) as client:
+async def test_older_clients_are_not_sent_what_the_user_said(parley_model: ScriptedModel, version: str) -> None:
+    async with speaking(parley_model, version=version) as client:
         conversation = await client.create()
         await client.open_stream(conversation, event_meta=True)
         await client.say(conversation, "go", message_id=MESSAGE)
@@ -305,20 +305,20 @@ async def test_older_clients_are_not_sent_what_the_user_said(scripted_model: Scr
 
 @pytest.mark.promises("versions.full")
 async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says("One", HOLD)
-        scripted_model.says("Two")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        parley_model.says("One", HOLD)
+        parley_model.says("Two")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first", message_id=MESSAGE)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         seen = await client.take(3)
         joined = str(uuid4())
         client.message(conversation, "second", message_id=joined)
         seen += [message for message in await client.take(2) if "method" in message]
-        scripted_model.release()
+        parley_model.release()
         seen += await client.until_method("task_complete")
 
         assert [one["params"]["msg"] for one in seen if "seq" in one["params"]["_meta"]] == [
@@ -332,9 +332,9 @@ async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
 
 
 async def test_the_newest_clients_hear_what_the_user_said_from_a_codex_call_too(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         call = client.call("codex", prompt="go")
         *told, _ = await client.until_answer(call)
         events = [message["params"] for message in told if message["method"] == "codex/event"]
@@ -359,9 +359,9 @@ async def test_the_newest_clients_hear_what_the_user_said_from_a_codex_call_too(
 @pytest.mark.promises("stream.meta")
 @pytest.mark.parametrize("version", ["2025-06-18", FULL_VERSION])
 async def test_events_have_positions_by_revision_unless_the_client_says_otherwise(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         for asked in (None, False, True):
             positions = version == FULL_VERSION if asked is None else asked
             conversation = await client.create()
@@ -389,9 +389,9 @@ async def test_events_have_positions_by_revision_unless_the_client_says_otherwis
 @pytest.mark.promises("codex.progress")
 @pytest.mark.parametrize(("version", "token"), [("2025-06-18", 7), ("2024-11-05", "a token")])
 async def test_a_codex_call_of_an_older_client_reports_each_event_that_has_a_position(
-    scripted_model: ScriptedModel, version: str, token: str | int
+    parley_model: ScriptedModel, version: str, token: str | int
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": token}}
         call = client.request("tools/call", params)
         *told, _ = await client.until_answer(call)
@@ -404,8 +404,8 @@ async def test_a_codex_call_of_an_older_client_reports_each_event_that_has_a_pos
         ]
 
 
-async def test_without_a_progress_token_no_progress_is_reported(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_without_a_progress_token_no_progress_is_reported(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         told = await client.until_answer(client.call("codex", prompt="go"))
 
         assert [message for message in told if message.get("method") == "notifications/progress"] == []

@@ -37,11 +37,11 @@ ANSWERS: Final[list[tuple[Any, str, str | None]]] = [
 
 
 @pytest.mark.promises("approvals.answers", "approvals.told", "approvals.settled")
-async def test_each_answer_does_what_the_table_says(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+async def test_each_answer_does_what_the_table_says(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         for number, (answer, decision, refusal) in enumerate(ANSWERS):
-            scripted_model.says(shell("c1", "touch", f"file{number}"))
-            scripted_model.says("Done")
+            parley_model.says(shell("c1", "touch", f"file{number}"))
+            parley_model.says("Done")
             call = client.codex()
             await client.until_asked()
             client.raw.send({"jsonrpc": "2.0", "id": number, **answer})
@@ -50,7 +50,7 @@ async def test_each_answer_does_what_the_table_says(scripted_model: ScriptedMode
             reason = {"reason": "no"} if refusal == f"{DENIED}: no" else {}
             assert settlements(messages) == [{"decision": decision, "by": "client", **reason}], answer
             assert (client.work / f"file{number}").exists() is (refusal is None), answer
-            assert refusal is None or told(scripted_model) == refusal, answer
+            assert refusal is None or told(parley_model) == refusal, answer
             assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
 
 
@@ -58,27 +58,27 @@ async def test_each_answer_does_what_the_table_says(scripted_model: ScriptedMode
 @pytest.mark.promises("approvals.answers", "approvals.told")
 @pytest.mark.parametrize("answer", [{"decision": "abort"}, {"action": "cancel"}], ids=str)
 async def test_an_abort_interrupts_the_turn_and_tells_the_model_nothing(
-    scripted_model: ScriptedModel, answer: Any
+    parley_model: ScriptedModel, answer: Any
 ) -> None:
-    async with approving_client(scripted_model) as client:
-        scripted_model.says(shell("c1", "touch", "a"), shell("c2", "touch", "b"))
+    async with approving_client(parley_model) as client:
+        parley_model.says(shell("c1", "touch", "a"), shell("c2", "touch", "b"))
         call = client.codex()
         await client.until_asked()
         client.answer(0, answer)
         after = await client.until_answer(call)
 
         assert after == [*pairs(call, str(call), error(" Turn interrupted")), interrupted(call)]
-        assert len(scripted_model.requests) == 1
+        assert len(parley_model.requests) == 1
         assert list(client.work.iterdir()) == []
 
 
 @pytest.mark.promises("approvals.session")
 async def test_what_was_allowed_for_the_session_is_not_asked_again_and_anything_else_is(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model) as client:
+    async with approving_client(parley_model) as client:
         (client.work / "sub").mkdir()
-        scripted_model.says(
+        parley_model.says(
             shell("c1", "touch", "a"),
             shell("c2", "touch", "a"),
             shell("c3", "touch", "a", workdir="sub"),
@@ -86,7 +86,7 @@ async def test_what_was_allowed_for_the_session_is_not_asked_again_and_anything_
             shell("c4", "touch", "b"),
             shell("c5", "touch", "b"),
         )
-        scripted_model.says("Done")
+        parley_model.says("Done")
         call = client.codex()
         answers = ["approved_for_session", "approved", "approved", "approved", "denied"]
         asked = []
@@ -103,17 +103,17 @@ WRITE: Final = "sandbox_workspace_write"
 
 @pytest.mark.promises("approvals.session")
 async def test_what_was_allowed_for_the_session_holds_in_the_sandbox_and_the_place_it_was_allowed_in(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model) as client:
+    async with approving_client(parley_model) as client:
         settings = {"cwd": str(client.work), "approval_policy": "untrusted", "sandbox": "workspace-write"}
         create = client.call("conversationCreate", prompt="", model="m", **settings)
         conversation = (await client.value_of(create))["conversation_id"]
         await client.open_stream(conversation)
 
         async def is_asked(decision: str, **more: Any) -> bool:
-            scripted_model.says(shell("c1", "touch", "a"))
-            scripted_model.says("Done")
+            parley_model.says(shell("c1", "touch", "a"))
+            parley_model.says("Done")
             await client.say(conversation, "go", **more)
             messages = await client.until(lambda one: one["method"] in ("elicitation/create", "task_complete"))
             if messages[-1]["method"] == "task_complete":
@@ -140,11 +140,11 @@ async def test_what_was_allowed_for_the_session_holds_in_the_sandbox_and_the_pla
 
 @pytest.mark.promises("approvals.once")
 async def test_answers_that_are_early_late_doubled_or_foreign_settle_nothing(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says(shell("c1", "touch", "a"), shell("c1", "touch", "a"))
-        scripted_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
+        parley_model.says(shell("c1", "touch", "a"), shell("c1", "touch", "a"))
+        parley_model.says("Done")
         call = client.codex()
         first = await client.until_asked()
         with client.at_once():
@@ -166,7 +166,7 @@ async def test_answers_that_are_early_late_doubled_or_foreign_settle_nothing(
 
 @pytest.mark.promises("framing.too-long", "approvals.answers")
 async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a_request_of_that_id(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     answers = (
@@ -174,12 +174,12 @@ async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a
         b'{"result":{"action":"accept","content":{"more":%b}},"jsonrpc":"2.0","id":1}\n' % deep,
         b'{"jsonrpc":"2.0","id":2,"result":{"action":"accept","content":{"more":NaN}}}\n',
     )
-    async with approving_client(scripted_model) as client:
+    async with approving_client(parley_model) as client:
         settings = {"approval-policy": "untrusted", "sandbox": "danger-full-access", "cwd": str(client.work)}
         params = {"name": "codex", "arguments": {"prompt": "go", **settings}}
         for number, answer in enumerate(answers):
-            scripted_model.says(shell("c1", "touch", "a"))
-            scripted_model.says("Done")
+            parley_model.says(shell("c1", "touch", "a"))
+            parley_model.says("Done")
             client.raw.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
             *_, asked = await client.until_asked()
             client.write(answer)
@@ -187,37 +187,37 @@ async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a
 
             assert asked["id"] == number
             assert after[-1] == call_answered(number, "Done")
-            assert told(scripted_model) == DENIED
+            assert told(parley_model) == DENIED
         assert list(client.work.iterdir()) == []
 
 
 @pytest.mark.promises("framing.in-order", "approvals.once")
-async def test_what_comes_in_one_read_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
-        await asking(client, scripted_model)
+async def test_what_comes_in_one_read_takes_effect_in_its_order(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
+        await asking(client, parley_model)
         approval_id = await open_approval(client)
-        scripted_model.says("Done")
+        parley_model.says("Done")
         with client.at_once():
             client.call("approvalAnswer", approval_id=approval_id, decision="denied")
             client.answer(0, {"decision": "approved"})
         denied = await client.until_method("task_complete")
         assert settlements(denied) == [{"decision": "denied", "by": "tool"}]
 
-        conversation, _ = await asking(client, scripted_model)
+        conversation, _ = await asking(client, parley_model)
         with client.at_once():
             client.call("conversationInterrupt", conversation_id=conversation)
             client.answer(1, {"decision": "approved"})
         interrupted_first = await client.until_method("error")
         assert settlements(interrupted_first) == [{"decision": "dropped", "by": "interrupt"}]
 
-        conversation, _ = await asking(client, scripted_model)
+        conversation, _ = await asking(client, parley_model)
         with client.at_once():
             client.message(conversation, "and")
             client.answer(2, {"decision": "abort"})
         joined = ["answer", "user_message", "approval_settled"]
         assert types_of(await client.until_method("error")) == [*joined, "error"]
 
-        conversation, _ = await asking(client, scripted_model)
+        conversation, _ = await asking(client, parley_model)
         with client.at_once():
             client.message(conversation, "and")
             client.call("conversationInterrupt", conversation_id=conversation)
@@ -230,15 +230,15 @@ async def test_what_comes_in_one_read_takes_effect_in_its_order(scripted_model: 
         ]
         assert types_of(await client.meanwhile()) in ([], ["answer"])
 
-        assert len(scripted_model.requests) == 5
+        assert len(parley_model.requests) == 5
         assert list(client.work.iterdir()) == []
 
 
 @pytest.mark.promises("approvals.answer", "approvals.list")
-async def test_a_tool_answers_for_anybody(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says(shell("c1", "touch", "a"))
-        scripted_model.says("Done")
+async def test_a_tool_answers_for_anybody(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
+        parley_model.says(shell("c1", "touch", "a"))
+        parley_model.says("Done")
         call = client.codex()
         asked = await client.until_asked()
         approval_id = asked[-1]["params"]["parley_approval_id"]
@@ -250,7 +250,7 @@ async def test_a_tool_answers_for_anybody(scripted_model: ScriptedModel) -> None
         assert settlements(messages) == [{"decision": "denied", "by": "tool", "reason": "later"}]
         taken_back = {"requestId": 0, "reason": "Question is settled: denied"}
         assert [one["params"] for one in messages if one.get("method") == "notifications/cancelled"] == [taken_back]
-        assert told(scripted_model) == f"{DENIED}: later"
+        assert told(parley_model) == f"{DENIED}: later"
 
         again = client.call("approvalAnswer", **answer)
         assert await client.read() == failed(again, "Question is settled: denied", "approval_settled")

@@ -533,25 +533,25 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
 @pytest.mark.parametrize("way", get_args(Way))
 @pytest.mark.parametrize("policy", get_args(ApprovalPolicy))
 async def test_every_cell_comes_out_as_the_tables_say(
-    scripted_model: ScriptedModel, tmp_path: Path, policy: str, way: Way
+    parley_model: ScriptedModel, tmp_path: Path, policy: str, way: Way
 ) -> None:
     # Streams by the other mechanism than the calls, if there are two.
     mechanism = "landlock" if way == "stream" and not no_landlock() else "auto"
     played = [cell for cell in cells_by_turns(way) if cell.policy == policy]
 
-    await play_all(scripted_model, tmp_path, played, mechanism)
+    await play_all(parley_model, tmp_path, played, mechanism)
 
 
 @pytest.mark.promises("approvals.answers", "approvals.plain")
 @SANDBOX
-async def test_an_answer_means_the_same_in_every_form(scripted_model: ScriptedModel, tmp_path: Path) -> None:
-    await play_all(scripted_model, tmp_path, some_that_ask(OTHER_FORMS))
+async def test_an_answer_means_the_same_in_every_form(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    await play_all(parley_model, tmp_path, some_that_ask(OTHER_FORMS))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("way", get_args(Way))
 async def test_every_cell_comes_out_with_every_form_of_answer(
-    scripted_model: ScriptedModel, tmp_path: Path, way: Way, mechanism: str
+    parley_model: ScriptedModel, tmp_path: Path, way: Way, mechanism: str
 ) -> None:
-    await play_all(scripted_model, tmp_path, cells(way, (*DECISIONS, *OTHER_FORMS)), mechanism)
+    await play_all(parley_model, tmp_path, cells(way, (*DECISIONS, *OTHER_FORMS)), mechanism)

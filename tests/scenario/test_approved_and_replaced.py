@@ -76,11 +76,11 @@ def answer(client: ApprovingClient, number: int, decision: str) -> None:
 @pytest.mark.promises("approvals.covers")
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
 async def test_a_working_directory_that_becomes_a_link_is_asked_about_again(
-    scripted_model: ScriptedModel, ground: Ground, version: str
+    parley_model: ScriptedModel, ground: Ground, version: str
 ) -> None:
-    scripted_model.says(shell("c1", "rm", "precious"))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=version) as client:
+    parley_model.says(shell("c1", "rm", "precious"))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=version) as client:
         call = client.codex(cwd=str(ground.project))
         first, _ = await asked(client)
         ground.redirect()
@@ -97,18 +97,18 @@ async def test_a_working_directory_that_becomes_a_link_is_asked_about_again(
         "type": "background_event",
         "message": "Not started: the working directory was replaced after the approval",
     } in events
-    assert told(scripted_model) == "exec command rejected by user"
+    assert told(parley_model) == "exec command rejected by user"
     assert (ground.victim / "precious").exists()
     assert (ground.project.parent / "aside/precious").exists()
 
 
 @pytest.mark.promises("approvals.covers")
 async def test_what_is_approved_again_runs_where_the_second_question_says(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
-    scripted_model.says(shell("c1", "rm", "precious"))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+    parley_model.says(shell("c1", "rm", "precious"))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         ground.exchange()
@@ -123,12 +123,10 @@ async def test_what_is_approved_again_runs_where_the_second_question_says(
 
 
 @pytest.mark.promises("approvals.covers")
-async def test_a_program_that_is_replaced_is_asked_about_again(
-    scripted_model: ScriptedModel, ground: Ground
-) -> None:
-    scripted_model.says(shell("c1", "tool"), shell("c2", "tool"))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION, env=ground.env) as client:
+async def test_a_program_that_is_replaced_is_asked_about_again(parley_model: ScriptedModel, ground: Ground) -> None:
+    parley_model.says(shell("c1", "tool"), shell("c2", "tool"))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION, env=ground.env) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         ground.write_program("evil")
@@ -144,14 +142,14 @@ async def test_a_program_that_is_replaced_is_asked_about_again(
 
 
 async def test_a_program_that_comes_first_in_the_path_by_then_is_not_the_approved_one(
-    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path
 ) -> None:
     earlier = tmp_path / "earlier"
     earlier.mkdir()
     env = {"PATH": f"{earlier}:{ground.env['PATH']}"}
-    scripted_model.says(shell("c1", "tool"))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION, env=env) as client:
+    parley_model.says(shell("c1", "tool"))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION, env=env) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         (ground.programs / "tool").rename(earlier / "tool")
@@ -166,19 +164,19 @@ async def test_a_program_that_comes_first_in_the_path_by_then_is_not_the_approve
 
 @pytest.mark.promises("approvals.covers", "approvals.session")
 async def test_an_approval_for_the_session_holds_for_the_same_directory_and_program_alone(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
-    scripted_model.says(*(shell(f"c{number}", "tool") for number in range(2)))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION, env=ground.env) as client:
+    parley_model.says(*(shell(f"c{number}", "tool") for number in range(2)))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION, env=ground.env) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         answer(client, 0, "approved_for_session")
         await client.until_answer(call)
         assert (ground.project / "ran").read_text() == "good\n" * 2
 
-        scripted_model.says(shell("c3", "tool"))
-        scripted_model.says("Done")
+        parley_model.says(shell("c3", "tool"))
+        parley_model.says("Done")
         ground.exchange()
         listed = (await client.value_of(client.call("conversationsList")))["conversations"]
         call = client.call("codex-reply", sessionId=listed[0]["conversation_id"], prompt="again")
@@ -186,18 +184,18 @@ async def test_an_approval_for_the_session_holds_for_the_same_directory_and_prog
         answer(client, 1, "denied")
         await client.until_answer(call)
 
-    assert told(scripted_model) == "exec command rejected by user"
+    assert told(parley_model) == "exec command rejected by user"
     assert (ground.victim / "ran").read_text() == "good\n" * 2
     assert not (ground.project / "ran").exists()
 
 
 @pytest.mark.promises("approvals.covers")
 async def test_what_is_replaced_at_every_question_is_refused_in_the_end(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
-    scripted_model.says(shell("c1", "tool"))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION, env=ground.env) as client:
+    parley_model.says(shell("c1", "tool"))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION, env=ground.env) as client:
         call = client.codex(cwd=str(ground.project))
         for number in range(3):
             await asked(client)
@@ -206,7 +204,7 @@ async def test_what_is_replaced_at_every_question_is_refused_in_the_end(
         messages = await client.until_answer(call)
 
     assert "elicitation/create" not in [message.get("method") for message in messages]
-    assert told(scripted_model) == (
+    assert told(parley_model) == (
         "exec command rejected: what was approved was replaced before it could begin, 3 times in a row"
     )
     assert not (ground.project / "ran").exists()
@@ -221,19 +219,19 @@ def _nothing(ground: Ground) -> None:
 @pytest.mark.promises("approvals.covers")
 @pytest.mark.parametrize(("replace", "questions"), [(_nothing, 1), (Ground.redirect, 2), (Ground.exchange, 2)])
 async def test_after_a_restart_an_approval_covers_what_was_there_before_it(
-    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    scripted_model.says(shell("c1", "rm", "precious"))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
+    parley_model.says(shell("c1", "rm", "precious"))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION, home=home) as client:
         conversation = await client.create(cwd=str(ground.project), **ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until_asked()
     replace(ground)
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
+    async with approving_client(parley_model, version=FULL_VERSION, home=home) as client:
         client.stream(conversation)
         await client.until_asked()
         answer(client, 0, "approved")
@@ -268,11 +266,11 @@ def _new_directory(ground: Ground) -> None:
 @pytest.mark.promises("approvals.covers")
 @pytest.mark.parametrize("replace", [_other_directory, _other_content, _new_directory])
 async def test_a_patch_whose_files_are_not_those_that_were_shown_is_asked_about_again(
-    scripted_model: ScriptedModel, ground: Ground, replace: Callable[[Ground], None]
+    parley_model: ScriptedModel, ground: Ground, replace: Callable[[Ground], None]
 ) -> None:
-    scripted_model.says(shell("c1", "apply_patch", UPDATE), shell("c2", "apply_patch", UPDATE))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+    parley_model.says(shell("c1", "apply_patch", UPDATE), shell("c2", "apply_patch", UPDATE))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         replace(ground)
@@ -294,19 +292,19 @@ async def test_a_patch_whose_files_are_not_those_that_were_shown_is_asked_about_
 @pytest.mark.promises("approvals.covers")
 @pytest.mark.parametrize(("replace", "questions"), [(_nothing, 1), (_other_content, 2), (_other_directory, 2)])
 async def test_after_a_restart_an_approval_covers_the_files_of_a_patch_as_they_were_before_it(
-    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    scripted_model.says(shell("c1", "apply_patch", UPDATE))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
+    parley_model.says(shell("c1", "apply_patch", UPDATE))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION, home=home) as client:
         conversation = await client.create(cwd=str(ground.project), **ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until_asked()
     replace(ground)
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home) as client:
+    async with approving_client(parley_model, version=FULL_VERSION, home=home) as client:
         client.stream(conversation)
         await client.until_asked()
         answer(client, 0, "approved")
@@ -320,11 +318,11 @@ async def test_after_a_restart_an_approval_covers_the_files_of_a_patch_as_they_w
 
 
 async def test_a_patch_whose_directory_becomes_a_link_is_told_so_and_changes_nothing(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
-    scripted_model.says(shell("c1", "apply_patch", UPDATE))
-    scripted_model.says("Done")
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+    parley_model.says(shell("c1", "apply_patch", UPDATE))
+    parley_model.says("Done")
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         call = client.codex(cwd=str(ground.project))
         await asked(client)
         (ground.project / "sub").rename(ground.project / "aside")
@@ -334,7 +332,7 @@ async def test_a_patch_whose_directory_becomes_a_link_is_told_so_and_changes_not
         await client.until_answer(call)
 
     path = f"{ground.project}/sub/file.txt"
-    assert told(scripted_model) == (
+    assert told(parley_model) == (
         f"error: Failed to read file to update {path}: {ground.project}/sub is a symbolic link"
     )
     assert tree(ground.project.parent) == before

@@ -251,9 +251,9 @@ def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str
 @pytest.mark.promises("tools.bad-arguments", "send.failure", "create.failure", "codex.failure")
 @pytest.mark.parametrize("version", [PLAIN, FULL])
 async def test_every_argument_that_does_not_fit_is_named_with_its_tool(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with caller(scripted_model, version) as client:
+    async with caller(parley_model, version) as client:
         before = await client.everything()
         good = good_arguments(client.conversation, version)
         tools = await client.tools()
@@ -272,11 +272,11 @@ async def test_every_argument_that_does_not_fit_is_named_with_its_tool(
             assert await client.call(bad.tool, bad.arguments) == refusal(bad.tool, bad.detail), bad
 
         assert await client.everything() == before
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
-async def test_a_bad_item_is_named_by_its_place(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
+async def test_a_bad_item_is_named_by_its_place(parley_model: ScriptedModel) -> None:
+    async with caller(parley_model) as client:
         good = {"type": "text", "text": "go"}
         for place in (1, 2, 10):
             content = [*[good] * place, {"type": "text"}, good]
@@ -288,8 +288,8 @@ async def test_a_bad_item_is_named_by_its_place(scripted_model: ScriptedModel) -
 
 
 @pytest.mark.promises("tools.bad-arguments", "codex.failure", "reply.failure")
-async def test_a_call_without_arguments_says_what_is_required(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
+async def test_a_call_without_arguments_says_what_is_required(parley_model: ScriptedModel) -> None:
+    async with caller(parley_model) as client:
         before = await client.everything()
         expected = {
             "codex": failure("codex", "Missing arguments for codex tool-call; the `prompt` field is required."),
@@ -323,9 +323,9 @@ async def test_a_call_without_arguments_says_what_is_required(scripted_model: Sc
 
 @pytest.mark.promises("tools.tolerant")
 async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with caller(scripted_model) as client:
+    async with caller(parley_model) as client:
         for tool in await client.tools():
             good = good_arguments(await client.create())
             name, schema = tool["name"], tool["inputSchema"]
@@ -339,8 +339,8 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
 
 
 @pytest.mark.promises("tools.tolerant")
-async def test_null_and_unknown_arguments_of_codex_change_nothing(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_null_and_unknown_arguments_of_codex_change_nothing(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         optional = ["model", "profile", "cwd", "base-instructions", "approval-policy", "sandbox", "config"]
         nulls: dict[str, None] = dict.fromkeys([*optional, "include-plan-tool"])
         arguments: dict[str, Any] = {"prompt": "go", **nulls, "temperature": 5, "no such": []}
@@ -353,9 +353,9 @@ async def test_null_and_unknown_arguments_of_codex_change_nothing(scripted_model
 
 @pytest.mark.promises("send.failure", "read.failure", "reply.failure", "stream.unknown")
 async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_tool(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with caller(scripted_model) as client:
+    async with caller(parley_model) as client:
         before = await client.everything()
         expected = {
             "codex-reply": failure("codex-reply", f"Session not found for session_id: {UNKNOWN}"),
@@ -381,8 +381,8 @@ async def test_conversations_that_do_not_exist_are_refused_in_the_words_of_each_
 
 
 @pytest.mark.promises("reply.failure")
-async def test_a_session_id_that_is_no_uuid_is_refused(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
+async def test_a_session_id_that_is_no_uuid_is_refused(parley_model: ScriptedModel) -> None:
+    async with caller(parley_model) as client:
         before = await client.everything()
         for session in ("", "x", UNKNOWN[:-1], "é" * 36, client.conversation + " "):
             result = await client.call("codex-reply", {"sessionId": session, "prompt": "go"})
@@ -393,9 +393,9 @@ async def test_a_session_id_that_is_no_uuid_is_refused(scripted_model: ScriptedM
 
 @pytest.mark.promises("send.failure")
 async def test_a_message_without_content_is_refused_before_anybody_looks_for_its_conversation(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with caller(scripted_model) as client:
+    async with caller(parley_model) as client:
         before = await client.everything()
         for conversation in (client.conversation, UNKNOWN):
             arguments = {"conversation_id": conversation, "content": []}
@@ -407,8 +407,8 @@ async def test_a_message_without_content_is_refused_before_anybody_looks_for_its
 
 
 @pytest.mark.promises("stream.after-end")
-async def test_a_position_beyond_the_end_is_refused(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
+async def test_a_position_beyond_the_end_is_refused(parley_model: ScriptedModel) -> None:
+    async with caller(parley_model) as client:
         before = await client.everything()
         for tool, after in product(("conversationStream", "conversationRead"), (2, 10**30)):
             result = await client.call(tool, {"conversation_id": client.conversation, "after": after})
@@ -418,8 +418,8 @@ async def test_a_position_beyond_the_end_is_refused(scripted_model: ScriptedMode
 
 
 @pytest.mark.promises("list.pages")
-async def test_a_cursor_that_was_never_given_is_refused(scripted_model: ScriptedModel) -> None:
-    async with caller(scripted_model) as client:
+async def test_a_cursor_that_was_never_given_is_refused(parley_model: ScriptedModel) -> None:
+    async with caller(parley_model) as client:
         for cursor in ("", "x", "é", "bm8=", "W10=", "WzFd", "bnVsbA==", "\0"):
             result = await client.call("conversationsList", {"cursor": cursor})
 
@@ -427,7 +427,7 @@ async def test_a_cursor_that_was_never_given_is_refused(scripted_model: Scripted
 
 
 @pytest.mark.promises("create.failure", "codex.failure")
-async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model: ScriptedModel) -> None:
+async def test_settings_that_cannot_be_used_open_no_conversation(parley_model: ScriptedModel) -> None:
     unusable: list[tuple[dict[str, Any], str]] = [
         ({"profile": "nope"}, "config profile `nope` not found"),
         ({"config": {"profile": "nope"}}, "config profile `nope` not found"),
@@ -439,7 +439,7 @@ async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model:
         ),
         ({"config": {"a..b": 1}}, "config argument: `a..b`: not a key"),
     ]
-    async with caller(scripted_model) as client:
+    async with caller(parley_model) as client:
         before = await client.everything()
         for given, detail in unusable:
             created = await client.call("conversationCreate", {"prompt": "", "model": "m", "cwd": ".", **given})
@@ -448,7 +448,7 @@ async def test_settings_that_cannot_be_used_open_no_conversation(scripted_model:
             assert created == failure("conversationCreate", f"Failed to load config: {detail}")
             assert asked == failure("codex", f"Failed to load Codex configuration from overrides: {detail}")
         assert await client.everything() == before
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 # --- messages that cannot be taken -------------------------------------------------------
@@ -494,9 +494,9 @@ def not_taken(message: str) -> dict[str, Any]:
 @pytest.mark.promises("send.refused-items")
 @pytest.mark.parametrize("version", [PLAIN, FULL])
 async def test_an_item_that_cannot_be_given_to_the_model_is_named_by_its_place(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with caller(scripted_model, version) as client:
+    async with caller(parley_model, version) as client:
         before = await client.everything()
 
         for item, why in UNSENDABLE:
@@ -507,54 +507,54 @@ async def test_an_item_that_cannot_be_given_to_the_model_is_named_by_its_place(
         assert await told(client, content=[missing, missing]) == not_taken(why)
 
         assert await client.everything() == before
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("send.overrides")
 @pytest.mark.parametrize("version", [PLAIN, FULL])
 async def test_overrides_that_cannot_be_used_are_refused_and_change_nothing(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with caller(scripted_model, version) as client:
+    async with caller(parley_model, version) as client:
         before = await client.everything()
 
         for given, why in UNUSABLE:
             assert await told(client, **given) == not_taken(why)
 
         assert await client.everything() == before
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("send.parent")
-async def test_a_parent_that_does_not_exist_is_refused(scripted_model: ScriptedModel) -> None:
+async def test_a_parent_that_does_not_exist_is_refused(parley_model: ScriptedModel) -> None:
     for version, given in ((FULL, {}), (FULL, {"message_id": UNKNOWN}), (PLAIN, {"message_id": UNKNOWN})):
-        async with caller(scripted_model, version) as client:
+        async with caller(parley_model, version) as client:
             before = await client.everything()
 
             refused = await told(client, parent_message_id=UNKNOWN, **given)
 
             assert refused == not_taken("Parent message does not exist")
             assert await client.everything() == before
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
 @pytest.mark.promises("send.refused-items", "send.overrides", "send.parent")
-async def test_the_id_of_a_message_that_was_refused_is_still_free(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(HOLD)
-    async with caller(scripted_model) as client:
+async def test_the_id_of_a_message_that_was_refused_is_still_free(parley_model: ScriptedModel) -> None:
+    parley_model.says(HOLD)
+    async with caller(parley_model) as client:
         for given in ({"content": [{"type": "image"}]}, {"profile": "nope"}, {"parent_message_id": UNKNOWN}):
             assert (await told(client, message_id=UNKNOWN, **given))["isError"] is True
 
         accepted = await told(client, message_id=UNKNOWN)
 
         assert accepted["structuredContent"] == {"status": "ok", "message_id": UNKNOWN}
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
 
 @pytest.mark.promises("send.parent")
-async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(HOLD)
-    async with caller(scripted_model, PLAIN) as client:
+async def test_an_unknown_parent_of_an_older_client_is_ignored(parley_model: ScriptedModel) -> None:
+    parley_model.says(HOLD)
+    async with caller(parley_model, PLAIN) as client:
         arguments = {
             "conversation_id": client.conversation,
             "content": [{"type": "text", "text": "go"}],
@@ -564,18 +564,18 @@ async def test_an_unknown_parent_of_an_older_client_is_ignored(scripted_model: S
         accepted = await client.call("conversationSendMessage", arguments)
 
         assert accepted["structuredContent"] == {"status": "ok"}
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
 
 # --- while a turn runs -------------------------------------------------------------------
 
 
-async def test_bad_calls_do_not_disturb_a_running_turn(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("one", HOLD, "two")
-    async with caller(scripted_model) as client:
+async def test_bad_calls_do_not_disturb_a_running_turn(parley_model: ScriptedModel) -> None:
+    parley_model.says("one", HOLD, "two")
+    async with caller(parley_model) as client:
         good = good_arguments(client.conversation)
         await client.call("conversationSendMessage", good["conversationSendMessage"])
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         before = await client.everything()
         tools = await client.tools()
 
@@ -583,7 +583,7 @@ async def test_bad_calls_do_not_disturb_a_running_turn(scripted_model: ScriptedM
             await client.call(bad.tool, bad.arguments)
 
         assert await client.everything() == before
-        scripted_model.release()
+        parley_model.release()
         events: list[dict[str, Any]] = []
         seq = before[1]["seq"]
         while not events or events[-1]["type"] != "task_complete":
@@ -598,15 +598,15 @@ async def test_bad_calls_do_not_disturb_a_running_turn(scripted_model: ScriptedM
 
 
 @pytest.mark.promises("send.parent")
-async def test_a_branch_cannot_begin_while_a_turn_runs(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("one", HOLD)
-    async with caller(scripted_model) as client:
+async def test_a_branch_cannot_begin_while_a_turn_runs(parley_model: ScriptedModel) -> None:
+    parley_model.says("one", HOLD)
+    async with caller(parley_model) as client:
         first = (await told(client))["structuredContent"]["message_id"]
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         before = await client.everything()
 
         for parent in (first, client.conversation, UNKNOWN):
             assert await told(client, parent_message_id=parent) == not_taken("A turn is running")
 
         assert await client.everything() == before
-        scripted_model.release()
+        parley_model.release()

@@ -62,14 +62,14 @@ async def is_refused(client: WireClient, conversation: str, *, told: str, **more
 
 @either_api
 async def test_the_model_sees_everything_up_to_the_parents_turn_and_nothing_behind_it(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
         conversation = await client.create()
-        scripted_model.says("Looking.", Call("look", "{}", "c1"))
-        scripted_model.says("One.")
+        parley_model.says("Looking.", Call("look", "{}", "c1"))
+        parley_model.says("One.")
         for words in ("Two.", "Three.", "Four.", "Five.", "Six.", "Seven."):
-            scripted_model.says(words)
+            parley_model.says(words)
         await say(client, conversation, "one", M1)
         await say(client, conversation, "two", M2)
         await say(client, conversation, "three", M3, parent_message_id=M1)
@@ -96,13 +96,13 @@ async def test_the_model_sees_everything_up_to_the_parents_turn_and_nothing_behi
             (User("six"),),
             (*three, User("four"), Assistant("Four."), User("seven")),
         ]
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             body(api, *items, cwd=client.work, session=conversation) for items in expected
         ]
 
 
-async def test_all_branches_stay_in_the_log_and_say_where_they_begin(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_all_branches_stay_in_the_log_and_say_where_they_begin(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)
         await say(client, conversation, "two", M2)
@@ -126,14 +126,14 @@ async def test_all_branches_stay_in_the_log_and_say_where_they_begin(scripted_mo
 
 @either_api
 async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_was_joined(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
         conversation = await client.create()
-        scripted_model.fails(400, body="no")
+        parley_model.fails(400, body="no")
         await say(client, conversation, "fails", M1)
 
-        scripted_model.says("Looking.", Call("shell", {"command": ["sleep", "60"]}, "c1"))
+        parley_model.says("Looking.", Call("shell", {"command": ["sleep", "60"]}, "c1"))
         stream, _ = await client.open_stream(conversation)
         await client.say(conversation, "is interrupted", message_id=M2)
         await client.until_method("exec_command_begin")
@@ -144,15 +144,15 @@ async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_w
         client.cancel(stream)
         await client.meanwhile()
 
-        scripted_model.says("Well,", HOLD)
-        scripted_model.says("well.")
+        parley_model.says("Well,", HOLD)
+        parley_model.says("well.")
         await client.say(conversation, "is joined", message_id=M3, parent_message_id=M1)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.say(conversation, "by this", message_id=M4)
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
-        scripted_model.requests.clear()
+        parley_model.requests.clear()
         for parent in (M1, M2, M3, M4):
             await say(client, conversation, "and?", parent_message_id=parent)
 
@@ -164,19 +164,19 @@ async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_w
             Output("c1", "aborted"),
         )
         joined = (User("is joined"), Assistant("Well,"), User("by this"), Assistant("well."))
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             body(api, *items, User("and?"), cwd=client.work, session=conversation)
             for items in ((fails,), (fails, *cut), (fails, *joined), (fails, *joined))
         ]
 
 
-async def test_what_is_said_behind_an_interrupt_may_be_a_branch(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_what_is_said_behind_an_interrupt_may_be_a_branch(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)
-        scripted_model.says("Two", HOLD)
+        parley_model.says("Two", HOLD)
         await client.say(conversation, "two")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         with client.at_once():
             stop = client.call("conversationInterrupt", conversation_id=conversation)
             again = client.message(conversation, "instead", message_id=M2, parent_message_id=M1)
@@ -188,13 +188,13 @@ async def test_what_is_said_behind_an_interrupt_may_be_a_branch(scripted_model: 
             answered(again, {"status": "ok", "message_id": M2}),
         ]
         assert {**error(" Turn interrupted"), "reason": "interrupted"} in await read(client, conversation)
-        assert bodies(scripted_model)[-1] == body(
+        assert bodies(parley_model)[-1] == body(
             "chat", User("one"), Assistant("Done"), User("instead"), cwd=client.work, session=conversation
         )
 
 
-async def test_a_session_of_the_codex_tool_can_be_branched_too(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_session_of_the_codex_tool_can_be_branched_too(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         request = client.call("codex", prompt="one", cwd=str(client.work))
         answer = (await client.until_answer(request))[-1]
         session = answer["result"]["structuredContent"]["sessionId"]
@@ -202,7 +202,7 @@ async def test_a_session_of_the_codex_tool_can_be_branched_too(scripted_model: S
         await say(client, session, "two")
         await say(client, session, "three", parent_message_id=said["message_id"])
 
-        assert bodies(scripted_model)[-1] == body(
+        assert bodies(parley_model)[-1] == body(
             "chat", User("one"), Assistant("Done"), User("three"), cwd=client.work, session=session
         )
 
@@ -210,15 +210,15 @@ async def test_a_session_of_the_codex_tool_can_be_branched_too(scripted_model: S
 # --- settings --------------------------------------------------------------------------
 
 
-async def test_the_settings_of_a_branch_are_those_in_force_at_its_parent(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_the_settings_of_a_branch_are_those_in_force_at_its_parent(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
 
         async def asked(words: str, message_id: str | None = None, **more: Any) -> tuple[str, str]:
             """Which model was asked, and which the conversation says it has."""
             await say(client, conversation, words, message_id, **more)
             status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
-            return str(scripted_model.requests[-1].body["model"]), status["model"]
+            return str(parley_model.requests[-1].body["model"]), status["model"]
 
         def both(model: str) -> tuple[str, str]:
             return model, model
@@ -233,37 +233,37 @@ async def test_the_settings_of_a_branch_are_those_in_force_at_its_parent(scripte
         assert await asked("from the beginning", parent_message_id=conversation) == both(MODEL)
         assert await asked("from one again", parent_message_id=M4, model="new") == both("new")
         there = "Current working directory: /elsewhere\n"
-        assert there in scripted_model.requests[-1].body["messages"][1]["content"]
-        assert there not in scripted_model.requests[-2].body["messages"][1]["content"]
+        assert there in parley_model.requests[-1].body["messages"][1]["content"]
+        assert there not in parley_model.requests[-2].body["messages"][1]["content"]
 
 
 async def test_settings_that_joined_a_turn_are_in_force_behind_the_message_that_brought_them(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
-        scripted_model.says("One.", HOLD)
+        parley_model.says("One.", HOLD)
         await client.say(conversation, "one", message_id=M1)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.say(conversation, "joined", message_id=M2, model="second")
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
         await say(client, conversation, "from the first", parent_message_id=M1)
         await say(client, conversation, "from the second", parent_message_id=M2)
 
-        assert [request.body["model"] for request in scripted_model.requests] == [MODEL, MODEL, MODEL, "second"]
+        assert [request.body["model"] for request in parley_model.requests] == [MODEL, MODEL, MODEL, "second"]
 
 
 # --- refusals --------------------------------------------------------------------------
 
 
-async def test_no_branch_begins_while_a_turn_runs(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_no_branch_begins_while_a_turn_runs(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)
-        scripted_model.says("Two.", HOLD)
+        parley_model.says("Two.", HOLD)
         await client.say(conversation, "two", message_id=M2)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         for parent in (M1, M2, conversation, UNKNOWN):
             await is_refused(
                 client,
@@ -273,19 +273,19 @@ async def test_no_branch_begins_while_a_turn_runs(scripted_model: ScriptedModel)
                 model="never",
                 told="A turn is running",
             )
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
         await say(client, conversation, "three", M3, parent_message_id=M1)  # the id is free
 
-        assert [request.body["model"] for request in scripted_model.requests] == [MODEL] * 3
-        assert bodies(scripted_model)[-1] == body(
+        assert [request.body["model"] for request in parley_model.requests] == [MODEL] * 3
+        assert bodies(parley_model)[-1] == body(
             "chat", User("one"), Assistant("Done"), User("three"), cwd=client.work, session=conversation
         )
 
 
 @pytest.mark.parametrize("version", [FULL_VERSION, PLAIN_VERSION])
-async def test_a_parent_that_does_not_exist_is_refused(scripted_model: ScriptedModel, version: str) -> None:
-    async with speaking(scripted_model, version=version) as client:
+async def test_a_parent_that_does_not_exist_is_refused(parley_model: ScriptedModel, version: str) -> None:
+    async with speaking(parley_model, version=version) as client:
         conversation, other = await client.create(), await client.create()
         await say(client, other, "elsewhere", M2)
         await say(client, conversation, "one", M1)
@@ -301,31 +301,31 @@ async def test_a_parent_that_does_not_exist_is_refused(scripted_model: ScriptedM
             await is_refused(client, conversation, parent_message_id=UNKNOWN, told="Parent message does not exist")
         await say(client, conversation, "three", M3, parent_message_id=M1)
 
-        assert len(scripted_model.requests) == 3
+        assert len(parley_model.requests) == 3
 
 
-async def test_older_clients_may_name_a_parent_that_nobody_knows(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=PLAIN_VERSION) as client:
+async def test_older_clients_may_name_a_parent_that_nobody_knows(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=PLAIN_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)
         await say(client, conversation, "two", parent_message_id=UNKNOWN)
-        scripted_model.says("Three", HOLD)
+        parley_model.says("Three", HOLD)
         await client.say(conversation, "three", parent_message_id=M1)  # this one is known
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.say(conversation, "joins", parent_message_id=UNKNOWN)
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
         one = (User("one"), Assistant("Done"))
         joined = (*one, User("three"), Assistant("Three"), User("joins"))
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             body("chat", *items, cwd=client.work, session=conversation)
             for items in (one[:1], (*one, User("two")), (*one, User("three")), joined)
         ]
 
 
-async def test_the_same_branch_sent_twice_runs_once(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_the_same_branch_sent_twice_runs_once(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)
         await say(client, conversation, "two", M2)
@@ -344,4 +344,4 @@ async def test_the_same_branch_sent_twice_runs_once(scripted_model: ScriptedMode
         )
 
         assert await read(client, conversation) == before
-        assert len(scripted_model.requests) == 4
+        assert len(parley_model.requests) == 4

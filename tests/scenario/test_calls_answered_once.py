@@ -56,17 +56,17 @@ def done(api: Api) -> list[Any]:
 @pytest.mark.promises("calls.in-order")
 @either_api
 async def test_calls_run_one_after_another_when_the_response_has_ended_and_not_before(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     first, second = sh("c1", "echo one > proof; echo first"), shell("c2", "cat", "proof")
-    scripted_model.says("Now ", first, "this.", HOLD, second)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("Now ", first, "this.", HOLD, second)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         # The call came before these words, and is known by now.
         before = await wire.until(lambda one: is_event("agent_message_delta")(one) and "this." in str(one))
         before += await wire.silence()
         at_the_hold = [*wire.work.iterdir()]
-        scripted_model.release()
+        parley_model.release()
         after = await wire.answer(1)
 
         calls = [
@@ -99,13 +99,13 @@ async def test_calls_run_one_after_another_when_the_response_has_ended_and_not_b
         )
         texts = [Assistant("Now this.")] if api == "chat" else [Assistant("Now "), Assistant("this.", "msg_3")]
         said: list[AskedFor] = [User("go"), texts[0], *outputs[:2], *texts[1:], *outputs[2:]]
-        assert asked(scripted_model.requests[1]) == history(api, *said)
+        assert asked(parley_model.requests[1]) == history(api, *said)
 
 
 @pytest.mark.promises("calls.answered-once")
 @both_apis
 async def test_good_and_bad_calls_of_one_response_are_each_answered_in_their_place(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = (
         shell("c1", "echo", "one"),
@@ -116,7 +116,7 @@ async def test_good_and_bad_calls_of_one_response_are_each_answered_in_their_pla
         shell("c6", "sh", "-c", "kill -9 $$"),
         shell("c7", "echo", "seven"),
     )
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, *calls, api=api)
 
         not_there = "No such file or directory (os error 2)"
@@ -155,10 +155,10 @@ async def test_good_and_bad_calls_of_one_response_are_each_answered_in_their_pla
 @pytest.mark.promises("calls.answered-once")
 @both_apis
 async def test_calls_that_share_an_id_are_answered_each_behind_itself(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = [shell("same", "echo", word) for word in ("one", "two", "three")]
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, *calls, api=api)
 
         events = [
@@ -179,11 +179,11 @@ async def test_calls_that_share_an_id_are_answered_each_behind_itself(
         assert seen.asked == history(api, User("go"), *answers)
 
 
-async def test_calls_of_many_responses_each_stand_before_the_next_response(scripted_model: ScriptedModel) -> None:
+async def test_calls_of_many_responses_each_stand_before_the_next_response(parley_model: ScriptedModel) -> None:
     calls = [sh(f"c{number}", f"echo {number} >> log; cat log") for number in (1, 2, 3)]
     for call in calls[:-1]:
-        scripted_model.says(call)
-    async with speaking(scripted_model) as wire:
+        parley_model.says(call)
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, calls[-1])
 
         told = "1\n", "1\n2\n", "1\n2\n3\n"
@@ -198,7 +198,7 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(scrip
         ]
         assert seen.events == whole_turn("chat", *events)
         answers = [(sent(calls[place]), Output(f"c{place + 1}", ran(text))) for place, text in enumerate(told)]
-        assert [asked(request) for request in scripted_model.requests] == [
+        assert [asked(request) for request in parley_model.requests] == [
             history("chat", User("go"), *(one for pair in answers[:number] for one in pair)) for number in range(4)
         ]
 
@@ -209,11 +209,11 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(scrip
 @pytest.mark.promises("calls.answered-once", "calls.in-order")
 @either_api
 async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_begin(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = shell("c1", "echo", "one"), sh("c2", "echo two; sleep 1000"), shell("c3", "touch", "proof")
-    scripted_model.says(*calls)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(*calls)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         first = await wire.until(lambda one: is_event("exec_command_output_delta")(one) and "c2" in str(one))
         wire.cancel(1)
@@ -239,14 +239,14 @@ async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_be
             for place, (call, text) in enumerate(zip(calls, outputs, strict=True), 1)
             for one in (sent(call, item=place), Output(f"c{place}", text))
         ]
-        assert asked(scripted_model.requests[1]) == history(api, User("go"), *answers, User("and now?"))
+        assert asked(parley_model.requests[1]) == history(api, User("go"), *answers, User("and now?"))
         assert [*wire.work.iterdir()] == []
 
 
-async def test_an_interrupt_of_one_of_two_calls_with_one_id_aborts_both(scripted_model: ScriptedModel) -> None:
+async def test_an_interrupt_of_one_of_two_calls_with_one_id_aborts_both(parley_model: ScriptedModel) -> None:
     calls = sh("same", "echo begun; sleep 1000"), shell("same", "touch", "proof")
-    scripted_model.says(*calls)
-    async with talking(scripted_model) as client:
+    parley_model.says(*calls)
+    async with talking(parley_model) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "go")
@@ -265,16 +265,16 @@ async def test_an_interrupt_of_one_of_two_calls_with_one_id_aborts_both(scripted
             INTERRUPTED,
         ]
         answers = [one for call in calls for one in (sent(call), Output("same", "aborted"))]
-        assert asked(scripted_model.requests[1]) == history("chat", User("go"), *answers, User("and now?"))
+        assert asked(parley_model.requests[1]) == history("chat", User("go"), *answers, User("and now?"))
         assert [*client.work.iterdir()] == []
 
 
 async def test_input_that_joins_while_a_command_runs_stands_behind_all_outputs(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = sh("c1", "echo waiting; read _ < gate"), shell("c2", "echo", "two")
-    scripted_model.says(*calls)
-    async with speaking(scripted_model) as wire, Gate(wire.work / "gate") as gate:
+    parley_model.says(*calls)
+    async with speaking(parley_model) as wire, Gate(wire.work / "gate") as gate:
         wire.codex(1, "go")
         await wire.until(is_event("exec_command_output_delta"))
         wire.reply(2, "one more thing")
@@ -288,7 +288,7 @@ async def test_input_that_joins_while_a_command_runs_stands_behind_all_outputs(
             sent(calls[1], item=2),
             Output("c2", ran("two\n")),
         )
-        assert asked(scripted_model.requests[1]) == history("chat", User("go"), *outputs, User("one more thing"))
+        assert asked(parley_model.requests[1]) == history("chat", User("go"), *outputs, User("one more thing"))
 
 
 # --- responses that break ----------------------------------------------------------------------
@@ -297,11 +297,11 @@ async def test_input_that_joins_while_a_command_runs_stands_behind_all_outputs(
 @pytest.mark.promises("calls.broken")
 @both_apis
 async def test_a_response_that_breaks_runs_nothing_and_the_calls_of_its_repetition_run_once(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     call = sh("c1", "echo ran >> proof")
-    scripted_model.cuts("Well.", call)
-    async with speaking(scripted_model, api=api, stream_max_retries=1) as wire:
+    parley_model.cuts("Well.", call)
+    async with speaking(parley_model, api=api, stream_max_retries=1) as wire:
         seen = await turn(wire, call, api=api)
 
         assert (wire.work / "proof").read_text() == "ran\n"
@@ -314,7 +314,7 @@ async def test_a_response_that_breaks_runs_nothing_and_the_calls_of_its_repetiti
             *([TOKEN_COUNT] if api == "responses" else []),
             *done(api),
         ]
-        assert [asked(request) for request in scripted_model.requests] == [
+        assert [asked(request) for request in parley_model.requests] == [
             history(api, User("go")),
             history(api, User("go")),
             history(api, User("go"), sent(call), Output("c1", ran(""))),
@@ -324,10 +324,10 @@ async def test_a_response_that_breaks_runs_nothing_and_the_calls_of_its_repetiti
 @pytest.mark.promises("calls.broken")
 @either_api
 async def test_calls_of_a_response_that_broke_for_good_neither_run_nor_stay(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.cuts(shell("c1", "touch", "proof"))
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.cuts(shell("c1", "touch", "proof"))
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         first = events_in(await wire.answer(1))
         wire.reply(2, "and now?")
@@ -337,5 +337,5 @@ async def test_calls_of_a_response_that_broke_for_good_neither_run_nor_stay(
         assert failure.startswith("stream disconnected before completion: ")
         assert first[1:] == [TASK_STARTED, error(failure), task_complete(None)]
         assert second == [TASK_STARTED, *done(api)]
-        assert asked(scripted_model.requests[1]) == history(api, User("go"), User("and now?"))
+        assert asked(parley_model.requests[1]) == history(api, User("go"), User("and now?"))
         assert [*wire.work.iterdir()] == []

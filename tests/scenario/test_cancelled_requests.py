@@ -42,10 +42,10 @@ async def session_of(client: WireClient, call: int) -> str:
 
 
 @pytest.mark.promises("cancel.codex", "cancel.unanswered")
-async def test_a_cancelled_call_sees_its_turn_end_and_gets_no_answer(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_cancelled_call_sees_its_turn_end_and_gets_no_answer(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         call = client.call("codex", prompt="first")
         session = await session_of(client, call)
         await client.until_method("agent_message_delta")
@@ -67,10 +67,10 @@ async def test_a_cancelled_call_sees_its_turn_end_and_gets_no_answer(scripted_mo
 
 @pytest.mark.promises("cancel.unanswered")
 async def test_calls_that_are_cancelled_at_once_get_no_answer_and_their_ids_are_free(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.default = Says((HOLD,))
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    parley_model.default = Says((HOLD,))
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         with client.at_once():
             calls = [client.call("codex", prompt="go") for _ in range(10)]
             for call in calls:
@@ -89,9 +89,9 @@ async def test_calls_that_are_cancelled_at_once_get_no_answer_and_their_ids_are_
 
 
 @pytest.mark.promises("cancel.unanswered")
-async def test_the_other_call_of_an_interrupted_turn_is_answered(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_the_other_call_of_an_interrupted_turn_is_answered(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         first = client.call("codex", prompt="first")
         session = await session_of(client, first)
         await client.until_method("agent_message_delta")
@@ -107,17 +107,17 @@ async def test_the_other_call_of_an_interrupted_turn_is_answered(scripted_model:
 
 @pytest.mark.promises("cancel.unanswered")
 async def test_a_call_that_is_cancelled_after_its_turn_was_done_is_answered_and_no_other_turn_ends(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         call = client.call("codex", prompt="go")
         session = (await client.until_answer(call))[-1]["result"]["structuredContent"]["sessionId"]
-        scripted_model.says("par", HOLD, "tial")
+        parley_model.says("par", HOLD, "tial")
         reply = client.call("codex-reply", sessionId=session, prompt="on")
         await client.until_method("agent_message_delta")
         client.cancel(call)
         assert await silence(client) == []
-        scripted_model.release()
+        parley_model.release()
 
         answer = (await client.until_answer(reply))[-1]
         assert answer["result"]["structuredContent"]["message"] == "partial"
@@ -127,9 +127,9 @@ async def test_a_call_that_is_cancelled_after_its_turn_was_done_is_answered_and_
 
 
 @pytest.mark.promises("cancel.answered-send")
-async def test_the_cancellation_of_an_answered_send_is_ignored(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD, "tial")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_the_cancellation_of_an_answered_send_is_ignored(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD, "tial")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.open_stream(conversation, event_meta=False)
         sent = client.message(conversation, "go")
@@ -137,7 +137,7 @@ async def test_the_cancellation_of_an_answered_send_is_ignored(scripted_model: S
         client.cancel(sent)
         client.cancel(sent)
         assert await silence(client) == []
-        scripted_model.release()
+        parley_model.release()
         rest = await client.until_method("task_complete")
 
         assert rest[0] == live(delta("tial"))
@@ -146,10 +146,10 @@ async def test_the_cancellation_of_an_answered_send_is_ignored(scripted_model: S
 
 @pytest.mark.promises("cancel.answered-send")
 async def test_a_client_that_cancels_every_request_after_its_answer_can_do_everything(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("par", HOLD, "tial")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    parley_model.says("par", HOLD, "tial")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
 
         async def use(tool: str, **arguments: Any) -> Any:
             call = client.call(tool, **arguments)
@@ -160,9 +160,9 @@ async def test_a_client_that_cancels_every_request_after_its_answer_can_do_every
         created = await use("conversationCreate", cwd=str(client.raw.work))
         its = {"conversation_id": created["conversation_id"]}
         await use("conversationSendMessage", **its, content=[{"type": "text", "text": "go"}])
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         assert (await use("conversationStatus", **its))["state"] == "running"
-        scripted_model.release()
+        parley_model.release()
         seen: list[Any] = []
         after = 0
         while not seen or seen[-1]["type"] != "task_complete":
@@ -178,10 +178,10 @@ async def test_a_client_that_cancels_every_request_after_its_answer_can_do_every
 @pytest.mark.promises("cancel.send", "cancel.unanswered")
 @pytest.mark.parametrize("version", [FULL_VERSION, PLAIN_VERSION])
 async def test_a_send_that_is_cancelled_before_its_answer_is_interrupted(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    scripted_model.says(HOLD)
-    async with speaking(scripted_model, version=version) as client:
+    parley_model.says(HOLD)
+    async with speaking(parley_model, version=version) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         with client.at_once():
@@ -198,16 +198,16 @@ async def test_a_send_that_is_cancelled_before_its_answer_is_interrupted(
 
 
 @pytest.mark.promises("stream.pause")
-async def test_the_cancellation_of_an_answered_stream_pauses_it(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD, "tial")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_the_cancellation_of_an_answered_stream_pauses_it(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD, "tial")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         stream, _ = await client.open_stream(conversation)
         client.message(conversation, "go")
         await client.until_method("agent_message_delta")
         client.cancel(stream)
         assert await silence(client) == []
-        scripted_model.release()
+        parley_model.release()
         read = client.call("conversationRead", conversation_id=conversation, after=4, wait_seconds=10)
 
         assert methods_in(await client.until_answer(read)) == []
@@ -216,9 +216,9 @@ async def test_the_cancellation_of_an_answered_stream_pauses_it(scripted_model: 
 @pytest.mark.promises("cancel.read")
 @pytest.mark.parametrize("version", [FULL_VERSION, PLAIN_VERSION])
 async def test_a_read_that_waits_ends_with_its_cancellation_at_the_newest_version(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         conversation = await client.create()
         waiting = [
             client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=50)
@@ -236,8 +236,8 @@ async def test_a_read_that_waits_ends_with_its_cancellation_at_the_newest_versio
 
 
 @pytest.mark.promises("cancel.nothing")
-async def test_requests_that_a_cancellation_does_not_affect_are_answered(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_requests_that_a_cancellation_does_not_affect_are_answered(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         its = {"conversation_id": conversation}
         with client.at_once():
@@ -268,14 +268,14 @@ async def test_requests_that_a_cancellation_does_not_affect_are_answered(scripte
 
 
 @pytest.mark.promises("codex.progress-before-result")
-async def test_progress_comes_while_the_turn_runs_and_never_with_the_result(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD, "tial")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_progress_comes_while_the_turn_runs_and_never_with_the_result(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD, "tial")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "t"}}
         call = client.request("tools/call", params)
         told = await client.until_method("notifications/progress")
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         rest = await client.until_answer(call)
         after = await silence(client)
 
@@ -286,9 +286,9 @@ async def test_progress_comes_while_the_turn_runs_and_never_with_the_result(scri
 
 
 @pytest.mark.promises("codex.progress-before-result")
-async def test_a_cancelled_call_gets_no_more_progress(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_cancelled_call_gets_no_more_progress(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "t"}}
         call = client.request("tools/call", params)
         await client.until_method("notifications/progress")
@@ -303,8 +303,8 @@ async def test_a_cancelled_call_gets_no_more_progress(scripted_model: ScriptedMo
 
 @pytest.mark.promises("create.optional")
 @pytest.mark.parametrize("given", [{}, {"prompt": None, "model": None}, {"prompt": "x"}, {"model": "other"}])
-async def test_prompt_and_model_may_be_left_out(scripted_model: ScriptedModel, given: dict[str, Any]) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_prompt_and_model_may_be_left_out(parley_model: ScriptedModel, given: dict[str, Any]) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         call = client.call("conversationCreate", cwd=str(client.raw.work), **given)
         created = await client.value_of(call)
 
@@ -313,8 +313,8 @@ async def test_prompt_and_model_may_be_left_out(scripted_model: ScriptedModel, g
 
 @pytest.mark.promises("create.optional", "versions.plain")
 @pytest.mark.parametrize("field", ["prompt", "model"])
-async def test_older_clients_are_told_which_field_is_missing(scripted_model: ScriptedModel, field: str) -> None:
-    async with speaking(scripted_model) as client:
+async def test_older_clients_are_told_which_field_is_missing(parley_model: ScriptedModel, field: str) -> None:
+    async with speaking(parley_model) as client:
         arguments = {"prompt": "", "model": MODEL, "cwd": str(client.raw.work)}
         del arguments[field]
         message = f"Failed to parse arguments for conversationCreate: missing field `{field}`"

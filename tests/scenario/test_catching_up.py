@@ -93,13 +93,13 @@ def so_far(text: str, *, item: str = FIRST) -> Any:
 @pytest.mark.promises("catchup.mid-sentence", "catchup.no-gap")
 @either_api
 async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says(*held(*SENTENCE))
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says(*held(*SENTENCE))
         conversation = await client.create()
         await client.say(conversation, "speak")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         _, first = await client.open_stream(conversation)
         joined, then = [], []
         for _ in SENTENCE:
@@ -129,13 +129,13 @@ async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
 @pytest.mark.promises("stream.meta", "catchup.mid-sentence")
 @pytest.mark.parametrize(("api", "version"), [("chat", PLAIN_VERSION), ("responses", FULL_VERSION)])
 async def test_with_positions_each_delta_says_where_it_begins(
-    scripted_model: ScriptedModel, api: Api, version: str
+    parley_model: ScriptedModel, api: Api, version: str
 ) -> None:
-    async with speaking(scripted_model, api=api, version=version) as client:
-        scripted_model.says(*held(*SENTENCE))
+    async with speaking(parley_model, api=api, version=version) as client:
+        parley_model.says(*held(*SENTENCE))
         conversation = await client.create()
         await client.say(conversation, "speak", message_id=MESSAGE)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         asked = {} if version == FULL_VERSION else {"event_meta": True}
         _, first = await client.open_stream(conversation, **asked)
         joined, then = [], []
@@ -167,16 +167,16 @@ async def test_with_positions_each_delta_says_where_it_begins(
 
 @pytest.mark.promises("stream.after")
 async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_beginning(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says("One")
-        scripted_model.says(HOLD, "Two ", HOLD, "more", HOLD)
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        parley_model.says("One")
+        parley_model.says(HOLD, "Two ", HOLD, "more", HOLD)
         conversation = await client.create()
         await client.say(conversation, "first", message_id=MESSAGE)
         await client.over(conversation)
         await client.say(conversation, "second", message_id=OTHER_MESSAGE)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         _, whole = await client.open_stream(conversation)
         last = whole["params"]["_meta"]["seq"]
         events = whole["params"]["initial_state"]["events"]
@@ -218,18 +218,18 @@ async def test_after_a_position_only_what_is_newer_comes_and_open_text_from_its_
 
 
 @pytest.mark.promises("stream.after")
-async def test_after_works_without_positions_on_the_events(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One")
-        scripted_model.says("Two ", HOLD, "more")
+async def test_after_works_without_positions_on_the_events(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("One")
+        parley_model.says("Two ", HOLD, "more")
         conversation = await client.create()
         await client.say(conversation, "first")
         await client.over(conversation)
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
         await client.say(conversation, "second")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         _, snapshot = await client.open_stream(conversation, after=status["seq"])
-        scripted_model.release()
+        parley_model.release()
         seen = await client.until_method("task_complete")
 
         begun, *rest = spoken("chat", "Two ", "more")
@@ -242,9 +242,9 @@ async def test_after_works_without_positions_on_the_events(scripted_model: Scrip
 
 @pytest.mark.promises("stream.after-end")
 async def test_a_position_beyond_the_end_is_refused_and_leaves_the_open_stream_alone(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         request = client.stream(conversation, after=2)
@@ -260,10 +260,10 @@ async def test_a_position_beyond_the_end_is_refused_and_leaves_the_open_stream_a
 
 
 @pytest.mark.promises("stream.meta", "stream.after")
-async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
-        scripted_model.says("Found ", "nothing.")
+async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        parley_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
+        parley_model.says("Found ", "nothing.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "go")
@@ -302,18 +302,18 @@ async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(scripted_
 @pytest.mark.promises("catchup.mid-sentence", "catchup.finished-alone")
 @either_api
 async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
-        scripted_model.says("I see ", HOLD, "nothing.")
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
+        parley_model.says("I see ", HOLD, "nothing.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until(lambda message: message == live(delta("I see ")))
         client.stream(conversation)
         joined = (await client.take(3))[2]
-        scripted_model.release()
+        parley_model.release()
         rest = await client.until_method("task_complete")
 
         *first, _ = remains(api, "Let me look.")
@@ -322,10 +322,10 @@ async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
 
 
 @pytest.mark.promises("catchup.void")
-async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
-        scripted_model.says("Whole")
+async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
+        parley_model.says("Whole")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "go")
@@ -347,18 +347,18 @@ async def test_text_that_an_interrupt_cut_off_is_not_in_the_snapshot(scripted_mo
 @pytest.mark.promises("catchup.void", "failures.turns")
 @either_api
 async def test_text_of_a_broken_attempt_is_void_and_the_next_begins_anew(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, stream_max_retries=1) as client:
-        scripted_model.queue(Cut(steps=("Half a ",), how="reset"))
-        scripted_model.says("A whole ", HOLD, "sentence")
+    async with speaking(parley_model, api=api, stream_max_retries=1) as client:
+        parley_model.queue(Cut(steps=("Half a ",), how="reset"))
+        parley_model.says("A whole ", HOLD, "sentence")
         conversation = await client.create()
         await client.open_stream(conversation, event_meta=True)
         await client.say(conversation, "go")
         seen = await client.until(lambda message: message["params"]["msg"] == delta("A whole "))
         client.stream(conversation)
         joined = (await client.take(3))[2]
-        scripted_model.release()
+        parley_model.release()
         rest = await client.until_method("task_complete")
 
         started, *deltas, retry, again = seen
@@ -413,11 +413,11 @@ def view_of(snapshot: Any, *live_events: Any) -> View:
 @pytest.mark.promises("catchup.no-gap")
 @either_api
 async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_always_there(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as client:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
         for number in range(1, REPLIES + 1):
-            scripted_model.queue(stuttering(number))
+            parley_model.queue(stuttering(number))
         call = client.call("codex", prompt="go")  # this one is always there
         configured = await client.read()
         conversation = configured["params"]["msg"]["session_id"]
@@ -425,7 +425,7 @@ async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_alw
         streams: dict[int, int] = {}
         cancelled: set[int] = set()
         for number in range(ROUNDS * REPLIES):
-            await scripted_model.wait_until_held()
+            await parley_model.wait_until_held()
             with client.at_once():
                 if streams and number % 2:
                     cancelled.add(max(streams))
@@ -433,7 +433,7 @@ async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_alw
                 after = number % 5
                 present = client.stream(conversation, after=after)
             streams[present] = after
-            scripted_model.release()
+            parley_model.release()
             if number % 4:
                 messages += await client.until_answer(present)
         if not any(

@@ -68,17 +68,17 @@ def _second(wire: Wire, dialect: DialectName, *more: AskedFor) -> Any:
 @pytest.mark.promises("model.chat-calls", "model.chat-reasoning", "model.history")
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_two_calls_and_what_was_thought_go_back_in_one_message(
-    scripted_model: ScriptedModel, dialect: DialectName
+    parley_model: ScriptedModel, dialect: DialectName
 ) -> None:
-    scripted_model.dialect = dialect
-    scripted_model.says(Reasoning(THOUGHT), "Looking.", *CALLS)
-    async with speaking(scripted_model, config=SHOWN) as wire:
+    parley_model.dialect = dialect
+    parley_model.says(Reasoning(THOUGHT), "Looking.", *CALLS)
+    async with speaking(parley_model, config=SHOWN) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
         wire.reply(2, "again")
         assert await wire.text(2) == "Done"
 
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body("chat", User("go"), cwd=wire.work, session=wire.sessions[0]),
         _second(wire, dialect),
         _second(wire, dialect, Assistant("Done"), User("again")),
@@ -92,11 +92,11 @@ async def test_two_calls_and_what_was_thought_go_back_in_one_message(
 @pytest.mark.promises("model.usage", "model.chat-ends")
 @pytest.mark.parametrize("dialect", ["openai", "openrouter"])
 async def test_token_counts_are_told_once_also_where_the_finish_comes_twice(
-    scripted_model: ScriptedModel, dialect: DialectName
+    parley_model: ScriptedModel, dialect: DialectName
 ) -> None:
-    scripted_model.dialect = dialect
-    scripted_model.says("Fine", Usage(input_tokens=7, output_tokens=2))
-    async with speaking(scripted_model) as wire:
+    parley_model.dialect = dialect
+    parley_model.says("Fine", Usage(input_tokens=7, output_tokens=2))
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go", config={"model_providers.chat.stream_usage": True})
         messages = await wire.answer(1)
 
@@ -108,34 +108,34 @@ async def test_token_counts_are_told_once_also_where_the_finish_comes_twice(
 @pytest.mark.promises("model.chat-reasoning")
 @pytest.mark.parametrize("dialect", ["deepseek", "kimi"])
 async def test_a_provider_that_requires_reasoning_gets_some_where_there_was_none(
-    scripted_model: ScriptedModel, dialect: DialectName
+    parley_model: ScriptedModel, dialect: DialectName
 ) -> None:
-    scripted_model.dialect = dialect
-    scripted_model.says(CALLS[0])
-    async with speaking(scripted_model) as wire:
+    parley_model.dialect = dialect
+    parley_model.says(CALLS[0])
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"
 
-    assert scripted_model.requests[1].body["messages"][3]["reasoning_content"] == " "
+    assert parley_model.requests[1].body["messages"][3]["reasoning_content"] == " "
 
 
 @pytest.mark.promises("model.chat-reasoning")
 @pytest.mark.parametrize("dialect", ["deepseek", "gemini", "openrouter"])
 async def test_what_was_thought_is_still_known_after_a_restart(
-    scripted_model: ScriptedModel, dialect: DialectName, tmp_path: Path
+    parley_model: ScriptedModel, dialect: DialectName, tmp_path: Path
 ) -> None:
-    scripted_model.dialect = dialect
-    scripted_model.says(Reasoning(THOUGHT), "Looking.", *CALLS)
-    async with speaking(scripted_model, home=tmp_path) as wire:
+    parley_model.dialect = dialect
+    parley_model.says(Reasoning(THOUGHT), "Looking.", *CALLS)
+    async with speaking(parley_model, home=tmp_path) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
     session = wire.sessions[0]
-    async with speaking(scripted_model, home=tmp_path) as again:
+    async with speaking(parley_model, home=tmp_path) as again:
         again.sessions.append(session)
         again.reply(1, "again")
         assert await again.text(1) == "Done"
 
-    before, after = (request.body["messages"][3] for request in scripted_model.requests[1:])
+    before, after = (request.body["messages"][3] for request in parley_model.requests[1:])
     assert after == before
 
 
@@ -160,18 +160,18 @@ async def _say(wire: Wire, conversation: str, text: str, **more: object) -> None
     ("then", "member"), [("deepseek", "reasoning_content"), ("kimi", "reasoning_content"), ("gemini", "tool_calls")]
 )
 async def test_a_conversation_of_another_model_goes_on_with_a_provider_that_requires_reasoning(
-    scripted_model: ScriptedModel, then: DialectName, member: str
+    parley_model: ScriptedModel, then: DialectName, member: str
 ) -> None:
-    scripted_model.dialect = "openrouter"
-    scripted_model.says(Reasoning(THOUGHT), *CALLS)
-    async with speaking(scripted_model) as wire:
+    parley_model.dialect = "openrouter"
+    parley_model.says(Reasoning(THOUGHT), *CALLS)
+    async with speaking(parley_model) as wire:
         conversation = await _streamed(wire)
         await _say(wire, conversation, "go")
-        scripted_model.dialect = then
+        parley_model.dialect = then
         await _say(wire, conversation, "again", model="other")
         await _say(wire, conversation, "and again")
 
-    first, refused, accepted, later = scripted_model.requests[1:]
+    first, refused, accepted, later = parley_model.requests[1:]
     assert first.body["messages"][3]["reasoning_details"] == [details_of(THOUGHT)]
     plain = refused.body["messages"][3]
     assert set(plain) == {"role", "content", "tool_calls"}
@@ -237,15 +237,15 @@ PIECES: Final[dict[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.promises("model.chat-calls")
-async def test_calls_are_told_apart_however_they_come(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_calls_are_told_apart_however_they_come(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         for number, (name, pieces) in enumerate(PIECES.items(), 1):
             print(name)  # pytest shows the last one if it fails
-            scripted_model.says(*map(_piece, pieces))
+            parley_model.says(*map(_piece, pieces))
             wire.codex(number, "go")
             await wire.answer(number)
 
-            spoken, *outputs = scripted_model.requests[-1].body["messages"][3:]
+            spoken, *outputs = parley_model.requests[-1].body["messages"][3:]
             assert [call["function"] for call in spoken["tool_calls"]] == [
                 _function("one", "{}"),
                 _function("two", "{}"),
@@ -254,14 +254,14 @@ async def test_calls_are_told_apart_however_they_come(scripted_model: ScriptedMo
 
 
 async def test_calls_without_id_and_with_one_index_are_told_apart_by_their_names(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(*(_piece({"index": 0, "function": _function(name, "{}")}) for name in ("one", "two")))
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*(_piece({"index": 0, "function": _function(name, "{}")}) for name in ("one", "two")))
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
 
-    outputs = [said["content"] for said in scripted_model.requests[1].body["messages"] if said["role"] == "tool"]
+    outputs = [said["content"] for said in parley_model.requests[1].body["messages"] if said["role"] == "tool"]
     assert outputs == ["unsupported call: one", "unsupported call: two"]
 
 
@@ -280,11 +280,11 @@ ERRORS: Final = {
 
 
 @pytest.mark.promises("failures.messages", "failures.chat-stream")
-async def test_an_error_in_the_stream_is_a_failure_in_every_shape(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_an_error_in_the_stream_is_a_failure_in_every_shape(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         for number, (name, error) in enumerate(ERRORS.items(), 1):
             print(name)  # pytest shows the last one if it fails
-            scripted_model.says("par", Data(error))
+            parley_model.says("par", Data(error))
             wire.codex(number, "go")
             messages = await wire.answer(number)
 
@@ -295,9 +295,9 @@ async def test_an_error_in_the_stream_is_a_failure_in_every_shape(scripted_model
 @pytest.mark.parametrize(
     "body", [b'{"error": "out of memory"}\n', b'data: {"choices": []}\n\n{"error":"out of memory"}']
 )
-async def test_an_error_that_is_no_event_is_a_failure(scripted_model: ScriptedModel, body: bytes) -> None:
-    scripted_model.sends_raw(body)
-    async with speaking(scripted_model) as wire:
+async def test_an_error_that_is_no_event_is_a_failure(parley_model: ScriptedModel, body: bytes) -> None:
+    parley_model.sends_raw(body)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -305,9 +305,9 @@ async def test_an_error_that_is_no_event_is_a_failure(scripted_model: ScriptedMo
 
 
 @pytest.mark.promises("failures.chat-stream")
-async def test_a_finish_reason_that_is_an_error_is_a_failure(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", Data('{"choices": [{"delta": {}, "finish_reason": "error"}]}'))
-    async with speaking(scripted_model) as wire:
+async def test_a_finish_reason_that_is_an_error_is_a_failure(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", Data('{"choices": [{"delta": {}, "finish_reason": "error"}]}'))
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 

@@ -202,17 +202,17 @@ async def test_leaving_a_turn_closes_its_stream_and_its_result_can_still_be_read
 
 
 async def test_a_server_without_user_messages_says_that_a_turn_cannot_be_followed(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with ParleyProcess(scripted_model, protocol_version="2025-06-18") as parley:
+    async with ParleyProcess(parley_model, protocol_version="2025-06-18") as parley:
         turn = await (await parley.create()).send("one")
         with pytest.raises(ClientError, match="2025-11-25"):
             await turn.result()
 
 
-async def test_a_query_yields_the_events_of_one_turn(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("Hello!")
-    home = Home(scripted_model)
+async def test_a_query_yields_the_events_of_one_turn(parley_model: ScriptedModel) -> None:
+    parley_model.says("Hello!")
+    home = Home(parley_model)
     home.open()
     try:
         server = home.server()

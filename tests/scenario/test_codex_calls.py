@@ -80,8 +80,8 @@ _BAD_TOOL_CALLS: Final = Trace(
     "model.chat-ends",
 )
 @pytest.mark.parametrize("api", APIS)
-async def test_runs_of_calls_read_word_for_word(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+async def test_runs_of_calls_read_word_for_word(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as wire:
         for name, trace in {**traces_for(api, failing=False), "bad_tool_calls": _BAD_TOOL_CALLS}.items():
             print(name)  # pytest shows the last one if it fails
             await trace.play(wire, api)
@@ -90,9 +90,9 @@ async def test_runs_of_calls_read_word_for_word(scripted_model: ScriptedModel, a
 @pytest.mark.promises("plan.update")
 @pytest.mark.parametrize("api", APIS)
 async def test_the_plan_tool_is_offered_to_the_model_where_the_call_includes_it(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         for request_id, wanted in ((1, True), (2, False)):
             wire.codex(request_id, "go", **{"include-plan-tool": wanted})
             await wire.answer(request_id)
@@ -101,18 +101,18 @@ async def test_the_plan_tool_is_offered_to_the_model_where_the_call_includes_it(
         chosen = settings(approval_policy="never", sandbox_mode="danger-full-access", include_plan_tool=with_plan)
         return offered(api, chosen)
 
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body(api, User("go"), cwd=wire.work, session=session, tools=tools(with_plan=wanted))
         for session, wanted in zip(wire.sessions, (True, False), strict=True)
     ]
 
 
 @SANDBOX
-async def test_a_command_does_what_the_sandbox_of_the_call_lets_it(scripted_model: ScriptedModel) -> None:
+async def test_a_command_does_what_the_sandbox_of_the_call_lets_it(parley_model: ScriptedModel) -> None:
     made: dict[str, bool] = {}
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         for request_id, sandbox in enumerate(("read-only", "workspace-write", "danger-full-access"), start=1):
-            scripted_model.says(Call("shell", {"command": ["touch", sandbox]}, "c1"))
+            parley_model.says(Call("shell", {"command": ["touch", sandbox]}, "c1"))
             wire.codex(request_id, "go", sandbox=sandbox)
             await wire.answer(request_id)
             made[sandbox] = (wire.work / sandbox).exists()
@@ -124,9 +124,9 @@ async def test_a_command_does_what_the_sandbox_of_the_call_lets_it(scripted_mode
 
 
 @pytest.mark.promises("codex.configured")
-async def test_a_request_id_of_either_kind_names_the_turn(scripted_model: ScriptedModel) -> None:
+async def test_a_request_id_of_either_kind_names_the_turn(parley_model: ScriptedModel) -> None:
     events = (task_started(), *shown("chat", *said("Done")), task_complete("Done"))
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         for request_id in ("abc", "", 'with "quotes", 100%s and \\', 0, -7, 2**53):
             wire.codex(request_id, "go")
             messages = await wire.answer(request_id)
@@ -142,17 +142,17 @@ async def test_a_request_id_of_either_kind_names_the_turn(scripted_model: Script
 
 
 @pytest.mark.child_process
-async def test_two_calls_at_once_are_never_mixed(scripted_model: ScriptedModel) -> None:
+async def test_two_calls_at_once_are_never_mixed(parley_model: ScriptedModel) -> None:
     def by_prompt(request: RecordedRequest) -> Reply:
         prompt = request.body["messages"][-1]["content"]
         return Says((f"This is {prompt}", HOLD, "."))
 
-    scripted_model.set_handler(by_prompt)
-    async with speaking(scripted_model) as wire:
+    parley_model.set_handler(by_prompt)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "A")
         wire.codex(2, "B")
-        await scripted_model.wait_until_held(2)
-        scripted_model.release()
+        await parley_model.wait_until_held(2)
+        parley_model.release()
         messages = await wire.answer(1, 2)
 
     for request_id, prompt in ((1, "A"), (2, "B")):
@@ -182,24 +182,24 @@ def _is_of(message: Any, request_id: int) -> bool:
 @pytest.mark.promises("model.chat", "model.responses", "model.environment")
 @pytest.mark.parametrize("api", APIS)
 async def test_the_model_is_asked_with_exactly_this_body_and_these_headers(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "How are you, “Jürgen”? \U0001f642")
         await wire.answer(1)
 
-    (request,) = scripted_model.requests
+    (request,) = parley_model.requests
     session = wire.sessions[0]
     assert request.path == ("/v1/chat/completions" if api == "chat" else "/v1/responses")
-    assert request.headers == request_headers(api, request, model=scripted_model, session=session)
+    assert request.headers == request_headers(api, request, model=parley_model, session=session)
     assert request.body == body(api, User("How are you, “Jürgen”? \U0001f642"), cwd=wire.work, session=session)
 
 
 @pytest.mark.promises("model.instructions")
 @pytest.mark.parametrize("api", APIS)
-async def test_arguments_of_the_call_reach_the_model(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_arguments_of_the_call_reach_the_model(parley_model: ScriptedModel, api: Api) -> None:
     config = {"model_reasoning_effort": "high", "model_supports_reasoning_summaries": True}
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         folder = wire.work / "deeper"
         arguments = {"base-instructions": "Be brief.", "cwd": "deeper", "model": "my-model", "config": config}
         wire.codex(1, "go", **arguments)
@@ -207,7 +207,7 @@ async def test_arguments_of_the_call_reach_the_model(scripted_model: ScriptedMod
 
     assert messages[:2] == configured(1, wire.sessions[0], "my-model")
     thinking: dict[str, Any] = {} if api == "chat" else {"reasoning": {"effort": "high", "summary": "auto"}}
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body(
             api,
             User("go"),
@@ -220,8 +220,8 @@ async def test_arguments_of_the_call_reach_the_model(scripted_model: ScriptedMod
     ]
 
 
-async def test_the_history_file_of_the_home_is_counted(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_the_history_file_of_the_home_is_counted(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         file = wire.raw.home / "history.jsonl"
         file.write_text('{"text": "one"}\n{"text": "two"}\n')
         inode = file.stat().st_ino
@@ -256,12 +256,12 @@ _RESPONSES_BODY = (
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("api", "reply"), [("chat", _CHAT_BODY), ("responses", _RESPONSES_BODY)])
 async def test_a_reply_reads_the_same_wherever_the_network_cuts_it(
-    scripted_model: ScriptedModel, api: Api, reply: bytes, step: int
+    parley_model: ScriptedModel, api: Api, reply: bytes, step: int
 ) -> None:
     sizes = [*range(1, 40), *range(40, len(reply) + 1, step)]
     for size in sizes:
-        scripted_model.queue(RawBody(body=reply, cut_every=size))
-    async with speaking(scripted_model, api=api) as wire:
+        parley_model.queue(RawBody(body=reply, cut_every=size))
+    async with speaking(parley_model, api=api) as wire:
         for at in range(0, len(sizes), 20):
             numbers = range(at + 1, min(at + 20, len(sizes)) + 1)
             for number in numbers:
@@ -282,9 +282,9 @@ async def test_a_reply_reads_the_same_wherever_the_network_cuts_it(
 @pytest.mark.promises("versions.full")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_said(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as wire:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -298,9 +298,9 @@ async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_sa
 
 
 @pytest.mark.promises("versions.full", "codex.failed-turn")
-async def test_a_failure_has_structured_content_too(scripted_model: ScriptedModel) -> None:
-    scripted_model.queue(Failure(status=400, body="no"))
-    async with speaking(scripted_model, version=FULL_VERSION) as wire:
+async def test_a_failure_has_structured_content_too(parley_model: ScriptedModel) -> None:
+    parley_model.queue(Failure(status=400, body="no"))
+    async with speaking(parley_model, version=FULL_VERSION) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -320,10 +320,10 @@ async def test_a_failure_has_structured_content_too(scripted_model: ScriptedMode
 @pytest.mark.promises("codex.progress")
 @pytest.mark.parametrize("token", ["tok%en", 7])
 async def test_progress_is_told_behind_each_event_that_has_a_position(
-    scripted_model: ScriptedModel, token: str | int
+    parley_model: ScriptedModel, token: str | int
 ) -> None:
-    scripted_model.says("In ", "pieces")
-    async with speaking(scripted_model, api="responses") as wire:
+    parley_model.says("In ", "pieces")
+    async with speaking(parley_model, api="responses") as wire:
         wire.call(1, "codex", {"prompt": "go"}, progress_token=token)
         messages = [*await wire.answer(1), *await wire.silence()]
 
@@ -351,11 +351,11 @@ async def test_progress_is_told_behind_each_event_that_has_a_position(
 
 @pytest.mark.promises("codex.conversation")
 async def test_a_session_is_listed_streamed_and_continued_like_any_conversation(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("One")
-    scripted_model.says("Two")
-    async with speaking(scripted_model) as wire:
+    parley_model.says("One")
+    parley_model.says("Two")
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go\nand more")
         await wire.answer(1)
         session = wire.sessions[0]
@@ -389,7 +389,7 @@ async def test_a_session_is_listed_streamed_and_continued_like_any_conversation(
         {"jsonrpc": "2.0", "id": 4, "result": {**accepted, "structuredContent": {"status": "ok"}}},
         *_live(turn),
     ]
-    assert scripted_model.requests[1].body == body(
+    assert parley_model.requests[1].body == body(
         "chat",
         User("go\nand more"),
         Assistant("One"),
@@ -406,16 +406,16 @@ def _live(events: tuple[Any, ...]) -> list[Any]:
 
 
 @pytest.mark.promises("codex.conversation")
-async def test_the_call_and_a_stream_of_its_session_both_see_the_turn(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("Hello, ", HOLD, "world")
-    async with speaking(scripted_model) as wire:
+async def test_the_call_and_a_stream_of_its_session_both_see_the_turn(parley_model: ScriptedModel) -> None:
+    parley_model.says("Hello, ", HOLD, "world")
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         before = await wire.until(is_event("agent_message_delta"))
         session = wire.sessions[0]
         wire.stream(2, session)
         await wire.answer(2)
         (state,) = await wire.until(is_event("notifications/initial_state"))
-        scripted_model.release()
+        parley_model.release()
         after = [*await wire.answer(1), *await wire.silence()]
 
     assert before == [

@@ -32,16 +32,16 @@ from parley.wire.mcp import FULL_VERSION
 @pytest.mark.promises("reply.joins")
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_a_reply_to_a_running_turn_joins_it_and_both_are_answered_alike(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says("First", HOLD, " part")
-    scripted_model.says("Both done")
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("First", HOLD, " part")
+    parley_model.says("Both done")
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "first")
         before = await wire.until(is_event("agent_message_delta"))
         wire.reply(2, "joined")
         await wire.until(is_event("agent_message_delta"))  # the reply is shown the sentence that it came into
-        scripted_model.release()
+        parley_model.release()
         messages = await wire.answer(1, 2)
 
     session = wire.sessions[0]
@@ -60,7 +60,7 @@ async def test_a_reply_to_a_running_turn_joins_it_and_both_are_answered_alike(
     for request_id in (1, 2):
         mine = [one for one in messages if _is_of(one, request_id)]
         assert mine == [*pairs(request_id, "1", *rest), answered(request_id, "Both done")]
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body(api, User("first"), cwd=wire.work, session=session),
         body(api, User("first"), Assistant("First part"), User("joined"), cwd=wire.work, session=session),
     ]
@@ -74,17 +74,17 @@ def _is_of(message: dict[str, object], request_id: int) -> bool:
 
 
 async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_beginning(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("Hello, ", HOLD, "world")
-    async with speaking(scripted_model, version=FULL_VERSION) as wire:
+    parley_model.says("Hello, ", HOLD, "world")
+    async with speaking(parley_model, version=FULL_VERSION) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.reply(2, "joined")
         joined = await wire.until(
             lambda one: one.get("method") == "agent_message_delta" and one["params"]["_meta"] == {"requestId": 2}
         )
-        scripted_model.release()
+        parley_model.release()
         messages = await wire.answer(1, 2)
 
     said_so_far = AgentMessageDelta(delta="Hello, ")
@@ -109,36 +109,36 @@ async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_be
 
 
 @pytest.mark.promises("reply.joins")
-async def test_several_replies_join_one_turn_in_their_order(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("So", HOLD, Call("look", "{}", "c1"))
-    async with speaking(scripted_model) as wire:
+async def test_several_replies_join_one_turn_in_their_order(parley_model: ScriptedModel) -> None:
+    parley_model.says("So", HOLD, Call("look", "{}", "c1"))
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         for request_id in (2, 3, 4):
             wire.reply(request_id, f"joined {request_id}")
             await wire.until(is_event("agent_message_delta"))  # what it came into
-        scripted_model.release()
+        parley_model.release()
         messages = await wire.answer(1, 2, 3, 4)
 
     turn = (agent_message("So"), AgentMessageDelta(delta="Done"), agent_message("Done"), task_complete("Done"))
     for request_id in (1, 2, 3, 4):
         mine = [one for one in messages if _is_of(one, request_id)]
         assert mine == [*pairs(request_id, "1", *turn), answered(request_id, "Done")]
-    contents = [one["content"] for one in scripted_model.requests[-1].body["messages"][2:]]
+    contents = [one["content"] for one in parley_model.requests[-1].body["messages"][2:]]
     assert contents == ["first", "So", "unsupported call: look", "joined 2", "joined 3", "joined 4"]
 
 
 async def test_a_reply_that_joined_a_turn_that_fails_is_answered_with_the_failure(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("First", HOLD)
-    scripted_model.fails(400, body="no")
-    async with speaking(scripted_model) as wire:
+    parley_model.says("First", HOLD)
+    parley_model.fails(400, body="no")
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.reply(2, "joined")
         await wire.until(is_event("agent_message_delta"))
-        scripted_model.release()
+        parley_model.release()
         messages = await wire.answer(1, 2)
         wire.reply(3, "next")
         after = await wire.answer(3)
@@ -150,7 +150,7 @@ async def test_a_reply_that_joined_a_turn_that_fails_is_answered_with_the_failur
         assert mine == [*pairs(request_id, "1", *events), failed(request_id, message)]
     done = (task_started(), AgentMessageDelta(delta="Done"), agent_message("Done"), task_complete("Done"))
     assert after == [*pairs(3, "2", *done), answered(3, "Done")]
-    assert [one["content"] for one in scripted_model.requests[-1].body["messages"][2:]] == [
+    assert [one["content"] for one in parley_model.requests[-1].body["messages"][2:]] == [
         "first",
         "First",
         "joined",
@@ -161,10 +161,10 @@ async def test_a_reply_that_joined_a_turn_that_fails_is_answered_with_the_failur
 @pytest.mark.promises("cancel.codex")
 @pytest.mark.parametrize("cancelled", [1, 2])
 async def test_cancelling_either_of_two_calls_in_one_turn_interrupts_it_for_both(
-    scripted_model: ScriptedModel, cancelled: int
+    parley_model: ScriptedModel, cancelled: int
 ) -> None:
-    scripted_model.says("First", HOLD)
-    async with speaking(scripted_model) as wire:
+    parley_model.says("First", HOLD)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.reply(2, "joined")
@@ -175,17 +175,17 @@ async def test_cancelling_either_of_two_calls_in_one_turn_interrupts_it_for_both
     for request_id in (1, 2):
         mine = [one for one in messages if _is_of(one, request_id)]
         assert mine == [*pairs(request_id, "1", error(" Turn interrupted")), interrupted(request_id)]
-    assert len(scripted_model.requests) == 1
+    assert len(parley_model.requests) == 1
 
 
 # --- one kind of conversation ------------------------------------------------------------------
 
 
 @pytest.mark.promises("codex.conversation")
-async def test_a_reply_continues_any_conversation(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("One")
-    scripted_model.says("Two")
-    async with speaking(scripted_model) as wire:
+async def test_a_reply_continues_any_conversation(parley_model: ScriptedModel) -> None:
+    parley_model.says("One")
+    parley_model.says("Two")
+    async with speaking(parley_model) as wire:
         wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
         (created,) = await wire.answer(1)
         conversation = created["result"]["structuredContent"]["conversation_id"]
@@ -197,7 +197,7 @@ async def test_a_reply_continues_any_conversation(scripted_model: ScriptedModel)
     for request_id, event_id, text, messages in ((2, "1", "One", first), (3, "2", "Two", second)):
         turn = (task_started(), AgentMessageDelta(delta=text), agent_message(text), task_complete(text))
         assert messages == [*pairs(request_id, event_id, *turn), answered(request_id, text)]
-    assert scripted_model.requests[1].body == body(
+    assert parley_model.requests[1].body == body(
         "chat",
         User("to a conversation"),
         Assistant("One"),
@@ -208,32 +208,32 @@ async def test_a_reply_continues_any_conversation(scripted_model: ScriptedModel)
 
 
 async def test_a_reply_joins_a_turn_that_a_message_began_and_a_message_joins_that_of_a_call(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("One", HOLD)
-    scripted_model.says("Two", HOLD)
-    async with speaking(scripted_model) as wire:
+    parley_model.says("One", HOLD)
+    parley_model.says("Two", HOLD)
+    async with speaking(parley_model) as wire:
         wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
         (created,) = await wire.answer(1)
         conversation = created["result"]["structuredContent"]["conversation_id"]
         wire.send(2, conversation, "first")
         await wire.answer(2)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         wire.reply(3, "second", session=conversation)
         messages = await wire.until(is_event("agent_message_delta"))
-        scripted_model.release()
+        parley_model.release()
         messages += await wire.until(
             lambda one: one.get("method") == "agent_message_delta" and one["params"]["msg"]["delta"] == "Two"
         )
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         wire.send(4, conversation, "third")
         await wire.answer(4)
-        scripted_model.release()
+        parley_model.release()
         messages += await wire.answer(3)
 
     turn = (*said("One"), *said("Two"), *said("Done"), task_complete("Done"))
     assert messages == [*pairs(3, "1", *shown("chat", *turn)), answered(3, "Done")]
-    assert scripted_model.requests[-1].body == body(
+    assert parley_model.requests[-1].body == body(
         "chat",
         User("first"),
         Assistant("One"),
@@ -246,20 +246,20 @@ async def test_a_reply_joins_a_turn_that_a_message_began_and_a_message_joins_tha
 
 
 @pytest.mark.promises("reply.result")
-async def test_an_event_id_is_never_used_twice_in_a_session(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_an_event_id_is_never_used_twice_in_a_session(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         wire.codex(2, "first")
         messages = await wire.answer(2)
         for request_id in (3, 4):
             wire.reply(request_id, "more")
             messages += await wire.answer(request_id)
-        scripted_model.says("Begun", HOLD)
+        parley_model.says("Begun", HOLD)
         wire.send(5, wire.sessions[0], "a turn that no call began")
         await wire.answer(5)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         wire.reply(6, "and one that joins it")
         messages += await wire.until(is_event("agent_message_delta"))
-        scripted_model.release()
+        parley_model.release()
         for request_id in (6, 7):
             messages += await wire.answer(request_id)
             wire.reply(request_id + 1, "more")

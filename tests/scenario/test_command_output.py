@@ -145,11 +145,11 @@ async def until_open(client: BaseClient, conversation: str, *ends: str) -> Any:
 
 @pytest.mark.promises("output.live")
 async def test_output_comes_while_the_command_runs_in_pieces_that_say_where_they_begin(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     out, err = numbered("o", 7500), numbered("e", 7500)
-    scripted_model.says(sh("c1", "seq -f o%06.0f 7500; read _ < gate; seq -f e%06.0f 7500 >&2"))
-    async with speaking(scripted_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
+    parley_model.says(sh("c1", "seq -f o%06.0f 7500; read _ < gate; seq -f e%06.0f 7500 >&2"))
+    async with speaking(parley_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
         conversation, nothing, before = await running(client, len(out))
         gate.open()
         after = await client.until_method("task_complete")
@@ -169,17 +169,17 @@ async def test_output_comes_while_the_command_runs_in_pieces_that_say_where_they
 
 
 async def test_a_codex_call_and_a_stream_of_its_conversation_see_the_same_output(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 3000), numbered("p", 3000)
     script = "seq -f o%06.0f 3000; read _ < gate; seq -f p%06.0f 3000"
-    scripted_model.says("Look: ", HOLD, sh("c1", script))
-    async with calling(scripted_model) as wire, Gate(wire.work / "gate") as gate:
+    parley_model.says("Look: ", HOLD, sh("c1", script))
+    async with calling(parley_model) as wire, Gate(wire.work / "gate") as gate:
         wire.codex(1, "go")
         begin = await wire.until(is_event("agent_message_delta"))
         wire.stream(2, wire.sessions[0])
         begin += await wire.answer(2)
-        scripted_model.release()
+        parley_model.release()
         gate.open()
         messages = [*begin, *await wire.answer(1), *await wire.silence()]
 
@@ -200,12 +200,12 @@ async def test_a_codex_call_and_a_stream_of_its_conversation_see_the_same_output
 
 @pytest.mark.promises("output.live")
 async def test_who_joins_gets_what_was_said_so_far_and_then_exactly_what_follows(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 1500), numbered("p", 2000)
     script = "seq -f o%06.0f 1500; read _ < gate; seq -f p%06.0f 2000"
-    scripted_model.says(sh("c1", script))
-    async with speaking(scripted_model) as client, Gate(client.work / "gate") as gate:
+    parley_model.says(sh("c1", script))
+    async with speaking(parley_model) as client, Gate(client.work / "gate") as gate:
         conversation, _, _ = await running(client, len(first))
         request = client.stream(conversation)
         joining = await client.take(3)
@@ -228,11 +228,11 @@ async def test_who_joins_gets_what_was_said_so_far_and_then_exactly_what_follows
 
 @pytest.mark.promises("output.snapshot")
 async def test_who_joins_late_gets_the_beginning_and_the_end_and_then_exactly_what_follows(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 7500), numbered("p", 1000)
-    scripted_model.says(sh("c1", "seq -f o%06.0f 7500; read _ < gate; seq -f p%06.0f 1000"))
-    async with speaking(scripted_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
+    parley_model.says(sh("c1", "seq -f o%06.0f 7500; read _ < gate; seq -f p%06.0f 1000"))
+    async with speaking(parley_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
         conversation, nothing, before = await running(client, len(first))
         client.stream(conversation)
         _, _, snapshot = await client.take(3)
@@ -247,11 +247,11 @@ async def test_who_joins_late_gets_the_beginning_and_the_end_and_then_exactly_wh
 
 
 async def test_who_comes_back_to_a_running_command_is_sent_it_again_from_its_beginning(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 1000), numbered("p", 1000)
-    scripted_model.says(sh("c1", "seq -f o%06.0f 1000; read _ < gate; seq -f p%06.0f 1000"))
-    async with speaking(scripted_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
+    parley_model.says(sh("c1", "seq -f o%06.0f 1000; read _ < gate; seq -f p%06.0f 1000"))
+    async with speaking(parley_model, version=FULL_VERSION) as client, Gate(client.work / "gate") as gate:
         conversation = await client.create()
         stream, nothing = await client.open_stream(conversation)
         await client.say(conversation, "go")
@@ -273,10 +273,10 @@ async def test_who_comes_back_to_a_running_command_is_sent_it_again_from_its_beg
 
 @pytest.mark.promises("output.snapshot")
 async def test_a_snapshot_has_the_beginning_and_the_end_of_each_stream_in_front_of_the_end_event(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(sh("c1", LOUD))
-    async with speaking(scripted_model) as client:
+    parley_model.says(sh("c1", LOUD))
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         await client.say(conversation, "go")
         await client.over(conversation)
@@ -300,10 +300,10 @@ async def test_a_snapshot_has_the_beginning_and_the_end_of_each_stream_in_front_
 
 @pytest.mark.promises("output.read")
 async def test_all_that_is_kept_of_a_command_can_be_read_at_once_and_in_pages(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(sh("c1", LOUD))
-    async with speaking(scripted_model) as client:
+    parley_model.says(sh("c1", LOUD))
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         await client.say(conversation, "go")
         await client.over(conversation)
@@ -337,9 +337,9 @@ async def test_all_that_is_kept_of_a_command_can_be_read_at_once_and_in_pages(
 
 
 @pytest.mark.promises("output.read")
-async def test_what_a_running_command_has_said_can_be_read(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(sh("c1", f"{LOUD}; read _ < gate"))
-    async with speaking(scripted_model) as client, Gate(client.work / "gate") as gate:
+async def test_what_a_running_command_has_said_can_be_read(parley_model: ScriptedModel) -> None:
+    parley_model.says(sh("c1", f"{LOUD}; read _ < gate"))
+    async with speaking(parley_model) as client, Gate(client.work / "gate") as gate:
         conversation = await client.create()
         await client.say(conversation, "go")
         page = await until_open(client, conversation, "o025000\n", "e025000\n")
@@ -365,12 +365,12 @@ async def test_what_a_running_command_has_said_can_be_read(scripted_model: Scrip
 
 @pytest.mark.promises("output.interrupt")
 async def test_after_an_interrupt_the_output_stands_in_front_of_the_error_and_the_processes_are_gone(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     out, marker = numbered("o", 7500), uuid4().hex
     script = f"sh -c 'sleep 1000; :' {marker} & seq -f o%06.0f 7500; sh -c 'sleep 1000; :' {marker}"
-    scripted_model.says(sh("c1", script))
-    async with speaking(scripted_model) as client:
+    parley_model.says(sh("c1", script))
+    async with speaking(parley_model) as client:
         conversation, _, seen = await running(client, len(out))
         interrupt = client.call("conversationInterrupt", conversation_id=conversation)
         rest = await client.until_method("error")
@@ -416,22 +416,22 @@ async def until_holding(model: ScriptedModel) -> None:
 
 @pytest.mark.promises("output.slow")
 async def test_who_does_not_read_hinders_no_command_costs_no_memory_and_finds_a_gap(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     size = 100 * MEGABYTE
-    async with SlowClient(scripted_model, version=FULL_VERSION) as client:
+    async with SlowClient(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
-        scripted_model.says(sh("c1", "true"))
+        parley_model.says(sh("c1", "true"))
         await client.say(conversation, "warm up")
         await client.over(conversation)
         _, nothing = await client.open_stream(conversation)
         before = client.memory()
-        scripted_model.says(sh("c2", f"yes 1234567 | head -c {size}; echo over >&2", timeout=100_000))
-        scripted_model.says("And ", HOLD, "more.")
+        parley_model.says(sh("c2", f"yes 1234567 | head -c {size}; echo over >&2", timeout=100_000))
+        parley_model.says("And ", HOLD, "more.")
         client.message(conversation, "go")
-        await until_holding(scripted_model)  # the command has ended, and nothing of it was read
+        await until_holding(parley_model)  # the command has ended, and nothing of it was read
         grown = client.most_memory() - before
-        scripted_model.release()
+        parley_model.release()
         seen = await client.until_method("task_complete")
         client.stream(conversation)
         _, _, snapshot = await client.take(3)

@@ -111,16 +111,16 @@ def counted(api: Api) -> list[Any]:
 @pytest.mark.promises("context.compacted")
 @both_apis
 async def test_a_long_conversation_goes_on_with_a_summary_and_the_recent_turns(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
+    async with speaking(parley_model, api=api, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
         await client.open_stream(conversation)
-        scripted_model.says("In ", "short", ".")
-        scripted_model.says("Three", ".")
+        parley_model.says("In ", "short", ".")
+        parley_model.says("Three", ".")
         await client.say(conversation, Q3)
         third = await client.until_method("task_complete")
-        scripted_model.says("Four.")
+        parley_model.says("Four.")
         await client.say(conversation, "four")
         fourth = await client.until_method("task_complete")
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
@@ -139,7 +139,7 @@ async def test_a_long_conversation_goes_on_with_a_summary_and_the_recent_turns(
 
         first = (User("one"), Assistant(A1))
         after = (User(SUMMARY), *RECENT, User(Q3))
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             asked(*first[:1]),
             asked(*first, User("two")),
             asks_for_summary(api, OLD, conversation),
@@ -148,11 +148,11 @@ async def test_a_long_conversation_goes_on_with_a_summary_and_the_recent_turns(
         ]
 
 
-async def test_the_compaction_is_part_of_what_happened(scripted_model: ScriptedModel) -> None:
+async def test_the_compaction_is_part_of_what_happened(parley_model: ScriptedModel) -> None:
     api: Final = "responses"
-    async with speaking(scripted_model, api=api, version=FULL_VERSION, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
-        scripted_model.says("In short.")
+    async with speaking(parley_model, api=api, version=FULL_VERSION, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
+        parley_model.says("In short.")
         await client.say(conversation, Q3, message_id=M3)
         await client.over(conversation)
         read = await client.value_of(client.call("conversationRead", conversation_id=conversation))
@@ -170,7 +170,7 @@ async def test_the_compaction_is_part_of_what_happened(scripted_model: ScriptedM
 
 @either_api
 async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = iter(range(16))
 
@@ -182,15 +182,15 @@ async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs
             return Says(("Done.",))
         return Says((Call("shell", {"command": ["printf", "%09000d", str(number)]}, f"c{number}"),))
 
-    scripted_model.set_handler(choose)
-    async with speaking(scripted_model, api=api, config="model_context_window = 16000") as client:
+    parley_model.set_handler(choose)
+    async with speaking(parley_model, api=api, config="model_context_window = 16000") as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "print them")
         events = await client.until_method("task_complete")
 
         assert events[-1] == live(task_complete("Done."))
-        requests = scripted_model.requests
+        requests = parley_model.requests
         asked = [request for request in requests if not is_summary(request)]
         behind = [after for before, after in pairwise(requests) if is_summary(before)]
         assert [one["method"] for one in events].count("background_event") == len(behind)
@@ -241,18 +241,18 @@ def _is_output(item: Any) -> bool:
 
 @either_api
 async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
-        scripted_model.says("In ", HOLD, "short.")
+    async with speaking(parley_model, api=api, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
+        parley_model.says("In ", HOLD, "short.")
         await client.say(conversation, Q3)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.say(conversation, "and this")
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
-        assert bodies(scripted_model)[3:] == [
+        assert bodies(parley_model)[3:] == [
             body(api, User(SUMMARY), *RECENT, User(Q3), User("and this"), cwd=client.work, session=conversation)
         ]
 
@@ -263,15 +263,15 @@ async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
 @pytest.mark.promises("context.branches")
 @either_api
 async def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_behind_it_the_summary(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
-        scripted_model.says("In short.")
-        scripted_model.says("Three.")
+    async with speaking(parley_model, api=api, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
+        parley_model.says("In short.")
+        parley_model.says("Three.")
         await client.say(conversation, Q3, message_id=M3)
         await client.over(conversation)
-        scripted_model.requests.clear()
+        parley_model.requests.clear()
         for parent in (M2, M3, M1, conversation):
             await client.say(conversation, "elsewhere", parent_message_id=parent)
             await client.over(conversation)
@@ -280,7 +280,7 @@ async def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_be
             return body(api, *items, User("elsewhere"), cwd=client.work, session=conversation)
 
         first = (User("one"), Assistant(A1))
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             asked(*first, *RECENT),
             asked(User(SUMMARY), *RECENT, User(Q3), Assistant("Three.")),
             asked(*first),
@@ -288,19 +288,19 @@ async def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_be
         ]
 
 
-async def test_each_branch_has_its_own_summary(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
+async def test_each_branch_has_its_own_summary(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
         for summary, message_id in (("Left.", M3), ("Right.", M4)):
-            scripted_model.says(summary)
+            parley_model.says(summary)
             await client.say(conversation, Q3, message_id=message_id, parent_message_id=M2)
             await client.over(conversation)
-        scripted_model.requests.clear()
+        parley_model.requests.clear()
         for parent in (M3, M4):
             await client.say(conversation, "and", parent_message_id=parent)
             await client.over(conversation)
 
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             body(
                 "chat",
                 User(f"{FOREWORD}{summary}"),
@@ -320,19 +320,19 @@ async def test_each_branch_has_its_own_summary(scripted_model: ScriptedModel) ->
 
 @either_api
 async def test_where_a_summary_is_refused_the_users_own_words_take_its_place(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
+    async with speaking(parley_model, api=api, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
         await client.open_stream(conversation)
-        scripted_model.fails(400, body="too long")
+        parley_model.fails(400, body="too long")
         await client.say(conversation, Q3)
         events = await client.until_method("task_complete")
 
         begun, *said = spoken(api, "Done")
         assert covered(events) == [live(event) for event in (begun, COMPACTED, *said)]
         poor = f"{FOREWORD}- The user said: one"
-        assert bodies(scripted_model)[2:] == [
+        assert bodies(parley_model)[2:] == [
             asks_for_summary(api, OLD, conversation),
             body(api, User(poor), *RECENT, User(Q3), cwd=client.work, session=conversation),
         ]
@@ -346,22 +346,22 @@ async def test_where_a_summary_is_refused_the_users_own_words_take_its_place(
     ],
 )
 async def test_a_summary_that_fails_fails_the_turn_and_the_next_message_works(
-    scripted_model: ScriptedModel, api: Api, status: int, told: str
+    parley_model: ScriptedModel, api: Api, status: int, told: str
 ) -> None:
-    async with speaking(scripted_model, api=api, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
+    async with speaking(parley_model, api=api, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
         await client.open_stream(conversation)
-        scripted_model.fails(status, body="who?")
+        parley_model.fails(status, body="who?")
         await client.say(conversation, Q3)
         failed = await client.until_method("task_complete")
-        scripted_model.says("In short.")
+        parley_model.says("In short.")
         await client.say(conversation, "four")
         next_turn = await client.until_method("task_complete")
 
         assert failed == [live(event) for event in (TASK_STARTED, error(told), task_complete(None))]
         begun, *said = spoken(api, "Done")
         assert covered(next_turn) == [live(event) for event in (begun, *counted(api), COMPACTED, *said)]
-        assert bodies(scripted_model)[2:] == [
+        assert bodies(parley_model)[2:] == [
             asks_for_summary(api, OLD, conversation),
             asks_for_summary(api, f"{OLD}\n\nUSER: two\n\nAGENT: {A2}", conversation),
             body(api, User(SUMMARY), User(Q3), User("four"), cwd=client.work, session=conversation),
@@ -369,18 +369,18 @@ async def test_a_summary_that_fails_fails_the_turn_and_the_next_message_works(
 
 
 @either_api
-async def test_an_interrupt_in_mid_summary_changes_nothing(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api, config=CONFIG) as client:
-        conversation = await talk(client, scripted_model)
+async def test_an_interrupt_in_mid_summary_changes_nothing(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api, config=CONFIG) as client:
+        conversation = await talk(client, parley_model)
         await client.open_stream(conversation)
-        scripted_model.says("In ", HOLD)
+        parley_model.says("In ", HOLD)
         await client.say(conversation, Q3)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         interrupting = client.call("conversationInterrupt", conversation_id=conversation)
         messages = await client.until_method("error")
         if answered(interrupting, {"status": "ok"}) not in messages:
             messages.append(await client.read())
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         await client.say(conversation, "elsewhere", parent_message_id=M2)
         await client.until_method("task_complete")
 
@@ -388,7 +388,7 @@ async def test_an_interrupt_in_mid_summary_changes_nothing(scripted_model: Scrip
             live(TASK_STARTED),
             live(error(" Turn interrupted")),
         ]
-        assert bodies(scripted_model)[3:] == [
+        assert bodies(parley_model)[3:] == [
             body(
                 api,
                 User("one"),
@@ -401,13 +401,13 @@ async def test_an_interrupt_in_mid_summary_changes_nothing(scripted_model: Scrip
         ]
 
 
-async def test_a_summary_that_breaks_off_is_asked_for_again(scripted_model: ScriptedModel) -> None:
+async def test_a_summary_that_breaks_off_is_asked_for_again(parley_model: ScriptedModel) -> None:
     api: Final = "responses"
-    async with speaking(scripted_model, api=api, config=CONFIG, stream_max_retries=1) as client:
-        conversation = await talk(client, scripted_model)
+    async with speaking(parley_model, api=api, config=CONFIG, stream_max_retries=1) as client:
+        conversation = await talk(client, parley_model)
         await client.open_stream(conversation)
-        scripted_model.cuts("Half a sum")
-        scripted_model.says("In short.")
+        parley_model.cuts("Half a sum")
+        parley_model.says("In short.")
         await client.say(conversation, Q3)
         started, notice, *rest = await client.until_method("task_complete")
 
@@ -417,7 +417,7 @@ async def test_a_summary_that_breaks_off_is_asked_for_again(scripted_model: Scri
         )
         assert covered(rest) == [live(event) for event in (*counted(api), COMPACTED, *spoken(api, "Done")[1:])]
         again = asks_for_summary(api, OLD, conversation)
-        assert bodies(scripted_model)[2:] == [
+        assert bodies(parley_model)[2:] == [
             again,
             again,
             body(api, User(SUMMARY), *RECENT, User(Q3), cwd=client.work, session=conversation),
@@ -427,15 +427,15 @@ async def test_a_summary_that_breaks_off_is_asked_for_again(scripted_model: Scri
 # --- windows and counts ----------------------------------------------------------------
 
 
-async def test_over_chat_the_summary_is_counted_where_the_provider_counts(scripted_model: ScriptedModel) -> None:
+async def test_over_chat_the_summary_is_counted_where_the_provider_counts(parley_model: ScriptedModel) -> None:
     config = (
         f"{CONFIG}\nmodel_provider = 'counts'\n"
-        f"[model_providers.counts]\nbase_url = '{scripted_model.base_url}'\nstream_usage = true\n"
+        f"[model_providers.counts]\nbase_url = '{parley_model.base_url}'\nstream_usage = true\n"
     )
-    async with speaking(scripted_model, config=config) as client:
-        conversation = await talk(client, scripted_model)
+    async with speaking(parley_model, config=config) as client:
+        conversation = await talk(client, parley_model)
         await client.open_stream(conversation)
-        scripted_model.says("In short.", Usage(input_tokens=9_100, output_tokens=3))
+        parley_model.says("In short.", Usage(input_tokens=9_100, output_tokens=3))
         await client.say(conversation, Q3)
         events = await client.until_method("task_complete")
 
@@ -443,49 +443,49 @@ async def test_over_chat_the_summary_is_counted_where_the_provider_counts(script
         begun, *said = spoken("responses", "Done")
         assert covered(events) == [live(event) for event in (begun, spent, COMPACTED, *said)]
         asked = asks_for_summary("chat", OLD, conversation, stream_options={"include_usage": True})
-        assert bodies(scripted_model)[2] == asked
+        assert bodies(parley_model)[2] == asked
 
 
-async def test_what_the_provider_counts_is_believed_more_than_the_estimate(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, api="responses", config=CONFIG) as client:
+async def test_what_the_provider_counts_is_believed_more_than_the_estimate(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, api="responses", config=CONFIG) as client:
         conversation = await client.create()
         answer = tokens(2_000, "a")
-        scripted_model.says(answer, Usage(input_tokens=9_000))
-        scripted_model.says("In short.")
+        parley_model.says(answer, Usage(input_tokens=9_000))
+        parley_model.says("In short.")
         for words in ("one", "two"):
             await client.say(conversation, words)
             await client.over(conversation)
 
-        assert [texts(request) for request in scripted_model.requests] == [
+        assert [texts(request) for request in parley_model.requests] == [
             ["one"],
             [],
             [SUMMARY, "two"],
         ]
 
 
-async def test_a_model_of_which_no_window_is_known_is_sent_everything(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_model_of_which_no_window_is_known_is_sent_everything(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         questions = [tokens(150_000, letter) for letter in "xyz"]
         for words in questions:
             await client.say(conversation, words)
             await client.over(conversation)
 
-        assert [texts(request) for request in scripted_model.requests] == [
+        assert [texts(request) for request in parley_model.requests] == [
             questions[:1],
             questions[:2],
             questions,
         ]
 
 
-async def test_the_window_is_that_of_the_model_in_use(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_window_is_that_of_the_model_in_use(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         long = tokens(110_000, "x")
         await client.say(conversation, long)
         await client.over(conversation)
         await client.open_stream(conversation)
-        scripted_model.says("In short.")
+        parley_model.says("In short.")
         await client.say(conversation, "two", model="gpt-4o")
         events = await client.until_method("task_complete")
 
@@ -494,8 +494,8 @@ async def test_the_window_is_that_of_the_model_in_use(scripted_model: ScriptedMo
             live(event)
             for event in (TASK_STARTED, told, delta("Done"), agent_message("Done"), task_complete("Done"))
         ]
-        assert [request.body["model"] for request in scripted_model.requests] == [MODEL, "gpt-4o", "gpt-4o"]
-        assert texts(scripted_model.requests[-1]) == [SUMMARY, "two"]
+        assert [request.body["model"] for request in parley_model.requests] == [MODEL, "gpt-4o", "gpt-4o"]
+        assert texts(parley_model.requests[-1]) == [SUMMARY, "two"]
 
 
 # --- a window that nobody knew -----------------------------------------------------------
@@ -507,17 +507,17 @@ TOO_LONG: Final = '{"error": {"code": "context_length_exceeded", "message": "Thi
 @pytest.mark.promises("context.overflow")
 @both_apis
 async def test_a_request_that_turns_out_to_be_too_long_is_made_shorter_and_asked_again(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        conversation = await talk(client, scripted_model)
-        scripted_model.fails(400, body=TOO_LONG)
-        scripted_model.says("In short.")
+    async with speaking(parley_model, api=api) as client:
+        conversation = await talk(client, parley_model)
+        parley_model.fails(400, body=TOO_LONG)
+        parley_model.says("In short.")
         await client.say(conversation, "three")
         await client.over(conversation)
         page = await client.value_of(client.call("conversationRead", conversation_id=conversation, limit=1000))
 
-        refused, summary, again = bodies(scripted_model)[2:]
+        refused, summary, again = bodies(parley_model)[2:]
         whole = User("one"), Assistant(A1), *RECENT, User("three")
         assert refused == body(api, *whole, cwd=client.work, session=conversation)
         assert len(str(summary)) < len(str(refused))
@@ -527,14 +527,14 @@ async def test_a_request_that_turns_out_to_be_too_long_is_made_shorter_and_asked
         assert [event["message"][:18] for event in told] == ["Context compacted:"]
 
 
-async def test_a_request_that_cannot_be_made_shorter_fails_the_turn(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_request_that_cannot_be_made_shorter_fails_the_turn(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
-        scripted_model.fails(400, body=TOO_LONG)
+        parley_model.fails(400, body=TOO_LONG)
         await client.open_stream(conversation)
         await client.say(conversation, "one")
         events = await client.until_method("task_complete")
 
         told = f"unexpected status 400 Bad Request: {TOO_LONG}"
         assert events == [live(event) for event in (TASK_STARTED, error(told), task_complete(None))]
-        assert len(scripted_model.requests) == 1
+        assert len(parley_model.requests) == 1

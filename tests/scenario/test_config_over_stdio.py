@@ -171,11 +171,11 @@ SPELLINGS: Final[dict[str, dict[str, Any]]] = {
 
 
 async def test_config_may_be_dotted_or_nested_and_is_merged_with_file_and_options(
-    plain: Make, scripted_model: ScriptedModel
+    plain: Make, parley_model: ScriptedModel
 ) -> None:
     parley = await plain(
         config='[model_providers.chat.http_headers]\nx-file = "kept"\n',
-        arguments=("-c", f"model_providers.chat.base_url={scripted_model.base_url}"),
+        arguments=("-c", f"model_providers.chat.base_url={parley_model.base_url}"),
     )
 
     asked = {name: await asked_by(parley, config=config) for name, config in SPELLINGS.items()}
@@ -334,17 +334,17 @@ async def test_a_changed_file_counts_for_the_next_conversation(plain: Make) -> N
     ],
 )
 async def test_a_command_line_that_makes_no_sense_ends_the_server_with_one_clear_line(
-    scripted_model: ScriptedModel, arguments: list[str], line: str
+    parley_model: ScriptedModel, arguments: list[str], line: str
 ) -> None:
-    async with RawParley(scripted_model, arguments=arguments) as raw:
+    async with RawParley(parley_model, arguments=arguments) as raw:
         assert await raw.exit_code() == 2
         assert (raw.frames, raw.stderr_text()) == ([], f"{line}\n")
 
 
 async def test_a_log_level_that_there_is_not_ends_the_server_with_one_clear_line(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with RawParley(scripted_model, env={"PARLEY_LOG": "nonsense"}) as raw:
+    async with RawParley(parley_model, env={"PARLEY_LOG": "nonsense"}) as raw:
         assert await raw.exit_code() == 2
         assert (raw.frames, raw.stderr_text()) == (
             [],
@@ -380,12 +380,12 @@ async def test_a_home_that_is_not_there_is_named_until_it_is(plain: Make, tmp_pa
     ids=["PARLEY_HOME", "CODEX_HOME", "HOME"],
 )
 async def test_the_home_is_that_of_the_first_variable_that_is_set(
-    plain: Make, scripted_model: ScriptedModel, tmp_path: Path, environ: dict[str, str], model: str
+    plain: Make, parley_model: ScriptedModel, tmp_path: Path, environ: dict[str, str], model: str
 ) -> None:
     for name in ("ours", "theirs", "user/.parley"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.toml").write_text(
-            f'model = "{name}"\nmodel_provider = "x"\n[model_providers.x]\nbase_url = "{scripted_model.base_url}"\n'
+            f'model = "{name}"\nmodel_provider = "x"\n[model_providers.x]\nbase_url = "{parley_model.base_url}"\n'
         )
     env = {variable: str(tmp_path / name) if name else "" for variable, name in environ.items()}
 
@@ -395,11 +395,11 @@ async def test_the_home_is_that_of_the_first_variable_that_is_set(
 
 
 async def test_without_any_home_everything_has_its_default_and_options_still_count(
-    plain: Make, scripted_model: ScriptedModel, tmp_path: Path
+    plain: Make, parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     parley = await plain(
         env={"PARLEY_HOME": "", "HOME": str(tmp_path / "nobody")},
-        arguments=("-c", "model_provider=x", "-c", f"model_providers.x.base_url={scripted_model.base_url}"),
+        arguments=("-c", "model_provider=x", "-c", f"model_providers.x.base_url={parley_model.base_url}"),
     )
 
     assert await model_of(parley) == "gpt-5"

@@ -47,8 +47,8 @@ def said_by_user(model: ScriptedModel) -> list[str]:
     return [one["content"] for one in messages if not str(one["content"]).startswith("<")]
 
 
-async def test_none_of_them_knows_a_conversation_that_does_not_exist(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_none_of_them_knows_a_conversation_that_does_not_exist(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         for tool in LATER:
             more = {"title": "x"} if tool == "conversationRename" else {}
             request = client.call(tool, conversation_id=str(uuid4()), **more)
@@ -60,8 +60,8 @@ async def test_none_of_them_knows_a_conversation_that_does_not_exist(scripted_mo
 
 
 @pytest.mark.promises("rename.result")
-async def test_a_title_that_was_given_stays_whatever_is_said(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_title_that_was_given_stays_whatever_is_said(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await spoken(client, "Fix the parser")
         assert await value(client, "conversationRename", conversation_id=conversation, title="Parser") == OK
         renamed = await titles(client)
@@ -73,22 +73,22 @@ async def test_a_title_that_was_given_stays_whatever_is_said(scripted_model: Scr
 
 
 @pytest.mark.promises("rename.result")
-async def test_a_title_can_be_given_while_a_turn_runs(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_title_can_be_given_while_a_turn_runs(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
-        scripted_model.says("Wait", HOLD, "!")
+        parley_model.says("Wait", HOLD, "!")
         await client.say(conversation, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         title = "Patience\nis a virtue"
         assert await value(client, "conversationRename", conversation_id=conversation, title=title) == OK
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
         assert await titles(client) == ["Patience is a virtue"]
 
 
-async def test_a_title_that_is_too_long_changes_nothing(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_title_that_is_too_long_changes_nothing(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await spoken(client, "one")
         request = client.call("conversationRename", conversation_id=conversation, title="x" * 1001)
         answer = await client.read()
@@ -105,17 +105,17 @@ async def test_a_title_that_is_too_long_changes_nothing(scripted_model: Scripted
 
 
 @pytest.mark.promises("list.filters")
-async def test_a_list_has_what_all_filters_apply_to(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Es wird Größe 100%_\\ sein")
+async def test_a_list_has_what_all_filters_apply_to(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Es wird Größe 100%_\\ sein")
         await spoken(client, "Measure")
-        scripted_model.says("Nothing")
+        parley_model.says("Nothing")
         await spoken(client, "größe", "message")
         elsewhere = str(client.work / "deeper")
         answer = await value(client, "conversationCreate", prompt="", model="scripted-model", cwd=elsewhere)
-        scripted_model.says("Wait", HOLD)
+        parley_model.says("Wait", HOLD)
         await client.say(answer["conversation_id"], "running elsewhere")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         here = str(client.work)
         assert await titles(client, text="GRÖSSE") == ["größe", "Measure"]
@@ -127,12 +127,12 @@ async def test_a_list_has_what_all_filters_apply_to(scripted_model: ScriptedMode
         assert await titles(client, state="running") == ["running elsewhere"]
         assert await titles(client, state="idle", cwd=elsewhere) == []
         assert await titles(client, state="asking") == []
-        scripted_model.release()
+        parley_model.release()
 
 
 @pytest.mark.promises("archive.result", "list.filters")
-async def test_what_is_archived_is_listed_apart_and_works_as_before(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_what_is_archived_is_listed_apart_and_works_as_before(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         kept, away = await spoken(client, "kept"), await spoken(client, "away")
         assert await value(client, "conversationArchive", conversation_id=away, archived=True) == OK
         assert await value(client, "conversationArchive", conversation_id=away) == OK
@@ -150,8 +150,8 @@ async def test_what_is_archived_is_listed_apart_and_works_as_before(scripted_mod
 
 
 @pytest.mark.promises("delete.result")
-async def test_what_is_deleted_is_gone_for_everybody(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_what_is_deleted_is_gone_for_everybody(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation, other = await spoken(client, "secret"), await spoken(client, "other")
         await client.until_answer(client.stream(conversation))
         assert (await client.read())["method"] == "notifications/initial_state"
@@ -174,15 +174,15 @@ async def test_what_is_deleted_is_gone_for_everybody(scripted_model: ScriptedMod
 
 
 @pytest.mark.promises("delete.result")
-async def test_what_works_cannot_be_deleted(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_what_works_cannot_be_deleted(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
-        scripted_model.says("Wait", HOLD)
+        parley_model.says("Wait", HOLD)
         await client.say(conversation, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         request = client.call("conversationDelete", conversation_id=conversation)
         assert await client.read() == failed(request, "A turn is running")
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
         assert await value(client, "conversationDelete", conversation_id=conversation) == OK
@@ -193,9 +193,9 @@ async def test_what_works_cannot_be_deleted(scripted_model: ScriptedModel) -> No
 
 
 @pytest.mark.promises("fork.result")
-async def test_a_fork_goes_on_from_a_message_and_leaves_the_other_alone(scripted_model: ScriptedModel) -> None:
+async def test_a_fork_goes_on_from_a_message_and_leaves_the_other_alone(parley_model: ScriptedModel) -> None:
     first, second = str(uuid4()), str(uuid4())
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         for name, text in ((first, "one"), (second, "two")):
             await client.value_of(client.message(conversation, text, message_id=name))
@@ -211,33 +211,33 @@ async def test_a_fork_goes_on_from_a_message_and_leaves_the_other_alone(scripted
         assert forked == before[: len(forked)]
         await client.say(part, "three")
         await client.over(part)
-        assert said_by_user(scripted_model) == ["one", "three"]
+        assert said_by_user(parley_model) == ["one", "three"]
         assert await events(client, conversation) == before
         assert await events(client, whole) == before
 
 
 @pytest.mark.promises("fork.failure")
-async def test_a_fork_needs_a_message_whose_turn_is_over(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_fork_needs_a_message_whose_turn_is_over(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await spoken(client, "one")
         arguments = {"conversation_id": conversation, "at_message_id": str(uuid4())}
         request = client.call("conversationFork", **arguments)
         assert await client.read() == failed(request, "Message does not exist")
-        scripted_model.says("Wait", HOLD)
+        parley_model.says("Wait", HOLD)
         await client.say(conversation, "two")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         request = client.call("conversationFork", conversation_id=conversation)
 
         assert await client.read() == failed(request, "A turn is running")
         assert await titles(client) == ["one"]
-        scripted_model.release()
+        parley_model.release()
 
 
 # --- by the Python client ----------------------------------------------------------------
 
 
-async def test_the_python_client_has_them_all(scripted_model: ScriptedModel) -> None:
-    async with ParleyProcess(scripted_model) as parley:
+async def test_the_python_client_has_them_all(parley_model: ScriptedModel) -> None:
+    async with ParleyProcess(parley_model) as parley:
         conversation = await parley.create()
         async with conversation.stream() as stream:
             sent = await conversation.send("one")

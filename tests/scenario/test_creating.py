@@ -31,9 +31,9 @@ def not_started(name: str) -> str:
 
 @pytest.mark.promises("create.result", "create.silent")
 async def test_a_new_conversation_is_answered_with_its_id_and_the_model_in_force(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         requests = [
             client.call("conversationCreate", prompt="not used", model=model, cwd="nowhere/to/be/found")
             for model in ("one", "another")
@@ -47,14 +47,14 @@ async def test_a_new_conversation_is_answered_with_its_id_and_the_model_in_force
         ]
         assert len(set(ids)) == 2
         assert await client.meanwhile() == []
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("servers.failure")
 async def test_each_tool_server_that_cannot_start_is_told_in_a_new_conversation_which_works_all_the_same(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, config=TOOL_SERVERS) as client:
+    async with speaking(parley_model, config=TOOL_SERVERS) as client:
         conversation = await client.create()
         _, snapshot = await client.open_stream(conversation)
         # The answer to `conversationCreate` waits for no server: they may fail before the stream or behind it.
@@ -70,9 +70,9 @@ async def test_each_tool_server_that_cannot_start_is_told_in_a_new_conversation_
 
 @pytest.mark.promises("servers.failure")
 async def test_a_codex_call_hears_of_tool_servers_right_behind_its_configuration(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with calling(scripted_model, config=TOOL_SERVERS) as wire:
+    async with calling(parley_model, config=TOOL_SERVERS) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 

@@ -50,10 +50,10 @@ def _notices(messages: list[Any]) -> list[str]:
 @pytest.mark.promises("model.cut-off")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_call_that_was_cut_off_is_not_run_and_the_model_is_told(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says("I write.", WHOLE, HALF, _cut_off(api))
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("I write.", WHOLE, HALF, _cut_off(api))
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
         made = {path.name for path in wire.work.iterdir()}
@@ -61,30 +61,30 @@ async def test_a_call_that_was_cut_off_is_not_run_and_the_model_is_told(
     assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
     assert _notices(messages) == [f"The model's reply was cut off: {CUT_BY[api]}; calls not run: 1"]
     assert made == {"whole"}
-    sent = dict(_calls_and_outputs(api, scripted_model.requests[1].body)[-2:])
+    sent = dict(_calls_and_outputs(api, parley_model.requests[1].body)[-2:])
     assert sent["c2"] == TOLD.format(CUT_BY[api])
-    assert ("c2", "{}") in _calls_and_outputs(api, scripted_model.requests[1].body)
+    assert ("c2", "{}") in _calls_and_outputs(api, parley_model.requests[1].body)
 
 
 @pytest.mark.promises("model.cut-off")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_model_whose_calls_are_cut_off_again_and_again_ends_the_turn(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.default = Says((HALF, _cut_off(api)))
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.default = Says((HALF, _cut_off(api)))
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
     told = f"the model's reply was cut off in the middle of a call, 3 times in a row: {CUT_BY[api]}"
     assert messages[-1]["result"]["error"] == told
-    assert len(scripted_model.requests) == 3
+    assert len(parley_model.requests) == 3
 
 
 @pytest.mark.promises("model.cut-off")
-async def test_a_call_that_the_end_of_the_body_cut_off_is_not_run(scripted_model: ScriptedModel) -> None:
-    scripted_model.cuts(HALF, how="end")
-    async with speaking(scripted_model) as wire:
+async def test_a_call_that_the_end_of_the_body_cut_off_is_not_run(parley_model: ScriptedModel) -> None:
+    parley_model.cuts(HALF, how="end")
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -92,15 +92,15 @@ async def test_a_call_that_the_end_of_the_body_cut_off_is_not_run(scripted_model
 
 
 @pytest.mark.promises("model.cut-off")
-async def test_a_call_without_a_name_that_was_cut_off_is_left_out(scripted_model: ScriptedModel) -> None:
+async def test_a_call_without_a_name_that_was_cut_off_is_left_out(parley_model: ScriptedModel) -> None:
     piece = {"index": 0, "id": "c1", "function": {"arguments": ""}}
-    scripted_model.says("I", Data(json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]})), _cut_off("chat"))
-    async with speaking(scripted_model) as wire:
+    parley_model.says("I", Data(json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]})), _cut_off("chat"))
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "I"
         wire.reply(2, "again")
         await wire.answer(2)
 
-    roles = [message["role"] for message in scripted_model.requests[1].body["messages"]]
+    roles = [message["role"] for message in parley_model.requests[1].body["messages"]]
     assert roles == ["system", "user", "user", "assistant", "user"]
-    assert _calls_and_outputs("chat", scripted_model.requests[1].body) == []
+    assert _calls_and_outputs("chat", parley_model.requests[1].body) == []

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.child_process
     ],
 )
 async def test_a_server_that_ends_while_it_asks_ends_in_order(
-    scripted_model: ScriptedModel, end: str, version: str
+    parley_model: ScriptedModel, end: str, version: str
 ) -> None:
-    async with approving_client(scripted_model, version=version) as client:
-        await asking(client, scripted_model)
+    async with approving_client(parley_model, version=version) as client:
+        await asking(client, parley_model)
         if end == "stdin":
             client.raw.close_stdin()
         else:
@@ -36,11 +36,11 @@ async def test_a_server_that_ends_while_it_asks_ends_in_order(
 
 
 @pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
-async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
-        await asking(client, scripted_model)
+async def test_what_came_before_the_end_takes_effect_in_its_order(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
+        await asking(client, parley_model)
         approval_id = await open_approval(client)
-        scripted_model.says("Done")
+        parley_model.says("Done")
         with client.at_once():
             denial = client.call("approvalAnswer", approval_id=approval_id, decision="denied")
             client.answer(0, {"decision": "approved"})
@@ -55,9 +55,9 @@ async def test_what_came_before_the_end_takes_effect_in_its_order(scripted_model
 
 @pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
 async def test_what_was_asked_before_the_end_is_answered_though_nothing_was_open_yet(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         with client.at_once():
             creating = client.call("conversationCreate", prompt="", model="m", cwd=str(client.work))
             listing = client.call("conversationsList")

@@ -37,17 +37,17 @@ async def ends_of_turns(client: WireClient, model: ScriptedModel) -> list[Any]:
 
 
 @pytest.mark.promises("errors.reason")
-async def test_the_end_of_a_turn_says_why_in_a_field(scripted_model: ScriptedModel) -> None:
+async def test_the_end_of_a_turn_says_why_in_a_field(parley_model: ScriptedModel) -> None:
     refused = "unexpected status 400 Bad Request: no"
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
-        assert await ends_of_turns(client, scripted_model) == [
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        assert await ends_of_turns(client, parley_model) == [
             {"type": "task_complete", "last_agent_message": "Done"},
             {"type": "error", "message": refused, "reason": "failed", "code": "unexpected_status"},
             {"type": "task_complete", "last_agent_message": None},
             {"type": "error", "message": INTERRUPTED, "reason": "interrupted"},
         ]
-    async with speaking(scripted_model, version=PLAIN_VERSION) as client:
-        assert await ends_of_turns(client, scripted_model) == [
+    async with speaking(parley_model, version=PLAIN_VERSION) as client:
+        assert await ends_of_turns(client, parley_model) == [
             {"type": "task_complete", "last_agent_message": "Done"},
             {"type": "error", "message": refused},
             {"type": "task_complete", "last_agent_message": None},
@@ -56,11 +56,11 @@ async def test_the_end_of_a_turn_says_why_in_a_field(scripted_model: ScriptedMod
 
 
 @pytest.mark.promises("errors.reason")
-async def test_the_result_of_a_codex_call_says_why_the_turn_ended(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says("Done")
+async def test_the_result_of_a_codex_call_says_why_the_turn_ended(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        parley_model.says("Done")
         done = (await client.until_answer(client.call("codex", prompt="go")))[-1]["result"]["structuredContent"]
-        scripted_model.fails(400, body="no")
+        parley_model.fails(400, body="no")
         reply = client.call("codex-reply", threadId=done["threadId"], prompt="go")
         failed = (await client.until_answer(reply))[-1]["result"]
 
@@ -71,8 +71,8 @@ async def test_the_result_of_a_codex_call_says_why_the_turn_ended(scripted_model
 
 @pytest.mark.promises("errors.codes")
 @pytest.mark.parametrize("version", [FULL_VERSION, PLAIN_VERSION])
-async def test_errors_have_codes_at_the_newest_version_only(scripted_model: ScriptedModel, version: str) -> None:
-    async with speaking(scripted_model, version=version) as client:
+async def test_errors_have_codes_at_the_newest_version_only(parley_model: ScriptedModel, version: str) -> None:
+    async with speaking(parley_model, version=version) as client:
         unknown = (await client.until_answer(client.call("nothing")))[-1]["result"]
         method = (await client.until_answer(client.request("nothing", {})))[-1]["error"]
         params = (await client.until_answer(client.request("tools/call", {})))[-1]["error"]

@@ -39,8 +39,8 @@ FROM_ENVIRONMENT: Final = "environment-0123456789-token"
     "failures.messages", "failures.at-once", "failures.usable", "codex.failed-turn", "turn.failed"
 )
 @pytest.mark.parametrize("api", APIS)
-async def test_failing_runs_read_word_for_word(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+async def test_failing_runs_read_word_for_word(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as wire:
         for name, trace in traces_for(api, failing=True).items():
             print(name)  # pytest shows the last one if it fails
             await trace.play(wire, api)
@@ -49,10 +49,10 @@ async def test_failing_runs_read_word_for_word(scripted_model: ScriptedModel, ap
 @pytest.mark.promises("failures.turns", "failures.requests", "failures.at-once")
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("options", [RETRYING, REPEATING], ids=["of the turn", "of a request"])
-async def test_retries_read_word_for_word(scripted_model: ScriptedModel, api: Api, options: ServerOptions) -> None:
+async def test_retries_read_word_for_word(parley_model: ScriptedModel, api: Api, options: ServerOptions) -> None:
     asked = options.copy()
     asked["api"] = api
-    async with speaking(scripted_model, **asked) as wire:
+    async with speaking(parley_model, **asked) as wire:
         for name, trace in traces_for(api, options, failing=True).items():
             print(name)  # pytest shows the last one if it fails
             await trace.play(wire, api)
@@ -69,19 +69,17 @@ def _good_turn(api: Api) -> tuple[EventMsg, ...]:
 @pytest.mark.promises("failures.messages", "failures.usable")
 @pytest.mark.parametrize("api", APIS)
 async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    config = (
-        f"[model_providers.quick]\nname = 'Quick'\nbase_url = '{scripted_model.base_url}'\nwire_api = '{api}'\n"
-    )
+    config = f"[model_providers.quick]\nname = 'Quick'\nbase_url = '{parley_model.base_url}'\nwire_api = '{api}'\n"
     config += "stream_idle_timeout_ms = 500\nrequest_max_retries = 0\nstream_max_retries = 0\n"
-    scripted_model.cuts("par", how="hang")
-    async with speaking(scripted_model, config=f"model_provider = 'quick'\n{config}") as wire:
+    parley_model.cuts("par", how="hang")
+    async with speaking(parley_model, config=f"model_provider = 'quick'\n{config}") as wire:
         wire.codex(1, "go")
         first = await wire.answer(1)
         wire.reply(2, "again")
         second = await wire.answer(2)
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
 
     message = "stream disconnected before completion: idle timeout waiting for SSE"
     assert first == [
@@ -94,11 +92,11 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
 
 @pytest.mark.promises("failures.messages")
 @pytest.mark.parametrize("api", APIS)
-async def test_nobody_at_the_address_is_told_with_the_address(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_nobody_at_the_address_is_told_with_the_address(parley_model: ScriptedModel, api: Api) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         base_url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-        async with speaking(scripted_model, api=api) as wire:
+        async with speaking(parley_model, api=api) as wire:
             wire.codex(1, "go", config={f"model_providers.{api}.base_url": base_url})
             messages = await wire.answer(1)
 
@@ -114,14 +112,14 @@ async def test_nobody_at_the_address_is_told_with_the_address(scripted_model: Sc
 @pytest.mark.promises("failures.connect")
 @pytest.mark.parametrize("api", APIS)
 async def test_each_try_to_connect_again_is_announced_and_the_turn_goes_on_where_one_succeeds(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     path = "chat/completions" if api == "chat" else "responses"
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         base_url = f"http://127.0.0.1:{port}/v1"
-        async with speaking(scripted_model, api=api, request_max_retries=3, stream_max_retries=5) as wire:
+        async with speaking(parley_model, api=api, request_max_retries=3, stream_max_retries=5) as wire:
             wire.codex(1, "go", config={f"model_providers.{api}.base_url": base_url})
             in_vain = await wire.answer(1)
             wire.codex(2, "go", config={f"model_providers.{api}.base_url": base_url})
@@ -144,9 +142,9 @@ async def test_each_try_to_connect_again_is_announced_and_the_turn_goes_on_where
 
 
 @pytest.mark.promises("failures.messages", "failures.at-once")
-async def test_a_usage_limit_is_told_at_once(scripted_model: ScriptedModel) -> None:
-    scripted_model.fails(429, body='{"error": {"type": "usage_limit_reached"}}')
-    async with speaking(scripted_model, api="responses", request_max_retries=3, stream_max_retries=3) as wire:
+async def test_a_usage_limit_is_told_at_once(parley_model: ScriptedModel) -> None:
+    parley_model.fails(429, body='{"error": {"type": "usage_limit_reached"}}')
+    async with speaking(parley_model, api="responses", request_max_retries=3, stream_max_retries=3) as wire:
         wire.codex(1, "go")
         first = await wire.answer(1)
         wire.reply(2, "again")
@@ -159,19 +157,17 @@ async def test_a_usage_limit_is_told_at_once(scripted_model: ScriptedModel) -> N
         failed(1, message),
     ]
     assert second == [*pairs(2, "2", *_good_turn("responses")), answered(2, "Done")]
-    assert len(scripted_model.requests) == 2
+    assert len(parley_model.requests) == 2
 
 
 @pytest.mark.promises("failures.messages")
 @pytest.mark.parametrize("api", APIS)
-async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    scripted_model.cuts("par", HOLD, how="reset")
-    async with speaking(scripted_model, api=api) as wire:
+async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(parley_model: ScriptedModel, api: Api) -> None:
+    parley_model.cuts("par", HOLD, how="reset")
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("agent_message_delta"))
-        scripted_model.release()
+        parley_model.release()
         rest = await wire.answer(1)
         wire.reply(2, "again")
         second = await wire.answer(2)
@@ -185,15 +181,15 @@ async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(
 
 
 @pytest.mark.promises("failures.requests")
-async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(scripted_model: ScriptedModel) -> None:
-    scripted_model.fails(429, headers={"retry-after": "1"})
-    scripted_model.fails(503, headers={"retry-after": "0"})
-    async with speaking(scripted_model, request_max_retries=2) as wire:
+async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(parley_model: ScriptedModel) -> None:
+    parley_model.fails(429, headers={"retry-after": "1"})
+    parley_model.fails(503, headers={"retry-after": "0"})
+    async with speaking(parley_model, request_max_retries=2) as wire:
         loop = asyncio.get_running_loop()
         wire.codex(1, "go")
-        await scripted_model.wait_for_requests(1)
+        await parley_model.wait_for_requests(1)
         refused_at = loop.time()
-        await scripted_model.wait_for_requests(2)
+        await parley_model.wait_for_requests(2)
         again_at = loop.time()
         messages = await wire.answer(1)
 
@@ -203,7 +199,7 @@ async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(script
         answered(1, "Done"),
     ]
     assert again_at - refused_at >= 0.95  # far more than the usual 0.2 s
-    assert len({request.raw for request in scripted_model.requests}) == 1
+    assert len({request.raw for request in parley_model.requests}) == 1
 
 
 # --- keys --------------------------------------------------------------------------------------
@@ -232,19 +228,17 @@ def _secretive(model: ScriptedModel, api: Api, *, retries: int = 0) -> str:
 @pytest.mark.child_process
 @pytest.mark.promises("model.keys")
 @pytest.mark.parametrize("api", APIS)
-async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
+async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(parley_model: ScriptedModel, api: Api) -> None:
     echo = json.dumps({"you": [KEY, STATIC, FROM_ENVIRONMENT, "Bearer " + KEY]})
-    scripted_model.says("Hello")
-    scripted_model.fails(401, body=echo)
+    parley_model.says("Hello")
+    parley_model.fails(401, body=echo)
     why = {"type": "response.failed", "response": {"id": "r", "error": {"message": f"bad key {KEY}"}}}
-    scripted_model.says(Data(json.dumps(why)))
-    scripted_model.cuts("par")
-    scripted_model.fails(503, body=echo)
+    parley_model.says(Data(json.dumps(why)))
+    parley_model.cuts("par")
+    parley_model.fails(503, body=echo)
     env = {"GUARDED_KEY": KEY, "GUARDED_HEADER": FROM_ENVIRONMENT, "PARLEY_LOG": "debug"}
-    config = _secretive(scripted_model, api, retries=1)
-    async with speaking(scripted_model, config=config, env=env) as wire:
+    config = _secretive(parley_model, api, retries=1)
+    async with speaking(parley_model, config=config, env=env) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
         for request_id in (2, 3, 4):
@@ -259,10 +253,10 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
         assert not [frame for frame in wire.raw.frames if secret.encode() in frame]
         assert secret not in log
     assert log != ""  # it did log, at this level
-    request = scripted_model.requests[0]
+    request = parley_model.requests[0]
     assert request.path == ("/v1/chat/completions?v=1" if api == "chat" else "/v1/responses?v=1")
     assert request.headers == {
-        **request_headers(api, request, model=scripted_model, session=wire.sessions[0]),
+        **request_headers(api, request, model=parley_model, session=wire.sessions[0]),
         "authorization": f"Bearer {KEY}",
         "x-static": "yes",
         "x-api-key": STATIC,
@@ -273,9 +267,9 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(
 @pytest.mark.promises("failures.messages", "failures.at-once")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_key_that_is_not_set_is_told_at_once_with_instructions(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, config=_secretive(scripted_model, api, retries=3)) as wire:
+    async with speaking(parley_model, config=_secretive(parley_model, api, retries=3)) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -285,30 +279,30 @@ async def test_a_key_that_is_not_set_is_told_at_once_with_instructions(
         *pairs(1, "1", *_failed_turn(message)),
         failed(1, message),
     ]
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
 @pytest.mark.promises("model.keys")
 @pytest.mark.parametrize("api", APIS)
-async def test_the_openai_key_is_not_sent_to_others(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api, env={"OPENAI_API_KEY": KEY}) as wire:
+async def test_the_openai_key_is_not_sent_to_others(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api, env={"OPENAI_API_KEY": KEY}) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
 
-    (request,) = scripted_model.requests
-    assert request.headers == request_headers(api, request, model=scripted_model, session=wire.sessions[0])
+    (request,) = parley_model.requests
+    assert request.headers == request_headers(api, request, model=parley_model, session=wire.sessions[0])
     assert request.body == body(api, User("go"), cwd=wire.work, session=wire.sessions[0])
 
 
 @pytest.mark.child_process
-async def test_the_openai_provider_gets_the_key_of_the_environment(scripted_model: ScriptedModel) -> None:
-    env = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": scripted_model.base_url}
-    async with speaking(scripted_model, config="model_provider = 'openai'", env=env) as wire:
+async def test_the_openai_provider_gets_the_key_of_the_environment(parley_model: ScriptedModel) -> None:
+    env = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": parley_model.base_url}
+    async with speaking(parley_model, config="model_provider = 'openai'", env=env) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
 
-    (request,) = scripted_model.requests
+    (request,) = parley_model.requests
     assert request.headers == {
-        **request_headers("responses", request, model=scripted_model, session=wire.sessions[0]),
+        **request_headers("responses", request, model=parley_model, session=wire.sessions[0]),
         "authorization": f"Bearer {KEY}",
     }

@@ -92,14 +92,14 @@ async def test_a_file_that_shows_one_thing_and_asks_another_is_refused(
 
 
 async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_it(
-    scripted_model: ScriptedModel, home: Path, tmp_path: Path
+    parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
     inside = command_question(1, "touch", "mark", cwd=str(work), leaves_sandbox=False)
     code, _ = await imported(home, forged(tmp_path / "x.jsonl", work, *inside))
     assert code == 0
 
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+    async with approving_client(parley_model, version=FULL_VERSION, home=home, config=ASKS) as client:
         client.stream(ID)
         first = (await client.until_asked())[-1]
         client.answer(first["id"], {"decision": "approved"})
@@ -119,14 +119,14 @@ async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_i
 
 @pytest.mark.promises("approvals.covers")
 async def test_a_yes_to_a_question_without_identities_is_asked_for_again(
-    scripted_model: ScriptedModel, home: Path, tmp_path: Path
+    parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
     """As in a log of an earlier version: nothing shows that the directory is still the one that was meant."""
     work = tmp_path / "work"
     question = command_question(1, "touch", "mark", cwd=str(work), leaves_sandbox=True)
     await imported(home, forged(tmp_path / "x.jsonl", work, *question))
 
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+    async with approving_client(parley_model, version=FULL_VERSION, home=home, config=ASKS) as client:
         client.stream(ID)
         client.answer((await client.until_asked())[-1]["id"], {"decision": "approved"})
         second = (await client.until_asked())[-1]
@@ -138,13 +138,13 @@ async def test_a_yes_to_a_question_without_identities_is_asked_for_again(
 
 
 async def test_a_yes_to_a_command_that_the_turn_does_not_have_is_for_nothing(
-    scripted_model: ScriptedModel, home: Path, tmp_path: Path
+    parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
     question = command_question(1, "ls", cwd=str(work), leaves_sandbox=True)
     await imported(home, forged(tmp_path / "x.jsonl", work, *question))
 
-    async with approving_client(scripted_model, version=FULL_VERSION, home=home, config=ASKS) as client:
+    async with approving_client(parley_model, version=FULL_VERSION, home=home, config=ASKS) as client:
         client.stream(ID)
         client.answer((await client.until_asked())[-1]["id"], {"decision": "approved_for_session"})
         second = (await client.until_asked())[-1]

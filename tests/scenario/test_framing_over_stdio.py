@@ -139,8 +139,8 @@ async def read_message(process: Process) -> Any:
 
 
 @pytest.mark.promises("framing.bad-lines", "framing.strays", "framing.lenient")
-async def test_what_is_no_message_is_ignored_and_the_next_line_is_read(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_what_is_no_message_is_ignored_and_the_next_line_is_read(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         for number, line in enumerate(IGNORED):
             raw.write(line + b"\n")
             raw.send(ping(number))
@@ -149,8 +149,8 @@ async def test_what_is_no_message_is_ignored_and_the_next_line_is_read(scripted_
 
 
 @pytest.mark.promises("framing.bad-lines", "framing.one-message-a-line")
-async def test_ignored_lines_are_logged_and_only_there(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_ignored_lines_are_logged_and_only_there(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.write(b"this is not json\n")
         raw.send(ping(1))
         await raw.read_message()
@@ -160,8 +160,8 @@ async def test_ignored_lines_are_logged_and_only_there(scripted_model: ScriptedM
 
 
 @pytest.mark.promises("framing.ids", "framing.lenient", "lifecycle.ping")
-async def test_every_id_comes_back_as_it_was_sent(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_every_id_comes_back_as_it_was_sent(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         for line, request_id in TAKEN:
             raw.write(line + b"\n")
 
@@ -171,11 +171,11 @@ async def test_every_id_comes_back_as_it_was_sent(scripted_model: ScriptedModel)
             assert type(answer["id"]) is type(request_id)
 
 
-async def test_lines_cut_and_glued_anyhow_are_the_same_lines(scripted_model: ScriptedModel) -> None:
+async def test_lines_cut_and_glued_anyhow_are_the_same_lines(parley_model: ScriptedModel) -> None:
     pairs = zip(IGNORED, TAKEN, strict=False)
     everything = b"".join(b"%b\n%b\n" % (ignored, taken) for ignored, (taken, _) in pairs)
     expected = [pong(request_id) for _, request_id in TAKEN]
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         raw.write(everything)
         assert [await raw.read_message() for _ in expected] == expected
 
@@ -186,8 +186,8 @@ async def test_lines_cut_and_glued_anyhow_are_the_same_lines(scripted_model: Scr
 
 
 @pytest.mark.child_process
-async def test_the_last_line_needs_no_line_end(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_the_last_line_needs_no_line_end(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
         raw.close_stdin()
 
@@ -197,8 +197,8 @@ async def test_the_last_line_needs_no_line_end(scripted_model: ScriptedModel) ->
 
 @pytest.mark.child_process
 @pytest.mark.promises("framing.one-answer")
-async def test_many_requests_in_flight_are_each_answered_once(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_many_requests_in_flight_are_each_answered_once(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         wanted: set[object] = set()
         for number in range(100):
             arguments = {"prompt": "", "model": "m", "cwd": str(raw.work)}
@@ -216,31 +216,31 @@ async def test_many_requests_in_flight_are_each_answered_once(scripted_model: Sc
 
 
 @pytest.mark.promises("framing.never-blocked", "lifecycle.ping")
-async def test_a_ping_is_answered_at_once_while_codex_runs(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("one", HOLD, "two")
-    async with RawParley(scripted_model) as raw:
+async def test_a_ping_is_answered_at_once_while_codex_runs(parley_model: ScriptedModel) -> None:
+    parley_model.says("one", HOLD, "two")
+    async with RawParley(parley_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         raw.send(ping(2))
 
         assert await answers(raw, {2}) == {2: pong(2)}
-        scripted_model.release()
+        parley_model.release()
         done = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "onetwo"}]}}
         assert await answers(raw, {1}) == {1: done}
 
 
-async def test_the_number_1_and_the_text_1_are_two_requests(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("a", HOLD)
-    scripted_model.says("b", HOLD)
-    async with RawParley(scripted_model) as raw:
+async def test_the_number_1_and_the_text_1_are_two_requests(parley_model: ScriptedModel) -> None:
+    parley_model.says("a", HOLD)
+    parley_model.says("b", HOLD)
+    async with RawParley(parley_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
         raw.send(tool("1", "codex", {"prompt": "go"}))
-        await scripted_model.wait_until_held(2)
+        await parley_model.wait_until_held(2)
 
         raw.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})
         cut_short = await answers(raw, {"1"})
-        scripted_model.release()
+        parley_model.release()
         completed = await answers(raw, {1})
 
         said = {"error": " Turn interrupted", "content": [{"type": "text", "text": " Turn interrupted"}]}
@@ -249,15 +249,15 @@ async def test_the_number_1_and_the_text_1_are_two_requests(scripted_model: Scri
 
 
 @pytest.mark.promises("framing.one-answer")
-async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("one", HOLD)
-    async with RawParley(scripted_model) as raw:
+async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(parley_model: ScriptedModel) -> None:
+    parley_model.says("one", HOLD)
+    async with RawParley(parley_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         raw.send(ping(1))
         refused = await raw.expect(lambda message: message.get("id") == 1)
-        scripted_model.release()
+        parley_model.release()
         answered = await raw.expect(lambda message: message.get("id") == 1)
 
         assert refused["error"] == {"code": -32600, "message": "request id is in use"}
@@ -273,19 +273,19 @@ HALVES: Final = {
 
 
 @pytest.mark.promises("framing.lenient")
-async def test_half_a_surrogate_pair_is_read_as_a_replacement(scripted_model: ScriptedModel) -> None:
+async def test_half_a_surrogate_pair_is_read_as_a_replacement(parley_model: ScriptedModel) -> None:
     call = b'{"id":1,"method":"tools/call","params":{"name":"codex","arguments":{"prompt":"%b"}}}\n'
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         for sent in HALVES:
             raw.write(call % sent)
             await answers(raw, {1})
 
-        read = [request.body["messages"][-1] for request in scripted_model.requests]
+        read = [request.body["messages"][-1] for request in parley_model.requests]
         assert read == [{"role": "user", "content": text} for text in HALVES.values()]
 
 
-async def test_arguments_that_are_not_utf8_are_refused_by_a_result(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_arguments_that_are_not_utf8_are_refused_by_a_result(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.write(b'{"id":1,"method":"tools/call","params":{"name":"codex","arguments":{"prompt":"\xff"}}}\n')
         found = await answers(raw, {1})
 
@@ -294,12 +294,12 @@ async def test_arguments_that_are_not_utf8_are_refused_by_a_result(scripted_mode
             "not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
         )
         assert found[1]["result"] == {"content": [{"type": "text", "text": text}], "isError": True}
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("framing.too-long")
-async def test_a_message_nested_beyond_reason_is_refused_by_its_id(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_a_message_nested_beyond_reason_is_refused_by_its_id(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         for (opening, closing), depth in product([(b"[", b"]"), (b'{"a":', b"}")], (100_000, 1_000_000)):
             nested = opening * depth + b"1" + closing * depth
             raw.write(b'{"id":"deep","method":"tools/call","params":{"name":"codex","arguments":%b}}\n' % nested)
@@ -308,13 +308,13 @@ async def test_a_message_nested_beyond_reason_is_refused_by_its_id(scripted_mode
             refused = {"code": -32600, "message": "message is nested too deeply"}
             assert await raw.read_message() == {"jsonrpc": "2.0", "id": "deep", "error": refused}
             assert await raw.read_message() == pong(depth)
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.child_process
 @pytest.mark.promises("framing.too-long")
-async def test_a_message_of_64_mb_is_taken(scripted_model: ScriptedModel) -> None:
-    async with server(scripted_model) as process:
+async def test_a_message_of_64_mb_is_taken(parley_model: ScriptedModel) -> None:
+    async with server(parley_model) as process:
         for less in (1, 0):
             await write_padded(process, b'{"id":%d,' % less, PING, length=MAX_LINE_BYTES - less)
 
@@ -335,9 +335,9 @@ LONGER: Final[dict[str, tuple[bytes, bytes, object]]] = {
 
 @pytest.mark.promises("framing.too-long")
 async def test_a_longer_message_is_refused_by_its_id_and_the_connection_goes_on(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with server(scripted_model) as process:
+    async with server(parley_model) as process:
         for where, (head, tail, request_id) in LONGER.items():
             await write_padded(process, head, tail, length=MAX_LINE_BYTES + 1)
             await write_padded(process, b'{"id":2,', PING, length=100)
@@ -356,8 +356,8 @@ SKIPPED: Final = {
 
 
 @pytest.mark.promises("framing.too-long")
-async def test_a_longer_message_without_an_id_at_either_end_is_skipped(scripted_model: ScriptedModel) -> None:
-    async with server(scripted_model) as process:
+async def test_a_longer_message_without_an_id_at_either_end_is_skipped(parley_model: ScriptedModel) -> None:
+    async with server(parley_model) as process:
         for where, head in SKIPPED.items():
             await write_padded(process, head, b'"id":1}', length=MAX_LINE_BYTES + 1)
             await write_padded(process, b'{"id":2,', PING, length=100)
@@ -367,9 +367,9 @@ async def test_a_longer_message_without_an_id_at_either_end_is_skipped(scripted_
 
 @pytest.mark.promises("framing.bad-lines")
 async def test_a_cancellation_in_bytes_that_are_no_text_costs_nothing_behind_it(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         raw.write(
             b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\xff"}}\n'
             b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"\xff"}}\n'

@@ -41,20 +41,20 @@ async def begun(client: WireClient, **arguments: Any) -> str:
 @pytest.mark.promises("reply.names")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_reply_names_its_conversation_in_any_of_three_ways(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         conversation = await begun(client)
         for name in NAMES:
             result = await result_of(client, "codex-reply", prompt="two", **{name: conversation})
 
             assert result["content"] == [{"type": "text", "text": "Done"}]
-        assert len(scripted_model.requests) == 1 + len(NAMES)
+        assert len(parley_model.requests) == 1 + len(NAMES)
 
 
 @pytest.mark.promises("reply.names")
-async def test_two_names_for_different_conversations_are_refused(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_two_names_for_different_conversations_are_refused(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         one, other = await begun(client), await begun(client)
         both = await result_of(client, "codex-reply", prompt="two", threadId=one, sessionId=other)
         twice = await result_of(client, "codex-reply", prompt="two", threadId=one, conversationId=one)
@@ -64,9 +64,9 @@ async def test_two_names_for_different_conversations_are_refused(scripted_model:
 
 
 @pytest.mark.promises("reply.names")
-async def test_the_schema_names_one_of_them(scripted_model: ScriptedModel) -> None:
+async def test_the_schema_names_one_of_them(parley_model: ScriptedModel) -> None:
     for version, name in zip(VERSIONS, ("sessionId", "threadId"), strict=True):
-        async with speaking(scripted_model, version=version) as client:
+        async with speaking(parley_model, version=version) as client:
             tools = (await client.result_of(client.request("tools/list", {})))["tools"]
             (schema,) = (tool["inputSchema"] for tool in tools if tool["name"] == "codex-reply")
 
@@ -77,8 +77,8 @@ async def test_the_schema_names_one_of_them(scripted_model: ScriptedModel) -> No
 
 
 @pytest.mark.promises("codex.structured")
-async def test_results_have_the_names_of_every_release(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_results_have_the_names_of_every_release(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         first = await result_of(client, "codex", prompt="one", cwd=str(client.work))
         conversation = first["structuredContent"]["threadId"]
         second = await result_of(client, "codex-reply", prompt="two", threadId=conversation)
@@ -93,14 +93,14 @@ async def test_results_have_the_names_of_every_release(scripted_model: ScriptedM
 @pytest.mark.promises("model.developer")
 @pytest.mark.parametrize("api", APIS)
 async def test_developer_instructions_are_sent_besides_the_base_instructions(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, config=f"developer_instructions = '{DEVELOPER}'", api=api) as client:
+    async with speaking(parley_model, config=f"developer_instructions = '{DEVELOPER}'", api=api) as client:
         conversations = [await begun(client), await begun(client, **{"developer-instructions": "No tests."})]
         await begun(client, **{"developer-instructions": ""})
         await result_of(client, "codex-reply", prompt="two", sessionId=conversations[1])
 
-    first, second, third, fourth = (sent(request.body) for request in scripted_model.requests)
+    first, second, third, fourth = (sent(request.body) for request in parley_model.requests)
     if api == "chat":
         assert first[0] == {"role": "system", "content": f"{BASE_INSTRUCTIONS}\n\n{DEVELOPER}"}
         assert second[0] == fourth[0] == {"role": "system", "content": f"{BASE_INSTRUCTIONS}\n\nNo tests."}
@@ -109,7 +109,7 @@ async def test_developer_instructions_are_sent_besides_the_base_instructions(
         assert first[0] == developer_message(DEVELOPER)
         assert second[0] == fourth[0] == developer_message("No tests.")
         assert third[0]["role"] == "user"
-        assert {request.body["instructions"] for request in scripted_model.requests} == {BASE_INSTRUCTIONS}
+        assert {request.body["instructions"] for request in parley_model.requests} == {BASE_INSTRUCTIONS}
 
 
 def sent(request: Any) -> Any:
@@ -122,16 +122,14 @@ def developer_message(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.promises("model.developer")
-async def test_developer_instructions_hold_in_another_process(
-    scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_developer_instructions_hold_in_another_process(parley_model: ScriptedModel, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         conversation = await begun(client, **{"developer-instructions": DEVELOPER})
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         await result_of(client, "codex-reply", prompt="two", threadId=conversation)
 
-    assert sent(scripted_model.requests[1].body)[0]["content"].endswith(f"\n\n{DEVELOPER}")
+    assert sent(parley_model.requests[1].body)[0]["content"].endswith(f"\n\n{DEVELOPER}")
 
 
 @pytest.mark.promises("context.prompt")
@@ -146,21 +144,21 @@ async def test_developer_instructions_hold_in_another_process(
     ],
 )
 async def test_a_summary_is_asked_for_with_the_prompt_of_the_call_or_of_the_settings(
-    scripted_model: ScriptedModel, config: str, arguments: dict[str, str], instructions: str
+    parley_model: ScriptedModel, config: str, arguments: dict[str, str], instructions: str
 ) -> None:
-    async with speaking(scripted_model, config=config) as client:
-        scripted_model.says(LONG)
+    async with speaking(parley_model, config=config) as client:
+        parley_model.says(LONG)
         conversation = await begun(client, **arguments)
         await result_of(client, "codex-reply", prompt="two", sessionId=conversation)
 
-    _, summary, _ = (sent(request.body) for request in scripted_model.requests)
+    _, summary, _ = (sent(request.body) for request in parley_model.requests)
     assert summary[0] == {"role": "system", "content": instructions}
     assert summary[1]["content"].startswith("<record>")
 
 
 @pytest.mark.promises("cli.mcp-server")
-async def test_the_server_starts_under_the_name_that_it_had_in_codex(scripted_model: ScriptedModel) -> None:
-    home = Home(scripted_model)
+async def test_the_server_starts_under_the_name_that_it_had_in_codex(parley_model: ScriptedModel) -> None:
+    home = Home(parley_model)
     home.open()
     try:
         command = (sys.executable, "-m", "parley", "mcp-server", "-c", f"model={MODEL}")

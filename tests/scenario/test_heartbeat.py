@@ -13,16 +13,16 @@ from parley.wire.mcp import Progress
 
 @pytest.mark.long
 @pytest.mark.promises("codex.progress")
-async def test_a_call_that_waits_for_its_model_says_so_every_15_seconds(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("a", HOLD, "b")
-    async with RawParley(scripted_model) as parley:
+async def test_a_call_that_waits_for_its_model_says_so_every_15_seconds(parley_model: ScriptedModel) -> None:
+    parley_model.says("a", HOLD, "b")
+    async with RawParley(parley_model) as parley:
         call = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "p"}}
         parley.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         async with asyncio.timeout(90):
             beats = [await _beat(parley), await _beat(parley)]
-        scripted_model.release()
+        parley_model.release()
         answer = await parley.expect(lambda message: message.get("id") == 1)
 
     assert beats == [

@@ -94,9 +94,9 @@ WAYS: Final[list[Callable[[Ground, Path], None]]] = [
 
 @pytest.mark.promises("model.nothing-hidden")
 async def test_notes_that_are_a_hidden_file_by_another_name_are_not_read(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
-    async with speaking(scripted_model, config=ground.config) as wire:
+    async with speaking(parley_model, config=ground.config) as wire:
         for number, way in enumerate(WAYS):
             way(ground, wire.raw.home)
             wire.codex(number, "go", cwd=str(ground.project))
@@ -104,14 +104,14 @@ async def test_notes_that_are_a_hidden_file_by_another_name_are_not_read(
             for name in (ground.project / "AGENTS.md", wire.raw.home / "auth.json", wire.raw.home / "AGENTS.md"):
                 name.unlink(missing_ok=True)
 
-    assert len(scripted_model.requests) == len(WAYS)
+    assert len(parley_model.requests) == len(WAYS)
     assert [
-        way.__name__ for way, asked in zip(WAYS, scripted_model.requests, strict=True) if SECRET in str(asked.body)
+        way.__name__ for way, asked in zip(WAYS, parley_model.requests, strict=True) if SECRET in str(asked.body)
     ] == []
 
 
-async def test_notes_of_the_kernel_are_not_read(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, env={"SERVER_SECRET": SECRET}) as wire:
+async def test_notes_of_the_kernel_are_not_read(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, env={"SERVER_SECRET": SECRET}) as wire:
         wire.codex(1, "go", cwd="/proc/self", config={"experimental_instructions_file": "environ"})
         told = await wire.text(1)
         (wire.work / "AGENTS.md").symlink_to("/proc/self/environ")
@@ -119,19 +119,19 @@ async def test_notes_of_the_kernel_are_not_read(scripted_model: ScriptedModel) -
         await wire.answer(2)
 
     assert "failed to read experimental instructions file /proc/self/environ: not a regular file" in told
-    assert SECRET not in sent(scripted_model)
+    assert SECRET not in sent(parley_model)
 
 
 @pytest.mark.promises("model.nothing-hidden")
 async def test_notes_that_are_swapped_between_turns_never_show_a_hidden_file(
-    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path
 ) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "own").write_text("Own notes.")
     (sources / "key").symlink_to(ground.keys / "id")
     (ground.project / "AGENTS.md").write_text("Own notes.")
-    async with speaking(scripted_model, config=ground.config) as wire:
+    async with speaking(parley_model, config=ground.config) as wire:
         wire.codex(0, "go", cwd=str(ground.project))
         await wire.answer(0)
         async with swapped(ground.project / "AGENTS.md", sources / "own", sources / "key"):
@@ -139,21 +139,21 @@ async def test_notes_that_are_swapped_between_turns_never_show_a_hidden_file(
                 wire.reply(number, "again")
                 await wire.answer(number)
 
-    assert len(scripted_model.requests) == TURNS
-    assert SECRET not in sent(scripted_model)
-    assert any("Own notes." in str(asked.body) for asked in scripted_model.requests)
+    assert len(parley_model.requests) == TURNS
+    assert SECRET not in sent(parley_model)
+    assert any("Own notes." in str(asked.body) for asked in parley_model.requests)
 
 
 @pytest.mark.promises("model.nothing-hidden")
 async def test_notes_and_instructions_that_link_into_the_home_show_no_other_conversation(
-    scripted_model: ScriptedModel, ground: Ground, tmp_path: Path
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path
 ) -> None:
     notes, instructions = ground.project / "docs/notes.md", tmp_path / "instructions.md"
-    async with speaking(scripted_model, config=ground.config) as wire:
+    async with speaking(parley_model, config=ground.config) as wire:
         home = wire.raw.home
         wire.codex("first", f"say {SECRET}", cwd=str(ground.outside))
         await wire.answer("first")
-        before = len(scripted_model.requests)
+        before = len(parley_model.requests)
         for name in ("parley.db", "parley.db-wal"):
             (home / "AGENTS.md").symlink_to(notes)
             for link in (notes, instructions):
@@ -170,16 +170,16 @@ async def test_notes_and_instructions_that_link_into_the_home_show_no_other_conv
             assert "failed to read experimental instructions file" in told
             assert "may not be read" in told
 
-    later = scripted_model.requests[before:]
+    later = parley_model.requests[before:]
     assert len(later) == 2
     assert SECRET not in json.dumps([request.body for request in later])
 
 
 @pytest.mark.promises("model.nothing-hidden")
 async def test_instructions_may_lie_in_the_home_and_not_where_secrets_do(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
-    async with speaking(scripted_model, config=ground.config) as wire:
+    async with speaking(parley_model, config=ground.config) as wire:
         (wire.raw.home / "prompt.md").write_text("Be brief.")
         (ground.project / "prompt.md").symlink_to(ground.keys / "id")
         named = [
@@ -194,8 +194,8 @@ async def test_instructions_may_lie_in_the_home_and_not_where_secrets_do(
             said.append((await wire.answer(number))[-1]["result"])
 
     assert [bool(result.get("isError")) for result in said] == [False, True, True, True]
-    assert len(scripted_model.requests) == 1
-    assert "Be brief." in sent(scripted_model)
+    assert len(parley_model.requests) == 1
+    assert "Be brief." in sent(parley_model)
 
 
 # --- images ----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ async def test_instructions_may_lie_in_the_home_and_not_where_secrets_do(
 
 @pytest.mark.promises("image.view", "image.nothing-hidden")
 async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not_shown(
-    scripted_model: ScriptedModel, ground: Ground
+    parley_model: ScriptedModel, ground: Ground
 ) -> None:
     os.link(ground.keys / "id.png", ground.project / "hard.png")
     (ground.project / "out.png").symlink_to(ground.outside / "image.png")
@@ -216,22 +216,22 @@ async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not
     }
     shown = ["own.png", "in.png", "../outside/image.png", str(ground.outside / "image.png")]
     paths = [*refused, *shown]
-    scripted_model.says(*(Call("view_image", json.dumps({"path": path}), f"c{n}") for n, path in enumerate(paths)))
-    scripted_model.says("Done")
-    async with speaking(scripted_model, config=ground.config) as wire:
+    parley_model.says(*(Call("view_image", json.dumps({"path": path}), f"c{n}") for n, path in enumerate(paths)))
+    parley_model.says("Done")
+    async with speaking(parley_model, config=ground.config) as wire:
         wire.codex(1, "go", cwd=str(ground.project))
         await wire.answer(1)
 
         items = [{"type": "local_image", "path": path} for path in (*refused, *shown) if "environ" not in path]
         wire.call(2, "conversationSendMessage", {"conversation_id": wire.sessions[0], "content": items})
         await wire.answer(2)
-        await scripted_model.wait_for_requests(3)
+        await parley_model.wait_for_requests(3)
 
-    messages = scripted_model.requests[1].body["messages"]
+    messages = parley_model.requests[1].body["messages"]
     told = [message["content"] for message in messages if message["role"] == "tool"]
     assert told[: len(refused)] == [f"{path}: {why}" for path, why in refused.items()]
     assert told[len(refused) :] == [f"The image {path} is attached." for path in shown]
-    named = scripted_model.requests[2].body["messages"][-1]["content"]
+    named = parley_model.requests[2].body["messages"][-1]["content"]
     assert [part["type"] for part in named] == ["image_url"] * len(shown)
 
 
@@ -239,23 +239,21 @@ async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not
 
 
 @pytest.mark.promises("patch.nothing-hidden")
-async def test_neither_a_patch_nor_a_diff_shows_a_hidden_file(
-    scripted_model: ScriptedModel, ground: Ground
-) -> None:
+async def test_neither_a_patch_nor_a_diff_shows_a_hidden_file(parley_model: ScriptedModel, ground: Ground) -> None:
     os.link(ground.keys / "id", ground.project / "guess.txt")
     guess = patch("*** Update File: guess.txt", "@@", f" {SECRET}", "+more")
-    scripted_model.says(
+    parley_model.says(
         shell("c1", "apply_patch", guess),
         shell("c2", "apply_patch", patch("*** Add File: a.txt", "+a")),
         shell("c3", "ln", "-f", str(ground.keys / "id"), "a.txt"),
         shell("c4", "apply_patch", patch("*** Add File: b.txt", "+b")),
     )
-    scripted_model.says("Done")
-    async with speaking(scripted_model, config=ground.config) as wire:
+    parley_model.says("Done")
+    async with speaking(parley_model, config=ground.config) as wire:
         wire.codex(1, "go", cwd=str(ground.project))
         messages = await wire.answer(1)
 
-    first, *_ = [m["content"] for m in scripted_model.requests[1].body["messages"] if m["role"] == "tool"]
+    first, *_ = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
     assert first == f"error: Failed to read file to update {ground.project}/guess.txt: may not be read"
     assert (ground.keys / "id").read_text() == f"{SECRET}\n"
     diffs = [m["params"]["msg"] for m in messages if m.get("method") == "turn_diff"]

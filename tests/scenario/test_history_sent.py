@@ -36,13 +36,13 @@ def _sent(model: ScriptedModel) -> list[object]:
 
 @pytest.mark.promises("model.history")
 @pytest.mark.parametrize("api", APIS)
-async def test_three_turns_with_calls_between_are_sent_whole(scripted_model: ScriptedModel, api: Api) -> None:
-    scripted_model.says(Call("look", '{"at": "one"}', "c1"))
-    scripted_model.says("First ", "answer")
-    scripted_model.says("Second ", "answer")
-    scripted_model.says(Call("look", '{"at": "two"}', "c1"))  # models use an id again
-    scripted_model.says("Third answer")
-    async with speaking(scripted_model, api=api) as wire:
+async def test_three_turns_with_calls_between_are_sent_whole(parley_model: ScriptedModel, api: Api) -> None:
+    parley_model.says(Call("look", '{"at": "one"}', "c1"))
+    parley_model.says("First ", "answer")
+    parley_model.says("Second ", "answer")
+    parley_model.says(Call("look", '{"at": "two"}', "c1"))  # models use an id again
+    parley_model.says("Third answer")
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "turn one")
         await wire.answer(1)
         for request_id, prompt in ((2, "turn two"), (3, "turn three")):
@@ -54,21 +54,21 @@ async def test_three_turns_with_calls_between_are_sent_whole(scripted_model: Scr
     two = (*looked, Assistant("First answer"), User("turn two"))
     three = (*two, Assistant("Second answer"), User("turn three"))
     again = (*three, CallSent("c1", "look", '{"at": "two"}'), Output("c1", "unsupported call: look"))
-    assert _sent(scripted_model) == _bodies(wire, api, one, looked, two, three, again)
+    assert _sent(parley_model) == _bodies(wire, api, one, looked, two, three, again)
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_joined_input_stands_behind_the_outputs_of_the_response_it_waited_for(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = (Call("look", "{}", "c1"), Call("look", "{}", "c2"))
-    scripted_model.says("Looking.", HOLD, *calls)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("Looking.", HOLD, *calls)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.send(2, wire.sessions[0], "and ", "this")
         await wire.answer(2)
-        scripted_model.release()
+        parley_model.release()
         await wire.answer(1)
 
     outputs = [
@@ -82,7 +82,7 @@ async def test_joined_input_stands_behind_the_outputs_of_the_response_it_waited_
     first = (User("first"),)
     if api == "chat":
         second: tuple[AskedFor, ...] = (*first, Assistant("Looking."), *outputs, User("and this"))
-        assert _sent(scripted_model) == _bodies(wire, api, first, second)
+        assert _sent(parley_model) == _bodies(wire, api, first, second)
     else:
         joined = {
             "type": "message",
@@ -92,23 +92,23 @@ async def test_joined_input_stands_behind_the_outputs_of_the_response_it_waited_
         }
         expected = body(api, *first, Assistant("Looking."), *outputs, cwd=wire.work, session=wire.sessions[0])
         expected["input"].append(joined)
-        assert _sent(scripted_model) == [*_bodies(wire, api, first), expected]
+        assert _sent(parley_model) == [*_bodies(wire, api, first), expected]
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_input_that_joins_while_the_last_words_are_said_is_answered_in_the_same_turn(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says("Bye", HOLD)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("Bye", HOLD)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.send(2, wire.sessions[0], "wait")
         await wire.answer(2)
-        scripted_model.release()
+        parley_model.release()
         assert await wire.text(1) == "Done"
 
-    assert _sent(scripted_model) == _bodies(
+    assert _sent(parley_model) == _bodies(
         wire, api, (User("first"),), (User("first"), Assistant("Bye"), User("wait"))
     )
 
@@ -125,59 +125,57 @@ LOOKED: Final = (
 @pytest.mark.promises("model.history", "failures.usable")
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says("Looking.", Call("look", "{}", "c1"))
-    scripted_model.cuts("I see")
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("Looking.", Call("look", "{}", "c1"))
+    parley_model.cuts("I see")
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "turn one")
         await wire.answer(1)
         wire.reply(2, "turn two")
         await wire.answer(2)
 
-    assert _sent(scripted_model) == _bodies(wire, api, ONE, LOOKED, (*LOOKED, User("turn two")))
+    assert _sent(parley_model) == _bodies(wire, api, ONE, LOOKED, (*LOOKED, User("turn two")))
 
 
 @pytest.mark.promises("failures.turns", "catchup.void")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_retry_sends_the_very_same_request_and_the_broken_text_is_not_kept(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says("Looking.", Call("look", "{}", "c1"))
-    scripted_model.cuts("broken", Call("never", "{}", "c2"))
-    scripted_model.fails(503)
-    scripted_model.says("whole")
-    async with speaking(scripted_model, api=api, stream_max_retries=2) as wire:
+    parley_model.says("Looking.", Call("look", "{}", "c1"))
+    parley_model.cuts("broken", Call("never", "{}", "c2"))
+    parley_model.fails(503)
+    parley_model.says("whole")
+    async with speaking(parley_model, api=api, stream_max_retries=2) as wire:
         wire.codex(1, "turn one")
         assert await wire.text(1) == "whole"
         wire.reply(2, "turn two")
         await wire.answer(2)
 
     next_turn = (*LOOKED, Assistant("whole"), User("turn two"))
-    assert _sent(scripted_model) == _bodies(wire, api, ONE, LOOKED, LOOKED, LOOKED, next_turn)
-    assert len({request.raw for request in scripted_model.requests[1:4]}) == 1
+    assert _sent(parley_model) == _bodies(wire, api, ONE, LOOKED, LOOKED, LOOKED, next_turn)
+    assert len({request.raw for request in parley_model.requests[1:4]}) == 1
 
 
 async def test_input_that_joins_during_the_pause_before_a_retry_waits_for_the_next_request(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.cuts("broken")
-    scripted_model.says("whole")
-    async with speaking(scripted_model, stream_max_retries=1) as wire:
+    parley_model.cuts("broken")
+    parley_model.says("whole")
+    async with speaking(parley_model, stream_max_retries=1) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("background_event"))
         wire.send(2, wire.sessions[0], "second")
         await wire.answer(1, 2)
 
     first = (User("first"),)
-    assert _sent(scripted_model) == _bodies(
-        wire, "chat", first, first, (*first, Assistant("whole"), User("second"))
-    )
+    assert _sent(parley_model) == _bodies(wire, "chat", first, first, (*first, Assistant("whole"), User("second")))
 
 
 @pytest.mark.promises("model.responses")
 async def test_items_that_only_the_responses_api_understands_go_back_as_they_came(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ENC", "new": {"a": [1.50]}}
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
@@ -190,8 +188,8 @@ async def test_items_that_only_the_responses_api_understands_go_back_as_they_cam
     items = [
         Data(json.dumps({"type": "response.output_item.done", "item": item})) for item in (thought, search, shell)
     ]
-    scripted_model.says(*items)
-    async with speaking(scripted_model, api="responses") as wire:
+    parley_model.says(*items)
+    async with speaking(parley_model, api="responses") as wire:
         wire.codex(1, "go")
         await wire.answer(1)
 
@@ -199,40 +197,40 @@ async def test_items_that_only_the_responses_api_understands_go_back_as_they_cam
     told = "execution error: No such file or directory (os error 2)"
     output = {"type": "function_call_output", "call_id": "c1", "output": told}
     expected["input"] += [thought, search, shell, output]
-    assert scripted_model.requests[1].body == expected
+    assert parley_model.requests[1].body == expected
 
 
-async def test_text_that_was_shown_and_never_declared_whole_is_kept_once(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(
+async def test_text_that_was_shown_and_never_declared_whole_is_kept_once(parley_model: ScriptedModel) -> None:
+    parley_model.says(
         Data('{"type": "response.output_text.delta", "delta": "Hel"}'),
         Data('{"type": "response.output_text.delta", "delta": "lo"}'),
     )
-    async with speaking(scripted_model, api="responses") as wire:
+    async with speaking(parley_model, api="responses") as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Hello"
         wire.reply(2, "again")
         await wire.answer(2)
 
-    assert _sent(scripted_model) == _bodies(
+    assert _sent(parley_model) == _bodies(
         wire, "responses", (User("go"),), (User("go"), Assistant("Hello", None), User("again"))
     )
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_several_texts_of_a_message_are_one_message(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as wire:
+async def test_several_texts_of_a_message_are_one_message(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as wire:
         wire.call(1, "conversationCreate", {"prompt": "not used", "model": MODEL, "cwd": str(wire.work)})
         (created,) = await wire.answer(1)
         conversation = created["result"]["structuredContent"]["conversation_id"]
         wire.send(2, conversation, "First text", "Second text")
         await wire.answer(2)
-        await scripted_model.wait_for_requests()
+        await parley_model.wait_for_requests()
 
     expected = body(api, User("First textSecond text"), cwd=wire.work, session=conversation)
     if api == "responses":
         parts = [{"type": "input_text", "text": text} for text in ("First text", "Second text")]
         expected["input"][-1]["content"] = parts
-    assert _sent(scripted_model) == [expected]
+    assert _sent(parley_model) == [expected]
 
 
 # --- what a message can change -------------------------------------------------------------
@@ -260,9 +258,9 @@ async def _streamed(wire: Wire) -> str:
 @pytest.mark.promises("send.parent")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_branch_goes_on_from_its_parent_and_sees_nothing_that_came_after(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         conversation = await _streamed(wire)
         await _say(wire, conversation, "one", message_id=FIRST)
         await _say(wire, conversation, "two", message_id=SECOND)
@@ -271,14 +269,14 @@ async def test_a_branch_goes_on_from_its_parent_and_sees_nothing_that_came_after
 
     one = (User("one"), Assistant("Done"))
     asked: list[tuple[AskedFor, ...]] = [one[:1], (*one, User("two")), (*one, User("instead")), (User("anew"),)]
-    assert _sent(scripted_model) == [body(api, *items, cwd=wire.work, session=conversation) for items in asked]
+    assert _sent(parley_model) == [body(api, *items, cwd=wire.work, session=conversation) for items in asked]
 
 
 @pytest.mark.promises("send.overrides", "send.parent")
 async def test_overrides_hold_from_their_message_on_and_a_branch_has_those_of_its_parent(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         conversation = await _streamed(wire)
         await _say(wire, conversation, "one", message_id=FIRST)
         await _say(wire, conversation, "two", model="other", base_instructions="Be brief.")
@@ -290,7 +288,7 @@ async def test_overrides_hold_from_their_message_on_and_a_branch_has_those_of_it
 
     done = Assistant("Done")
     two = (User("one"), done, User("two"))
-    assert _sent(scripted_model) == [
+    assert _sent(parley_model) == [
         asked(User("one")),
         asked(*two, model="other", instructions="Be brief."),
         asked(*two, done, User("three"), model="other", instructions="Be brief."),

@@ -88,9 +88,9 @@ def _file_part(api: Api, **source: str) -> Any:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_images_by_address_stand_between_the_words_in_the_order_in_which_they_were_sent(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as speaker:
+    async with speaking(parley_model, api=api) as speaker:
         conversation = await speaker.create()
         await _say(
             speaker,
@@ -117,9 +117,9 @@ async def test_images_by_address_stand_between_the_words_in_the_order_in_which_t
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as speaker:
+    async with speaking(parley_model, api=api) as speaker:
         work = speaker.work
         (work / "sub").mkdir()
         (work / "dot.png").write_bytes(PNG)
@@ -154,9 +154,9 @@ async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
 
 @pytest.mark.parametrize("name", ["words.png", "half.png", "large.png"])
 async def test_a_file_that_is_no_image_for_a_model_is_refused_by_its_place(
-    scripted_model: ScriptedModel, name: str
+    parley_model: ScriptedModel, name: str
 ) -> None:
-    async with speaking(scripted_model) as speaker:
+    async with speaking(parley_model) as speaker:
         (speaker.work / "words.png").write_text("just words")
         (speaker.work / "half.png").write_bytes(PNG[:-20])
         (speaker.work / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES + 1))
@@ -167,21 +167,21 @@ async def test_a_file_that_is_no_image_for_a_model_is_refused_by_its_place(
 
     why = "larger than 20 MiB" if name == "large.png" else "not a PNG, JPEG, GIF or WebP image"
     assert told == f"content[1]: {name}: {why}"
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_words_are_sent_as_ever_when_no_image_is_left(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as speaker:
+async def test_words_are_sent_as_ever_when_no_image_is_left(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as speaker:
         await _say(speaker, await speaker.create(), _local("missing.png"), _text("Just words"))
 
         assert _asked(speaker) == history(api, User("Just words"))
 
 
 async def test_the_path_of_an_image_is_read_from_the_directory_that_the_message_sets(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as speaker:
+    async with speaking(parley_model) as speaker:
         other = speaker.work / "other"
         other.mkdir()
         (speaker.work / "dot.png").write_bytes(JPEG)
@@ -195,7 +195,7 @@ async def test_the_path_of_an_image_is_read_from_the_directory_that_the_message_
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_files_are_sent_by_the_ways_that_the_api_has(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_files_are_sent_by_the_ways_that_the_api_has(parley_model: ScriptedModel, api: Api) -> None:
     content = [
         _text("Read"),
         _file(file_id="file-1"),
@@ -222,14 +222,14 @@ async def test_files_are_sent_by_the_ways_that_the_api_has(scripted_model: Scrip
             _file_part(api, file_url="https://example.invalid/a.pdf"),
             {"type": "input_image", "file_id": "file-2", "detail": "low"},
         ]
-    async with speaking(scripted_model, api=api) as speaker:
+    async with speaking(parley_model, api=api) as speaker:
         await _say(speaker, await speaker.create(), *content)
 
         assert _asked(speaker) == [_user(api, *expected)]
 
 
-async def test_what_another_api_cannot_be_given_is_named_in_its_place(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, api="responses") as speaker:
+async def test_what_another_api_cannot_be_given_is_named_in_its_place(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, api="responses") as speaker:
         conversation = await speaker.create()
         file_data = _file(file_data=TABLE, filename="table.xlsx")
         await _say(speaker, conversation, _text("Read"), _file(file_url="https://example.invalid/a.pdf"), file_data)
@@ -239,7 +239,7 @@ async def test_what_another_api_cannot_be_given_is_named_in_its_place(scripted_m
         _text_part("chat", f"[Left out: {what} cannot be sent over the chat API.]")
         for what in ("a file by address", "the file table.xlsx")
     ]
-    assert scripted_model.requests[-1].path.endswith("/chat/completions")
+    assert parley_model.requests[-1].path.endswith("/chat/completions")
     assert _asked(speaker) == [
         _user("chat", _text_part("chat", "Read"), *left_out),
         *history("chat", Assistant("Done"), User("And now?")),
@@ -279,10 +279,10 @@ REFUSED_BY_CHAT: Final = (
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing_has_happened(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     refused = REFUSED_BY_ALL + (REFUSED_BY_CHAT if api == "chat" else ())
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as speaker:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as speaker:
         conversation = await speaker.create()
         _, snapshot = await speaker.open_stream(conversation)
         message_id = str(uuid4())
@@ -300,14 +300,12 @@ async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing
     started, *rest = spoken(api, "Done")
     assert [one["params"]["msg"] for one in turn] == [started, said, *rest]
     assert turn[0]["params"]["_meta"]["seq"] > snapshot["params"]["_meta"]["seq"]
-    assert [_asked(speaker, number) for number in range(len(scripted_model.requests))] == [
-        history(api, User("See"))
-    ]
+    assert [_asked(speaker, number) for number in range(len(parley_model.requests))] == [history(api, User("See"))]
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_a_message_of_which_nothing_is_left_is_refused(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as speaker:
+async def test_a_message_of_which_nothing_is_left_is_refused(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as speaker:
         (speaker.work / "words.png").write_text("just words")
         conversation = await speaker.create()
         await speaker.open_stream(conversation)
@@ -327,15 +325,15 @@ async def test_a_message_of_which_nothing_is_left_is_refused(scripted_model: Scr
         assert await speaker.read() == answered(request_id, {"status": "ok", "message_id": message_id})
         await speaker.until_method("task_complete")
 
-    assert [_asked(speaker, number) for number in range(len(scripted_model.requests))] == [
+    assert [_asked(speaker, number) for number in range(len(parley_model.requests))] == [
         [_user(api, _image_part(api, _url("png", PNG)))]
     ]
 
 
 async def test_an_item_is_refused_by_its_own_place_also_behind_one_that_is_left_out(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as speaker:
+    async with speaking(parley_model) as speaker:
         conversation = await speaker.create()
         request_id = _send(
             speaker,
@@ -347,11 +345,11 @@ async def test_an_item_is_refused_by_its_own_place_also_behind_one_that_is_left_
         answer = await speaker.read()
 
     assert answer == failed(request_id, "content[2]: a file by address cannot be sent over the chat API")
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
-async def test_images_that_are_too_much_together_are_refused(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as speaker:
+async def test_images_that_are_too_much_together_are_refused(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as speaker:
         (speaker.work / "large.png").write_bytes(large_png(MAX_IMAGE_BYTES))
         conversation = await speaker.create()
         request_id = _send(speaker, conversation, _text("See"), *[_local("large.png")] * 3)
@@ -359,10 +357,10 @@ async def test_images_that_are_too_much_together_are_refused(scripted_model: Scr
 
     why = "content[2]: the images and files of a message exceed 48 MB of base64 in all"
     assert answer == failed(request_id, why)
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
-async def test_items_of_another_shape_are_no_arguments(scripted_model: ScriptedModel) -> None:
+async def test_items_of_another_shape_are_no_arguments(parley_model: ScriptedModel) -> None:
     kinds = "`text`, `image`, `local_image`, `file`"
     whys: tuple[tuple[Any, str], ...] = (
         ({"type": "video"}, f"unknown variant `video`, expected one of {kinds} (content[1].type)"),
@@ -374,13 +372,13 @@ async def test_items_of_another_shape_are_no_arguments(scripted_model: ScriptedM
             "unknown variant `huge`, expected one of `low`, `high`, `auto` (content[1].detail)",
         ),
     )
-    async with speaking(scripted_model) as speaker:
+    async with speaking(parley_model) as speaker:
         conversation = await speaker.create()
         for item, why in whys:
             request_id = _send(speaker, conversation, _text("See"), item)
             text = f"Failed to parse arguments for conversationSendMessage: {why}"
             assert await speaker.read() == failed(request_id, text)
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
 # --- what others see, and joining ----------------------------------------------------------
@@ -388,7 +386,7 @@ async def test_items_of_another_shape_are_no_arguments(scripted_model: ScriptedM
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_everybody_sees_what_the_user_sent_and_not_what_was_read_for_it(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     content = [
         _text("See"),
@@ -397,7 +395,7 @@ async def test_everybody_sees_what_the_user_sent_and_not_what_was_read_for_it(
         _local("missing.png"),
         _file(file_data=PDF, filename="a.pdf"),
     ]
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as speaker:
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as speaker:
         (speaker.work / "dot.png").write_bytes(PNG)
         conversation = await speaker.create()
         await speaker.open_stream(conversation)
@@ -417,8 +415,8 @@ async def test_everybody_sees_what_the_user_sent_and_not_what_was_read_for_it(
     assert [one["msg"] for one in snapshot["params"]["initial_state"]["events"]] == remaining
 
 
-async def test_a_message_that_is_sent_again_is_known_by_what_was_sent(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as speaker:
+async def test_a_message_that_is_sent_again_is_known_by_what_was_sent(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as speaker:
         (speaker.work / "dot.png").write_bytes(PNG)
         conversation = await speaker.create()
         message_id = str(uuid4())
@@ -431,21 +429,21 @@ async def test_a_message_that_is_sent_again_is_known_by_what_was_sent(scripted_m
 
     assert first == answered(again, {"status": "ok", "message_id": message_id})
     assert second == failed(other, "Message id was used for another message", "message_id_taken")
-    assert len(scripted_model.requests) == 1
+    assert len(parley_model.requests) == 1
 
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_response_it_waited_for(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says(HOLD, Call("look", "{}", "c1"))
-    async with speaking(scripted_model, api=api, version=FULL_VERSION) as speaker:
+    parley_model.says(HOLD, Call("look", "{}", "c1"))
+    async with speaking(parley_model, api=api, version=FULL_VERSION) as speaker:
         (speaker.work / "dot.png").write_bytes(PNG)
         conversation = await speaker.create()
         await speaker.open_stream(conversation)
         await speaker.say(conversation, "First")
         await speaker.until_method("user_message")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         refused = _send(speaker, conversation, _text("and"), _image(""))
         assert await speaker.read() == failed(
@@ -454,7 +452,7 @@ async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_respo
         message_id = str(uuid4())
         taken = _send(speaker, conversation, _text("and"), _local("dot.png"), message_id=message_id)
         assert await speaker.read() == answered(taken, {"status": "ok", "message_id": message_id})
-        scripted_model.release()
+        parley_model.release()
         turn = await speaker.until_method("task_complete")
 
     said = {"type": "user_message", "message_id": message_id, "content": [_text("and"), _local("dot.png")]}
@@ -471,19 +469,17 @@ async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_respo
 
 @pytest.mark.promises("context.refused")
 @pytest.mark.parametrize("api", APIS)
-async def test_an_image_that_the_provider_refuses_is_not_sent_again(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as client:
+async def test_an_image_that_the_provider_refuses_is_not_sent_again(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
         conversation = await client.create()
-        scripted_model.fails(400, body="no such image")
+        parley_model.fails(400, body="no such image")
         content = [{"type": "text", "text": "look"}, {"type": "image", "image_url": "https://example.com/a.png"}]
         await client.value_of(client.call("conversationSendMessage", conversation_id=conversation, content=content))
         await client.over(conversation)
         await client.say(conversation, "never mind")
         await client.over(conversation)
 
-        first, second = (str(request.body) for request in scripted_model.requests)
+        first, second = (str(request.body) for request in parley_model.requests)
         assert "https://example.com/a.png" in first
         assert "https://example.com/a.png" not in second
         assert REFUSED.strip() in second

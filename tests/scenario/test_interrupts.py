@@ -44,17 +44,17 @@ def _good_turn(api: Api, text: str = "Done") -> tuple[EventMsg, ...]:
 @pytest.mark.promises("cancel.codex", "cancel.interrupt", "codex.failed-turn")
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keeps_what_the_user_said(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    scripted_model.says("par", "tial", HOLD)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says("par", "tial", HOLD)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "first")
         before = await wire.until(
             lambda one: one["params"]["msg"].get("delta") == "tial" and "delta" in one["method"]
         )
         wire.cancel(1)
         after = await wire.answer(1)
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         wire.reply(2, "second")
         second = await wire.answer(2)
 
@@ -63,19 +63,17 @@ async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keep
     assert before == [*configured(1, session), *pairs(1, "1", task_started(), *deltas)]
     assert after == [*pairs(1, "1", STOPPED), interrupted(1)]
     assert second == [*pairs(2, "2", *_good_turn(api)), answered(2, "Done")]
-    assert scripted_model.requests[1].body == body(
-        api, User("first"), User("second"), cwd=wire.work, session=session
-    )
+    assert parley_model.requests[1].body == body(api, User("first"), User("second"), cwd=wire.work, session=session)
 
 
 async def test_an_interrupted_call_has_structured_content_for_the_full_version(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(HOLD)
-    async with speaking(scripted_model, version=FULL_VERSION) as wire:
+    parley_model.says(HOLD)
+    async with speaking(parley_model, version=FULL_VERSION) as wire:
         wire.codex("a", "first")
         before = await wire.until(is_event("user_message"))
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         wire.call("b", "conversationInterrupt", {"conversation_id": wire.sessions[0]})
         after = [one for one in await wire.answer("a", "b") if one.get("id") != "b"]
 
@@ -90,9 +88,9 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
 
 
 @pytest.mark.promises("cancel.codex")
-async def test_a_cancel_right_behind_the_call_is_an_interrupt_too(scripted_model: ScriptedModel) -> None:
-    scripted_model.default = Says((HOLD,))
-    async with speaking(scripted_model) as wire:
+async def test_a_cancel_right_behind_the_call_is_an_interrupt_too(parley_model: ScriptedModel) -> None:
+    parley_model.default = Says((HOLD,))
+    async with speaking(parley_model) as wire:
         for request_id in range(1, 21):
             wire.codex(request_id, "go")
             wire.cancel(request_id)
@@ -114,9 +112,9 @@ def _is_of(message: Any, request_id: int) -> bool:
 
 
 @pytest.mark.promises("cancel.nothing")
-async def test_cancelling_twice_or_too_late_changes_nothing(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model) as wire:
+async def test_cancelling_twice_or_too_late_changes_nothing(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.cancel(1)
@@ -124,13 +122,13 @@ async def test_cancelling_twice_or_too_late_changes_nothing(scripted_model: Scri
         assert await wire.answer(1) == [*pairs(1, "1", STOPPED), interrupted(1)]
         wire.cancel(1)
         assert await wire.silence() == []
-        scripted_model.says("going on", HOLD)
+        parley_model.says("going on", HOLD)
         wire.reply(2, "second")
         await wire.until(is_event("agent_message_delta"))
         for request_id in (1, "1", "2", 99):
             wire.cancel(request_id)
         assert await wire.silence() == []
-        scripted_model.release()
+        parley_model.release()
         messages = await wire.answer(2)
 
     assert messages == [
@@ -139,17 +137,17 @@ async def test_cancelling_twice_or_too_late_changes_nothing(scripted_model: Scri
     ]
 
 
-async def test_an_interrupt_during_a_pause_before_a_retry_ends_the_turn(scripted_model: ScriptedModel) -> None:
+async def test_an_interrupt_during_a_pause_before_a_retry_ends_the_turn(parley_model: ScriptedModel) -> None:
     for _ in range(4):
-        scripted_model.cuts("par")
-    async with speaking(scripted_model, stream_max_retries=9) as wire:
+        parley_model.cuts("par")
+    async with speaking(parley_model, stream_max_retries=9) as wire:
         wire.codex(1, "first")
         before = await wire.until(
             lambda one: one["method"] == "background_event" and "retrying 4/9" in one["params"]["msg"]["message"]
         )
         wire.cancel(1)
         after = await wire.answer(1)
-        asked = len(scripted_model.requests)
+        asked = len(parley_model.requests)
         wire.reply(2, "second")
         await wire.answer(2)
 
@@ -165,28 +163,28 @@ async def test_an_interrupt_during_a_pause_before_a_retry_ends_the_turn(scripted
     assert without_delays(before) == [*configured(1, wire.sessions[0]), *pairs(1, "1", task_started(), *tries)]
     assert after == [*pairs(1, "1", STOPPED), interrupted(1)]
     assert asked == 4
-    assert scripted_model.requests[4].body == body(
+    assert parley_model.requests[4].body == body(
         "chat", User("first"), User("second"), cwd=wire.work, session=wire.sessions[0]
     )
 
 
-async def test_an_interrupt_while_a_refused_request_waits_ends_the_turn(scripted_model: ScriptedModel) -> None:
-    scripted_model.fails(503, headers={"retry-after": "60"})
-    async with speaking(scripted_model, request_max_retries=9) as wire:
+async def test_an_interrupt_while_a_refused_request_waits_ends_the_turn(parley_model: ScriptedModel) -> None:
+    parley_model.fails(503, headers={"retry-after": "60"})
+    async with speaking(parley_model, request_max_retries=9) as wire:
         wire.codex(1, "first")
-        await scripted_model.wait_for_requests()
+        await parley_model.wait_for_requests()
         await wire.until(is_event("task_started"))
         wire.cancel(1)
         assert await wire.answer(1) == [*pairs(1, "1", STOPPED), interrupted(1)]
         wire.reply(2, "second")
         assert await wire.text(2) == "Done"
 
-    assert len(scripted_model.requests) == 2
+    assert len(parley_model.requests) == 2
 
 
-async def test_a_reply_right_behind_an_interrupt_is_a_turn_of_its_own(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model) as wire:
+async def test_a_reply_right_behind_an_interrupt_is_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.cancel(1)
@@ -201,9 +199,9 @@ async def test_a_reply_right_behind_an_interrupt_is_a_turn_of_its_own(scripted_m
     ]
 
 
-async def test_input_that_waited_when_the_turn_was_interrupted_stays(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model) as wire:
+async def test_input_that_waited_when_the_turn_was_interrupted_stays(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.reply(2, "waits")
@@ -213,15 +211,15 @@ async def test_input_that_waited_when_the_turn_was_interrupted_stays(scripted_mo
         wire.reply(3, "next")
         await wire.answer(3)
 
-    assert scripted_model.requests[1].body == body(
+    assert parley_model.requests[1].body == body(
         "chat", User("first"), User("waits"), User("next"), cwd=wire.work, session=wire.sessions[0]
     )
 
 
 @pytest.mark.promises("interrupt.result")
-async def test_the_tool_that_interrupts_does_so_for_a_call(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model) as wire:
+async def test_the_tool_that_interrupts_does_so_for_a_call(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "first")
         await wire.until(is_event("agent_message_delta"))
         wire.call(2, "conversationInterrupt", {"conversation_id": wire.sessions[0]})
@@ -255,9 +253,9 @@ def _live(*events: EventMsg) -> list[Any]:
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_cancelling_a_send_interrupts_its_turn(scripted_model: ScriptedModel, api: Api) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model, api=api) as wire:
+async def test_cancelling_a_send_interrupts_its_turn(parley_model: ScriptedModel, api: Api) -> None:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model, api=api) as wire:
         conversation = await _streamed_conversation(wire)
         wire.send(1, conversation, "first")
         (_, *before) = await wire.until(is_event("agent_message_delta"))
@@ -269,16 +267,16 @@ async def test_cancelling_a_send_interrupts_its_turn(scripted_model: ScriptedMod
     assert before == _live(task_started(), AgentMessageDelta(delta="par"))
     assert after == _live(STOPPED)
     assert second == _live(*_good_turn(api))
-    assert scripted_model.requests[1].body == body(
+    assert parley_model.requests[1].body == body(
         api, User("first"), User("second"), cwd=wire.work, session=conversation
     )
 
 
 async def test_cancelling_a_send_that_joined_interrupts_the_turn_that_took_it(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model) as wire:
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model) as wire:
         conversation = await _streamed_conversation(wire)
         wire.send(1, conversation, "first")
         await wire.until(is_event("agent_message_delta"))
@@ -290,10 +288,10 @@ async def test_cancelling_a_send_that_joined_interrupts_the_turn_that_took_it(
     assert after == _live(STOPPED)
 
 
-async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_next(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("One")
-    scripted_model.says("Two", HOLD)
-    async with speaking(scripted_model) as wire:
+async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_next(parley_model: ScriptedModel) -> None:
+    parley_model.says("One")
+    parley_model.says("Two", HOLD)
+    async with speaking(parley_model) as wire:
         conversation = await _streamed_conversation(wire)
         wire.send(1, conversation, "first")
         await wire.until(is_event("task_complete"))
@@ -301,24 +299,24 @@ async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_next(scri
         await wire.until(is_event("agent_message_delta"))
         wire.cancel(1)
         assert await wire.silence() == []
-        scripted_model.release()
+        parley_model.release()
         rest = await wire.until(is_event("task_complete"))
 
     assert rest == _live(*shown("chat", *said("Two"))[1:], task_complete("Two"))
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_call_whose_reply_did_not_end_is_forgotten_with_it(scripted_model: ScriptedModel, api: Api) -> None:
-    scripted_model.says("Looking.", Call("look", "{}", "c1"), HOLD)
-    async with speaking(scripted_model, api=api) as wire:
+async def test_a_call_whose_reply_did_not_end_is_forgotten_with_it(parley_model: ScriptedModel, api: Api) -> None:
+    parley_model.says("Looking.", Call("look", "{}", "c1"), HOLD)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "first")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await wire.until(is_event("agent_message_delta" if api == "chat" else "agent_message"))
         wire.cancel(1)
         assert await wire.answer(1) == [*pairs(1, "1", STOPPED), interrupted(1)]
         wire.reply(2, "second")
         await wire.answer(2)
 
-    assert scripted_model.requests[1].body == body(
+    assert parley_model.requests[1].body == body(
         api, User("first"), User("second"), cwd=wire.work, session=wire.sessions[0]
     )

@@ -72,21 +72,21 @@ async def read_turn(client: WireClient) -> list[Any]:
 
 @pytest.mark.promises("send.joins", "calls.unknown", "model.history")
 @either_api
-async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("Let me look.", HOLD, Call("no_such_tool", {}, call_id="c1"))
-        scripted_model.says("Both ", "done.")
+async def test_a_message_during_a_turn_joins_it_behind_the_outputs(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("Let me look.", HOLD, Call("no_such_tool", {}, call_id="c1"))
+        parley_model.says("Both ", "done.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first")
         begun = await client.take(2)
         joining = client.message(conversation, "second")
         joined = await client.read()
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         rest = await read_turn(client)
 
-        first, second = scripted_model.requests
+        first, second = parley_model.requests
         assert begun == [live(TASK_STARTED), live(delta("Let me look."))]
         assert joined == answered(joining, {"status": "ok"})
         assert rest == [
@@ -106,24 +106,24 @@ async def test_a_message_during_a_turn_joins_it_behind_the_outputs(scripted_mode
 
 @pytest.mark.promises("send.joins")
 @either_api
-async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("One.", HOLD)
-        scripted_model.says("Two.", HOLD)
-        scripted_model.says("Three.")
+async def test_a_turn_does_not_end_while_input_waits(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("One.", HOLD)
+        parley_model.says("Two.", HOLD)
+        parley_model.says("Three.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         with client.at_once():
             requests = [client.message(conversation, text) for text in ("second", "third")]
         scripted = await client.until_answer(requests[-1])
-        scripted_model.release()
-        await scripted_model.wait_for_requests(2)
-        await scripted_model.wait_until_held()
+        parley_model.release()
+        await parley_model.wait_for_requests(2)
+        await parley_model.wait_until_held()
         last = client.message(conversation, "fourth")
         scripted += await client.until_answer(last)
-        scripted_model.release()
+        parley_model.release()
         scripted += await read_turn(client)
 
         events = [message for message in scripted if "method" in message]
@@ -136,7 +136,7 @@ async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedMod
         assert [message for message in scripted if "id" in message] == [
             answered(request, {"status": "ok"}) for request in (*requests, last)
         ]
-        assert [history(request) for request in scripted_model.requests] == [
+        assert [history(request) for request in parley_model.requests] == [
             [("user", "first")],
             [("user", "first"), ("assistant", "One."), ("user", "second"), ("user", "third")],
             [
@@ -151,36 +151,36 @@ async def test_a_turn_does_not_end_while_input_waits(scripted_model: ScriptedMod
 
 
 @pytest.mark.promises("send.joins")
-async def test_messages_in_one_write_make_one_turn_and_are_each_used_once(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says(HOLD, "Done")
+async def test_messages_in_one_write_make_one_turn_and_are_each_used_once(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says(HOLD, "Done")
         conversation = await client.create()
         with client.at_once():
             requests = [client.message(conversation, f"message {number}") for number in range(5)]
         answers = await client.take(5)
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         await client.over(conversation)
         _, snapshot = await client.open_stream(conversation)
 
         assert answers == [answered(request, {"status": "ok"}) for request in requests]
-        said = [text for role, text in history(scripted_model.requests[-1]) if role == "user"]
+        said = [text for role, text in history(parley_model.requests[-1]) if role == "user"]
         assert said == [f"message {number}" for number in range(5)]
         kinds = [one["msg"]["type"] for one in snapshot["params"]["initial_state"]["events"]]
         assert (kinds.count("task_started"), kinds.count("task_complete")) == (1, 1)
 
 
 @pytest.mark.promises("turn.failed", "turn.one-end")
-async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.cuts("One", HOLD)
+async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.cuts("One", HOLD)
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first")
         await client.take(2)
         await client.say(conversation, "second")
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         broken = await read_turn(client)
         await client.say(conversation, "third")
         whole = await read_turn(client)
@@ -189,7 +189,7 @@ async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(scr
         assert failure["method"] == "error"
         assert end == live(task_complete(None))
         assert whole == [*map(live, spoken("chat", "Done"))]
-        assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
+        assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
 
 
 # --- the message's own id --------------------------------------------------------------
@@ -198,9 +198,9 @@ async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(scr
 @pytest.mark.promises("send.same-id", "send.result")
 @pytest.mark.parametrize("version", ["2025-06-18", FULL_VERSION])
 async def test_the_same_message_again_is_answered_again_and_runs_nothing(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with speaking(scripted_model, version=version) as client:
+    async with speaking(parley_model, version=version) as client:
         message_id = str(uuid4())
         conversation = await client.create()
         with client.at_once():
@@ -215,12 +215,12 @@ async def test_the_same_message_again_is_answered_again_and_runs_nothing(
         value = {"status": "ok", "message_id": message_id} if version == FULL_VERSION else {"status": "ok"}
         assert answers == [answered(request, value) for request in (*early, late)]
         assert meanwhile == []
-        assert [history(request) for request in scripted_model.requests] == [[("user", "once")]]
+        assert [history(request) for request in parley_model.requests] == [[("user", "once")]]
 
 
 @pytest.mark.promises("send.same-id")
-async def test_a_message_id_cannot_stand_for_two_messages(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_message_id_cannot_stand_for_two_messages(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         message_id = str(uuid4())
         conversation, other = await client.create(), await client.create()
         await client.say(conversation, "once", message_id=message_id)
@@ -238,10 +238,10 @@ async def test_a_message_id_cannot_stand_for_two_messages(scripted_model: Script
 
 
 async def test_cancelling_the_repetition_of_a_message_interrupts_the_turn_that_took_it(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One ", HOLD, "turn")
+    async with speaking(parley_model) as client:
+        parley_model.says("One ", HOLD, "turn")
         message_id = str(uuid4())
         conversation = await client.create()
         await client.open_stream(conversation)
@@ -257,9 +257,9 @@ async def test_cancelling_the_repetition_of_a_message_interrupts_the_turn_that_t
         ]
 
 
-async def test_a_message_sent_twice_behind_an_interrupt_runs_once(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
+async def test_a_message_sent_twice_behind_an_interrupt_runs_once(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
         message_id = str(uuid4())
         conversation = await client.create()
         await client.open_stream(conversation)
@@ -277,7 +277,7 @@ async def test_a_message_sent_twice_behind_an_interrupt_runs_once(scripted_model
             live(INTERRUPTED),
             *map(live, spoken("chat", "Done")),
         ]
-        assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second")]
+        assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second")]
 
 
 # --- interrupting ----------------------------------------------------------------------
@@ -286,18 +286,18 @@ async def test_a_message_sent_twice_behind_an_interrupt_runs_once(scripted_model
 @pytest.mark.promises("cancel.send", "cancel.interrupt", "turn.one-end")
 @either_api
 async def test_cancelling_a_send_interrupts_its_turn_and_the_next_message_works(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("Never ", HOLD, "finished")
-        scripted_model.says("Fine.")
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("Never ", HOLD, "finished")
+        parley_model.says("Fine.")
         conversation = await client.create()
         await client.open_stream(conversation)
         sent = await client.say(conversation, "first")
         begun = await client.take(2)
         client.cancel(sent)
         ended = await client.read()
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         assert await client.meanwhile() == []
         await client.say(conversation, "second")
         after = await read_turn(client)
@@ -305,16 +305,16 @@ async def test_cancelling_a_send_interrupts_its_turn_and_the_next_message_works(
         assert begun == [live(TASK_STARTED), live(delta("Never "))]
         assert ended == live(INTERRUPTED)
         assert after == [*map(live, spoken(api, "Fine."))]
-        assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second")]
+        assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second")]
 
 
 @pytest.mark.promises("cancel.send")
 async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_present_one(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One")
-        scripted_model.says("Two ", HOLD, "more")
+    async with speaking(parley_model) as client:
+        parley_model.says("One")
+        parley_model.says("Two ", HOLD, "more")
         conversation = await client.create()
         await client.open_stream(conversation)
         old = await client.say(conversation, "first")
@@ -323,17 +323,17 @@ async def test_cancelling_a_send_whose_turn_is_over_does_not_touch_the_present_o
         begun = await client.take(2)
         client.cancel(old)
         assert await client.meanwhile() == []
-        scripted_model.release()
+        parley_model.release()
 
         assert [*begun, *await read_turn(client)] == [*map(live, spoken("chat", "Two ", "more"))]
 
 
 @pytest.mark.promises("cancel.send")
 async def test_cancelling_a_message_that_joined_interrupts_the_turn_that_took_it(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first")
@@ -341,19 +341,19 @@ async def test_cancelling_a_message_that_joined_interrupts_the_turn_that_took_it
         joined = await client.say(conversation, "second")
         client.cancel(joined)
         ended = await client.read()
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         await client.say(conversation, "third")
         after = await read_turn(client)
 
         assert ended == live(INTERRUPTED)
         assert after == [*map(live, spoken("chat", "Done"))]
         # What was not yet sent to the model is not taken back.
-        assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
+        assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
 
 
-async def test_a_send_that_is_cancelled_at_once_is_answered_and_interrupted(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says(HOLD, "never")
+async def test_a_send_that_is_cancelled_at_once_is_answered_and_interrupted(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says(HOLD, "never")
         conversation = await client.create()
         await client.open_stream(conversation)
         with client.at_once():
@@ -366,10 +366,10 @@ async def test_a_send_that_is_cancelled_at_once_is_answered_and_interrupted(scri
 
 
 @pytest.mark.promises("send.after-interrupt")
-async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
-        scripted_model.says("Fine.")
+async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
+        parley_model.says("Fine.")
         conversation = await client.create()
         await client.open_stream(conversation)
         sent = await client.say(conversation, "first")
@@ -384,13 +384,13 @@ async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(scripted_m
             answered(second, {"status": "ok"}),
             *map(live, spoken("chat", "Fine.")),
         ]
-        assert history(scripted_model.requests[-1]) == [("user", "first"), ("user", "second")]
+        assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second")]
 
 
 @pytest.mark.promises("send.after-interrupt")
-async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
+async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first")
@@ -409,12 +409,12 @@ async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(script
 
 
 @pytest.mark.promises("send.after-interrupt")
-async def test_messages_behind_an_interrupt_keep_their_order(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
+async def test_messages_behind_an_interrupt_keep_their_order(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
         sent = await client.say(conversation, "first")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         with client.at_once():
             client.cancel(sent)
             requests = [client.message(conversation, f"message {number}") for number in range(5)]
@@ -422,7 +422,7 @@ async def test_messages_behind_an_interrupt_keep_their_order(scripted_model: Scr
         await client.over(conversation)
 
         assert answers == [answered(request, {"status": "ok"}) for request in requests]
-        assert [text for role, text in history(scripted_model.requests[-1]) if role == "user"] == [
+        assert [text for role, text in history(parley_model.requests[-1]) if role == "user"] == [
             "first",
             *(f"message {number}" for number in range(5)),
         ]
@@ -430,38 +430,38 @@ async def test_messages_behind_an_interrupt_keep_their_order(scripted_model: Scr
 
 @pytest.mark.promises("send.after-interrupt")
 async def test_a_message_does_not_overtake_one_that_waits_for_the_end_of_an_interrupted_turn(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         for number in range(60):  # the moment at which it could is short
-            scripted_model.says(HOLD, "never said")
+            parley_model.says(HOLD, "never said")
             conversation = await client.create()
             sent = await client.say(conversation, "first")
-            await scripted_model.wait_until_held()
+            await parley_model.wait_until_held()
             with client.at_once():
                 client.cancel(sent)
                 second = client.message(conversation, "second")
-            await scripted_model.wait_abandoned(number + 1)
+            await parley_model.wait_abandoned(number + 1)
             third = client.message(conversation, "third")
             answers = await client.take(2)
             await client.over(conversation)
 
             assert answers == [answered(request, {"status": "ok"}) for request in (second, third)]
-            said = [text for role, text in history(scripted_model.requests[-1]) if role == "user"]
+            said = [text for role, text in history(parley_model.requests[-1]) if role == "user"]
             assert said == ["first", "second", "third"]
 
 
 @pytest.mark.promises("interrupt.result", "cancel.interrupt")
-async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Let me look.", Call("no_such_tool", {}, call_id="c1"))
-        scripted_model.says("Never ", HOLD, "finished")
+async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Let me look.", Call("no_such_tool", {}, call_id="c1"))
+        parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
         await client.say(conversation, "first")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         interrupt = client.call("conversationInterrupt", conversation_id=conversation)
         answer = await client.read()
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
         await client.over(conversation)
         _, snapshot = await client.open_stream(conversation)
         await client.say(conversation, "second")
@@ -470,7 +470,7 @@ async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(scripted_m
         *begun, _ = remains("chat", "Let me look.")
         assert answer == answered(interrupt, {"status": "ok"})
         assert snapshot == initial_state(conversation, *begun, INTERRUPTED)
-        assert history(scripted_model.requests[-1]) == [
+        assert history(parley_model.requests[-1]) == [
             ("user", "first"),
             ("assistant", "Let me look."),
             ("call c1", "no_such_tool"),
@@ -480,8 +480,8 @@ async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(scripted_m
 
 
 @pytest.mark.promises("interrupt.result")
-async def test_an_interrupt_without_a_turn_changes_nothing(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_an_interrupt_without_a_turn_changes_nothing(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         idle = client.call("conversationInterrupt", conversation_id=conversation)
@@ -493,18 +493,18 @@ async def test_an_interrupt_without_a_turn_changes_nothing(scripted_model: Scrip
         assert await read_turn(client) == [*map(live, spoken("chat", "Done"))]
 
 
-async def test_an_interrupt_of_one_conversation_leaves_the_others_alone(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One ", HOLD, "more")
-        scripted_model.says("Two ", HOLD, "more")
+async def test_an_interrupt_of_one_conversation_leaves_the_others_alone(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("One ", HOLD, "more")
+        parley_model.says("Two ", HOLD, "more")
         one, other = await client.create(), await client.create()
         await client.say(one, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.say(other, "go")
-        await scripted_model.wait_until_held(2)
+        await parley_model.wait_until_held(2)
         assert await client.value_of(client.call("conversationInterrupt", conversation_id=one)) == {"status": "ok"}
-        await scripted_model.wait_abandoned()
-        scripted_model.release()
+        await parley_model.wait_abandoned()
+        parley_model.release()
         await client.over(other)
         snapshots = [(await client.open_stream(conversation))[1] for conversation in (one, other)]
 
@@ -514,12 +514,12 @@ async def test_an_interrupt_of_one_conversation_leaves_the_others_alone(scripted
         ]
 
 
-async def test_a_turn_can_be_interrupted_again_and_again(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_turn_can_be_interrupted_again_and_again(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         for number in range(10):
-            scripted_model.says(f"Attempt {number} ", HOLD, "never ends")
+            parley_model.says(f"Attempt {number} ", HOLD, "never ends")
             sent = await client.say(conversation, f"message {number}")
             begun = await client.take(2)
             client.cancel(sent)
@@ -530,7 +530,7 @@ async def test_a_turn_can_be_interrupted_again_and_again(scripted_model: Scripte
         await client.say(conversation, "last")
 
         assert await read_turn(client) == [*map(live, spoken("chat", "Done"))]
-        assert history(scripted_model.requests[-1]) == [
+        assert history(parley_model.requests[-1]) == [
             *(("user", f"message {number}") for number in range(10)),
             ("user", "last"),
         ]

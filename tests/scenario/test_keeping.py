@@ -40,14 +40,14 @@ def words_sent(model: ScriptedModel) -> list[str]:
 
 
 async def test_an_ephemeral_server_writes_nothing_and_nobody_else_knows_its_conversations(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    async with speaking(scripted_model, home=home, arguments=["--ephemeral"]) as client:
+    async with speaking(parley_model, home=home, arguments=["--ephemeral"]) as client:
         conversation = await client.create()
         await spoken(client, conversation, "go")
         left = [path.name for path in home.rglob("*")]
-        async with speaking(scripted_model, home=home) as other:
+        async with speaking(parley_model, home=home) as other:
             known_to_others = await listed(other)
         _, snapshot = await client.open_stream(conversation)
 
@@ -56,8 +56,8 @@ async def test_an_ephemeral_server_writes_nothing_and_nobody_else_knows_its_conv
 
 
 @pytest.mark.promises("keeping.loaded")
-async def test_nobody_notices_that_a_conversation_has_left_memory(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config="[store]\nidle_seconds = 0\n") as client:
+async def test_nobody_notices_that_a_conversation_has_left_memory(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config="[store]\nidle_seconds = 0\n") as client:
         conversation, other = await client.create(), await client.create()
         await spoken(client, conversation, "first")
         before = await status(client, conversation)
@@ -70,12 +70,12 @@ async def test_nobody_notices_that_a_conversation_has_left_memory(scripted_model
 
         assert after == before
         assert snapshot == initial_state(conversation, *remains("chat", "Done"))
-        assert words_sent(scripted_model) == ["first", "Done", "second"]
+        assert words_sent(parley_model) == ["first", "Done", "second"]
 
 
 @pytest.mark.promises("keeping.settings")
 async def test_settings_that_were_asked_for_are_kept_and_the_secrets_among_them_are_not(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     asked = {
@@ -85,22 +85,22 @@ async def test_settings_that_were_asked_for_are_kept_and_the_secrets_among_them_
         "show_raw_agent_reasoning": True,
     }
     command = Call("shell", {"command": ["bash", "-c", "echo ${HIDDEN:-unset}"]}, call_id="c1")
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         conversation = await client.create(
             model="another-model", config=asked, approval_policy="never", sandbox="danger-full-access"
         )
         await spoken(client, conversation, "first")
-    async with speaking(scripted_model, home=home) as client:
-        scripted_model.says(command)
+    async with speaking(parley_model, home=home) as client:
+        parley_model.says(command)
         await spoken(client, conversation, "second")
         files = [path for path in home.rglob("*") if path.is_file()]
         found = [path.name for path in files if SECRET.encode() in path.read_bytes()]
         exported = await exporting(home, conversation)
 
-    assert [one.headers.get("x-team") for one in scripted_model.requests] == [SECRET, None, None]
-    assert [one.path.endswith(f"?v={SECRET}") for one in scripted_model.requests] == [True, False, False]
-    assert [one.body["model"] for one in scripted_model.requests] == ["another-model"] * 3
-    assert "unset" in scripted_model.requests[-1].body["messages"][-1]["content"]
+    assert [one.headers.get("x-team") for one in parley_model.requests] == [SECRET, None, None]
+    assert [one.path.endswith(f"?v={SECRET}") for one in parley_model.requests] == [True, False, False]
+    assert [one.body["model"] for one in parley_model.requests] == ["another-model"] * 3
+    assert "unset" in parley_model.requests[-1].body["messages"][-1]["content"]
     assert ("parley.db" in [path.name for path in files], found) == (True, [])
     assert (SECRET in exported, '"show_raw_agent_reasoning":true' in exported) == (False, True)
 
@@ -117,27 +117,27 @@ async def exporting(home: Path, conversation: str) -> str:
 
 @pytest.mark.promises("keeping.tool-servers")
 async def test_a_tool_server_of_a_call_is_not_started_again_without_its_secrets(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     server = program("x", mark=SECRET)
     asked = {"command": server.command, "args": list(server.args), "env": {"A": SECRET}}
     far = {"url": f"http://127.0.0.1:9/mcp?key={SECRET}"}
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         conversation = await client.create(config={"mcp_servers.x": asked, "mcp_servers.far": far})
         await spoken(client, conversation, "first")
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         await spoken(client, conversation, "second")
         files = [path for path in home.rglob("*") if path.is_file()]
         found = [path.name for path in files if SECRET.encode() in path.read_bytes()]
         read = await client.value_of(client.call("conversationRead", conversation_id=conversation))
     config = f"[mcp_servers.x]\nargs = {json.dumps(list(server.args))}\nenv = {{ A = 'mine' }}\n"
-    async with speaking(scripted_model, home=home, config=config) as client:
+    async with speaking(parley_model, home=home, config=config) as client:
         await spoken(client, conversation, "third")
 
     offered = [
         len([one for one in request.body["tools"] if one["function"]["name"].startswith("x__")])
-        for request in scripted_model.requests
+        for request in parley_model.requests
     ]
     assert [number > 0 for number in offered] == [True, False, True]
     errors = [one["msg"]["message"] for one in read["events"] if one["msg"]["type"] == "error"]

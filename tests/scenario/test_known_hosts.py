@@ -69,10 +69,8 @@ def call(client: WireClient, name: str, **arguments: object) -> int:
 
 @pytest.mark.promises("hosts.known")
 @pytest.mark.parametrize("name", KNOWN_HOSTS)
-async def test_a_known_host_gets_the_additions_at_an_older_version(
-    scripted_model: ScriptedModel, name: str
-) -> None:
-    async with host(scripted_model, name) as client:
+async def test_a_known_host_gets_the_additions_at_an_older_version(parley_model: ScriptedModel, name: str) -> None:
+    async with host(parley_model, name) as client:
         tools = await tools_of(client)
 
         assert client.initialize_result["protocolVersion"] == PLAIN_VERSION
@@ -84,8 +82,8 @@ async def test_a_known_host_gets_the_additions_at_an_older_version(
 
 @pytest.mark.promises("hosts.known")
 @pytest.mark.parametrize("name", ["", "Claude-Code", "claude-code ", "some-editor"])
-async def test_an_unknown_client_keeps_the_plain_shapes(scripted_model: ScriptedModel, name: str) -> None:
-    async with host(scripted_model, name) as client:
+async def test_an_unknown_client_keeps_the_plain_shapes(parley_model: ScriptedModel, name: str) -> None:
+    async with host(parley_model, name) as client:
         tools = await tools_of(client)
         result = (await client.until_answer(call(client, "codex", prompt="go")))[-1]["result"]
 
@@ -96,20 +94,20 @@ async def test_an_unknown_client_keeps_the_plain_shapes(scripted_model: Scripted
 
 
 @pytest.mark.promises("hosts.features")
-async def test_the_setting_wins_over_the_table(scripted_model: ScriptedModel) -> None:
-    async with host(scripted_model, config='[mcp]\nfeatures = "plain"\n') as client:
+async def test_the_setting_wins_over_the_table(parley_model: ScriptedModel) -> None:
+    async with host(parley_model, config='[mcp]\nfeatures = "plain"\n') as client:
         assert "instructions" not in client.initialize_result
         assert [*await tools_of(client)] == [name for name in TOOL_NAMES if name != "approvalAnswer"]
-    async with host(scripted_model, "some-editor", config='[mcp]\nfeatures = "full"\n') as client:
+    async with host(parley_model, "some-editor", config='[mcp]\nfeatures = "full"\n') as client:
         assert "instructions" in client.initialize_result
         assert "annotations" in (await tools_of(client))["codex"]
 
 
 @pytest.mark.promises("hosts.features")
-async def test_a_broken_configuration_does_not_keep_a_host_from_connecting(scripted_model: ScriptedModel) -> None:
-    async with host(scripted_model) as client:
+async def test_a_broken_configuration_does_not_keep_a_host_from_connecting(parley_model: ScriptedModel) -> None:
+    async with host(parley_model) as client:
         (client.raw.home / "config.toml").write_text("[mcp\n")
-    async with RawParley(scripted_model, home=client.raw.home, checked=False) as raw:
+    async with RawParley(parley_model, home=client.raw.home, checked=False) as raw:
         (raw.home / "config.toml").write_text("[mcp\n")
         again = WireClient(raw)
         await again.initialize(PLAIN_VERSION)
@@ -120,9 +118,9 @@ async def test_a_broken_configuration_does_not_keep_a_host_from_connecting(scrip
 
 
 @pytest.mark.promises("hosts.results", "hosts.no-events")
-async def test_a_result_says_how_to_continue_and_no_event_is_sent(scripted_model: ScriptedModel) -> None:
-    scripted_model.deltas(500)
-    async with host(scripted_model) as client:
+async def test_a_result_says_how_to_continue_and_no_event_is_sent(parley_model: ScriptedModel) -> None:
+    parley_model.deltas(500)
+    async with host(parley_model) as client:
         messages = await client.until_answer(call(client, "codex", prompt="go"))
 
         assert len(messages) == 1  # the answer alone
@@ -138,9 +136,9 @@ async def test_a_result_says_how_to_continue_and_no_event_is_sent(scripted_model
 
 
 @pytest.mark.promises("hosts.results")
-async def test_a_failure_names_the_conversation_too(scripted_model: ScriptedModel) -> None:
-    scripted_model.fails(400, body="no such model")
-    async with host(scripted_model) as client:
+async def test_a_failure_names_the_conversation_too(parley_model: ScriptedModel) -> None:
+    parley_model.fails(400, body="no such model")
+    async with host(parley_model) as client:
         result = await client.result_of(call(client, "codex", prompt="go"))
 
         assert result["isError"] is True
@@ -151,9 +149,9 @@ async def test_a_failure_names_the_conversation_too(scripted_model: ScriptedMode
 
 @pytest.mark.promises("hosts.no-events")
 async def test_a_stream_of_a_host_sends_nothing_and_a_stream_as_log_messages_does(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with host(scripted_model) as client:
+    async with host(parley_model) as client:
         create = call(client, "conversationCreate", prompt="", model="m", cwd=str(client.work))
         conversation = (await client.result_of(create))["structuredContent"]["conversation_id"]
         await client.result_of(call(client, "conversationStream", conversation_id=conversation))
@@ -175,23 +173,23 @@ async def test_a_stream_of_a_host_sends_nothing_and_a_stream_as_log_messages_doe
 
 
 @pytest.mark.promises("approvals.when-nobody")
-async def test_a_question_that_no_client_can_be_asked_is_denied_at_once(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
-    async with host(scripted_model) as client:
+async def test_a_question_that_no_client_can_be_asked_is_denied_at_once(parley_model: ScriptedModel) -> None:
+    parley_model.says(shell("c1", "touch", "a"))
+    async with host(parley_model) as client:
         result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
 
         notes = result["content"][1]["text"]
         assert notes.startswith("Not done, because no client could be asked: run `touch a` in `")
         assert result["structuredContent"]["content"].startswith("Done\n\nNot done, because no client")
-        told = scripted_model.requests[1].body["messages"][-1]["content"]
+        told = parley_model.requests[1].body["messages"][-1]["content"]
         assert told == "exec command rejected by user: nobody could be asked"
 
 
 @pytest.mark.promises("approvals.when-nobody")
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
-async def test_the_denial_at_once_holds_for_every_client(scripted_model: ScriptedModel, version: str) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
-    async with host(scripted_model, "some-editor", version=version) as client:
+async def test_the_denial_at_once_holds_for_every_client(parley_model: ScriptedModel, version: str) -> None:
+    parley_model.says(shell("c1", "touch", "a"))
+    async with host(parley_model, "some-editor", version=version) as client:
         result = (await client.until_answer(call(client, "codex", prompt="go", **ASKS_FIRST)))[-1]["result"]
         assert result["content"] == [{"type": "text", "text": "Done"}]
 
@@ -200,12 +198,12 @@ async def test_the_denial_at_once_holds_for_every_client(scripted_model: Scripte
 @pytest.mark.promises("approvals.when-nobody")
 @pytest.mark.parametrize("when_nobody", ["deny", "return"])
 async def test_a_server_alone_in_its_home_waits_for_no_followers(
-    scripted_model: ScriptedModel, tmp_path: Path, when_nobody: str
+    parley_model: ScriptedModel, tmp_path: Path, when_nobody: str
 ) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
+    parley_model.says(shell("c1", "touch", "a"))
     home, config = tmp_path / "home", f'[approvals]\nwhen_nobody = "{when_nobody}"\n'
-    async with host(scripted_model, home=home, config=config, program=LONG_GRACE) as client:
-        async with ParleyProcess(scripted_model, home=home, config=config) as killed:
+    async with host(parley_model, home=home, config=config, program=LONG_GRACE) as client:
+        async with ParleyProcess(parley_model, home=home, config=config) as killed:
             await (await killed.client.create(cwd=client.work)).read()
             killed.process.kill()
             await killed.process.wait()
@@ -218,15 +216,15 @@ async def test_a_server_alone_in_its_home_waits_for_no_followers(
 @pytest.mark.promises("approvals.when-nobody")
 @pytest.mark.parametrize("when_nobody", ["deny", "return"])
 async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked(
-    scripted_model: ScriptedModel, tmp_path: Path, when_nobody: str
+    parley_model: ScriptedModel, tmp_path: Path, when_nobody: str
 ) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
+    parley_model.says(shell("c1", "touch", "a"))
     home, config = tmp_path / "home", f'[approvals]\nwhen_nobody = "{when_nobody}"\n'
     async with (
         host(
-            scripted_model, "some-editor", version=FULL_VERSION, program=LONG_GRACE, home=home, config=config
+            parley_model, "some-editor", version=FULL_VERSION, program=LONG_GRACE, home=home, config=config
         ) as client,
-        ParleyProcess(scripted_model, on_question=Approval.approve, home=home, config=config) as other,
+        ParleyProcess(parley_model, on_question=Approval.approve, home=home, config=config) as other,
     ):
         await (await other.client.create(cwd=client.work)).read()
         codex = call(client, "codex", prompt="go", **ASKS_FIRST)
@@ -241,10 +239,10 @@ async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked
 
 
 @pytest.mark.promises("approvals.when-nobody")
-async def test_a_question_is_returned_and_can_be_answered(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
+async def test_a_question_is_returned_and_can_be_answered(parley_model: ScriptedModel) -> None:
+    parley_model.says(shell("c1", "touch", "a"))
     config = '[approvals]\nwhen_nobody = "return"\nmodel_may_answer = true\n'
-    async with host(scripted_model, config=config) as client:
+    async with host(parley_model, config=config) as client:
         result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
 
         text = result["content"][0]["text"]
@@ -263,9 +261,9 @@ async def test_a_question_is_returned_and_can_be_answered(scripted_model: Script
 
 
 @pytest.mark.promises("hosts.results")
-async def test_a_result_names_only_so_much_of_what_was_not_done(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(*(shell(f"c{number}", "touch", "x" * 10_000) for number in range(30)))
-    async with host(scripted_model) as client:
+async def test_a_result_names_only_so_much_of_what_was_not_done(parley_model: ScriptedModel) -> None:
+    parley_model.says(*(shell(f"c{number}", "touch", "x" * 10_000) for number in range(30)))
+    async with host(parley_model) as client:
         result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
 
     notes = result["content"][1]["text"]
@@ -277,11 +275,11 @@ async def test_a_result_names_only_so_much_of_what_was_not_done(scripted_model: 
 @pytest.mark.promises("hosts.approvals")
 @pytest.mark.parametrize("features", ["auto", "plain", "full"])
 async def test_the_model_of_a_host_cannot_answer_unless_the_user_allows_it(
-    scripted_model: ScriptedModel, features: str
+    parley_model: ScriptedModel, features: str
 ) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
+    parley_model.says(shell("c1", "touch", "a"))
     settings = f'[approvals]\nwhen_nobody = "return"\n[mcp]\nfeatures = "{features}"\n'
-    async with host(scripted_model, config=settings) as client:
+    async with host(parley_model, config=settings) as client:
         # What a client may configure for a conversation does not open the door.
         config = {"approvals.model_may_answer": True}
         codex = call(client, "codex", prompt="go", config=config, **ASKS_FIRST)
@@ -300,10 +298,10 @@ async def test_the_model_of_a_host_cannot_answer_unless_the_user_allows_it(
 @pytest.mark.promises("hosts.dismissed")
 @pytest.mark.parametrize("action", ["cancel", "decline"])
 async def test_a_dismissed_question_is_a_denial_that_the_result_names(
-    scripted_model: ScriptedModel, action: str
+    parley_model: ScriptedModel, action: str
 ) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
-    async with host(scripted_model, capabilities={"elicitation": {}}) as client:
+    parley_model.says(shell("c1", "touch", "a"))
+    async with host(parley_model, capabilities={"elicitation": {}}) as client:
         codex = call(client, "codex", prompt="go", **ASKS_FIRST)
         question = await client.read()
         assert question["method"] == "elicitation/create"
@@ -312,7 +310,7 @@ async def test_a_dismissed_question_is_a_denial_that_the_result_names(
         result = await client.result_of(codex)
         assert result["content"][0]["text"] == "Done"
         assert "Not done, because the client dismissed the question: run `touch a`" in result["content"][1]["text"]
-        told = scripted_model.requests[1].body["messages"][-1]["content"]
+        told = parley_model.requests[1].body["messages"][-1]["content"]
         assert told == "exec command rejected by user: the client dismissed the question"
 
 
@@ -321,18 +319,18 @@ async def test_a_dismissed_question_is_a_denial_that_the_result_names(
 
 @pytest.mark.promises("hosts.timeouts")
 @pytest.mark.parametrize("name", KNOWN_HOSTS)
-async def test_a_timeout_ends_the_waiting_and_not_the_turn(scripted_model: ScriptedModel, name: str) -> None:
-    scripted_model.says("slow ", HOLD, "but complete")
-    async with host(scripted_model, name) as client:
+async def test_a_timeout_ends_the_waiting_and_not_the_turn(parley_model: ScriptedModel, name: str) -> None:
+    parley_model.says("slow ", HOLD, "but complete")
+    async with host(parley_model, name) as client:
         codex = call(client, "codex", prompt="go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         for reason in (TIMEOUTS[name], "AbortError: The operation was aborted."):  # opencode sends both
             cancelled = {"requestId": codex, "reason": reason}
             client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
         listed = await client.result_of(call(client, "conversationsList"))  # taken after the cancellations
         (one,) = listed["structuredContent"]["conversations"]
         assert one["state"] == "running"
-        scripted_model.release()
+        parley_model.release()
         thread = one["conversation_id"]
         seq, state = 0, "running"
         while state != "idle":
@@ -349,36 +347,36 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(scripted_model: Scrip
 
 
 @pytest.mark.promises("hosts.timeouts")
-async def test_a_cancellation_for_another_reason_interrupts_the_turn(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("slow ", HOLD)
-    async with host(scripted_model) as client:
+async def test_a_cancellation_for_another_reason_interrupts_the_turn(parley_model: ScriptedModel) -> None:
+    parley_model.says("slow ", HOLD)
+    async with host(parley_model) as client:
         codex = call(client, "codex", prompt="go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         cancelled = {"requestId": codex, "reason": "the user pressed escape"}
         client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
 
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
 
 
 @pytest.mark.promises("cancel.send")
 async def test_the_version_of_a_host_decides_what_cancelling_an_answered_send_does(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("slow ", HOLD)
-    async with host(scripted_model, "opencode", version=PLAIN_VERSION) as client:
+    parley_model.says("slow ", HOLD)
+    async with host(parley_model, "opencode", version=PLAIN_VERSION) as client:
         sent = client.message(await client.create(), "go")
         await client.result_of(sent)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         client.cancel(sent)
 
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
 
 
 @pytest.mark.promises("hosts.timeouts")
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
-async def test_a_timeout_of_a_send_leaves_its_turn_running(scripted_model: ScriptedModel, version: str) -> None:
-    async with host(scripted_model, version=version) as client:
+async def test_a_timeout_of_a_send_leaves_its_turn_running(parley_model: ScriptedModel, version: str) -> None:
+    async with host(parley_model, version=version) as client:
         conversation = await client.create()
         with client.at_once():
             cancelled = {"requestId": client.message(conversation, "go"), "reason": TIMEOUTS[HOST]}

@@ -57,9 +57,9 @@ async def create(raw: RawParley, request_id: object) -> str:
 @pytest.mark.promises("lifecycle.initialize", "lifecycle.version", "versions.plain")
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
 async def test_a_known_version_is_echoed_with_nothing_but_the_plain_members(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         raw.send(initialize(0, version=version))
 
         answer = await raw.read_message()
@@ -79,9 +79,9 @@ async def test_a_known_version_is_echoed_with_nothing_but_the_plain_members(
     "version", ["2025-11-25", "2031-01-01", pytest.param("1999-01-01", marks=pytest.mark.long), ""]
 )
 async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructions(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         raw.send(initialize("a", version=version))
 
         answer = await raw.read_message()
@@ -99,8 +99,8 @@ async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructi
 
 
 @pytest.mark.promises("lifecycle.initialize-once")
-async def test_a_second_initialize_is_refused_and_changes_nothing(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_a_second_initialize_is_refused_and_changes_nothing(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.send(initialize(0))
         raw.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         raw.send(initialize(4, version="2025-11-25"))
@@ -114,7 +114,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing(scripted_model
 
 @pytest.mark.promises("lifecycle.bad-params")
 async def test_an_initialize_that_cannot_be_read_is_refused_and_can_be_repeated(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     client = {"name": "x", "version": "1"}
     unfit: list[tuple[object, str]] = [
@@ -132,7 +132,7 @@ async def test_an_initialize_that_cannot_be_read_is_refused_and_can_be_repeated(
         ([], "Expected `object`, got `array`"),
         ("2025-06-18", "Expected `object`, got `str`"),
     ]
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         for params, detail in unfit:
             raw.send(request(0, "initialize", params))
             assert await raw.read_message() == refusal(0, -32602, f"invalid params: {detail}")
@@ -142,8 +142,8 @@ async def test_an_initialize_that_cannot_be_read_is_refused_and_can_be_repeated(
 
 
 @pytest.mark.promises("lifecycle.before-initialize")
-async def test_requests_before_initialize_are_served(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_requests_before_initialize_are_served(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.send(request(0, "ping"))
         raw.send(request(1, "tools/list"))
         raw.send(tool(2, "codex", {"prompt": "go", "cwd": str(raw.work)}))
@@ -173,11 +173,11 @@ async def test_requests_before_initialize_are_served(scripted_model: ScriptedMod
 
 @pytest.mark.promises("lifecycle.tools-list", "versions.plain", "versions.full")
 async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_newest_adds(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     listed: list[list[dict[str, Any]]] = []
     for version in ("2025-06-18", "2025-11-25"):
-        async with RawParley(scripted_model) as raw:
+        async with RawParley(parley_model) as raw:
             raw.send(initialize(0, version=version))
             raw.send(request(1, "tools/list", {}))
             raw.send(request(2, "tools/list"))
@@ -203,7 +203,7 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
 
 
 @pytest.mark.promises("lifecycle.unknown-method")
-async def test_methods_that_are_not_served_are_refused(scripted_model: ScriptedModel) -> None:
+async def test_methods_that_are_not_served_are_refused(parley_model: ScriptedModel) -> None:
     unserved = [
         ("no/such", {}),
         ("resources/list", {}),
@@ -223,7 +223,7 @@ async def test_methods_that_are_not_served_are_refused(scripted_model: ScriptedM
         ("PING", None),
         ("", None),
     ]
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         for number, (method, params) in enumerate(unserved):
             raw.send(request(number, method, params))
         raw.send(request("last", "ping"))
@@ -238,7 +238,7 @@ async def test_methods_that_are_not_served_are_refused(scripted_model: ScriptedM
 
 
 @pytest.mark.promises("lifecycle.bad-params")
-async def test_a_call_that_names_no_tool_is_refused(scripted_model: ScriptedModel) -> None:
+async def test_a_call_that_names_no_tool_is_refused(parley_model: ScriptedModel) -> None:
     nameless: list[tuple[object, str]] = [
         (None, "Object missing required field `name`"),
         ({}, "Object missing required field `name`"),
@@ -247,15 +247,15 @@ async def test_a_call_that_names_no_tool_is_refused(scripted_model: ScriptedMode
         ({"arguments": {"prompt": "go"}}, "Object missing required field `name`"),
         ([], "Expected `object`, got `array`"),
     ]
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         for params, detail in nameless:
             raw.send(request(10, "tools/call", params))
             assert await raw.read_message() == refusal(10, -32602, f"invalid params: {detail}")
 
 
 @pytest.mark.promises("tools.unknown", "tools.bad-arguments", "stream.unknown")
-async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.send(initialize(0))
         await raw.read_message()
         conversation = await create(raw, 1)
@@ -297,8 +297,8 @@ async def test_unknown_tools_are_named_and_known_ones_are_not_called_unknown(scr
 
 @pytest.mark.child_process
 @pytest.mark.promises("lifecycle.end-of-stdin")
-async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_an_idle_server_ends_when_its_stdin_does(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.send(initialize())
         await raw.read_message()
 
@@ -310,8 +310,8 @@ async def test_an_idle_server_ends_when_its_stdin_does(scripted_model: ScriptedM
 
 
 @pytest.mark.child_process
-async def test_a_server_that_was_never_spoken_to_ends_too(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_a_server_that_was_never_spoken_to_ends_too(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.close_stdin()
 
         assert await raw.exit_code() == 0
@@ -322,10 +322,10 @@ async def test_a_server_that_was_never_spoken_to_ends_too(scripted_model: Script
 @pytest.mark.child_process
 @pytest.mark.promises("lifecycle.end-of-stdin", "lifecycle.sigterm", "lifecycle.stopped-turn", "turn.one-end")
 @pytest.mark.parametrize("how", ["end of stdin", "SIGTERM"])
-async def test_running_turns_end_in_order_with_the_server(scripted_model: ScriptedModel, how: str) -> None:
-    scripted_model.says("one", HOLD)
-    scripted_model.says("two", HOLD)
-    async with RawParley(scripted_model) as raw:
+async def test_running_turns_end_in_order_with_the_server(parley_model: ScriptedModel, how: str) -> None:
+    parley_model.says("one", HOLD)
+    parley_model.says("two", HOLD)
+    async with RawParley(parley_model) as raw:
         raw.send(initialize())
         await raw.read_message()
         conversation, idle = await create(raw, 1), await create(raw, 2)
@@ -365,14 +365,14 @@ async def test_running_turns_end_in_order_with_the_server(scripted_model: Script
 
 
 async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_turn(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("one", HOLD)
-    async with RawParley(scripted_model) as raw:
+    parley_model.says("one", HOLD)
+    async with RawParley(parley_model) as raw:
         raw.send(initialize(version="2025-11-25"))
         raw.send(tool(1, "codex", {"prompt": "go"}))
         configured = await raw.expect(lambda message: message.get("method") == "session_configured")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
 
         raw.close_stdin()
         answer = await raw.expect(lambda message: message.get("id") == 1)
@@ -384,8 +384,8 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
 
 @pytest.mark.child_process
 @pytest.mark.promises("framing.one-answer", "lifecycle.end-of-stdin")
-async def test_all_that_was_asked_before_the_end_is_answered(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_all_that_was_asked_before_the_end_is_answered(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         conversation = await create(raw, "c")
         content = [{"type": "text", "text": "go"}]
         calls: list[tuple[str, object]] = [

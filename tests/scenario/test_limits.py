@@ -45,10 +45,10 @@ def has_answer(request_id: int) -> Any:
 
 @pytest.mark.promises("limits.asked", "limits.raised", "approvals.list")
 async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_many(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION, config=limits(turn_calls=2)) as client:
-        scripted_model.says(plan("c1"), plan("c2"), plan("c3"))
+    async with approving_client(parley_model, version=FULL_VERSION, config=limits(turn_calls=2)) as client:
+        parley_model.says(plan("c1"), plan("c2"), plan("c3"))
         call = client.codex()
         messages = await client.until_asked()
         conversation = events_of(messages)[0]["session_id"]
@@ -82,7 +82,7 @@ async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_man
         assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
 
         # A turn begins with nothing used, and each yes is for as many calls again.
-        scripted_model.says(*(plan(f"d{number}") for number in range(5)))
+        parley_model.says(*(plan(f"d{number}") for number in range(5)))
         call = client.codex()
         messages = await client.until_asked()
         client.answer(1, {"decision": "approved_for_session"})
@@ -96,16 +96,14 @@ async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_man
 
 @pytest.mark.promises("limits.counted")
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_tokens_are_counted_by_the_provider_or_else_estimated(
-    scripted_model: ScriptedModel, api: Any
-) -> None:
+async def test_tokens_are_counted_by_the_provider_or_else_estimated(parley_model: ScriptedModel, api: Any) -> None:
     async with approving_client(
-        scripted_model, version=FULL_VERSION, api=api, config=limits(turn_tokens=15)
+        parley_model, version=FULL_VERSION, api=api, config=limits(turn_tokens=15)
     ) as client:
-        scripted_model.says(plan("c1"), Usage(input_tokens=30, output_tokens=5))
+        parley_model.says(plan("c1"), Usage(input_tokens=30, output_tokens=5))
         call = client.codex()
         messages = await client.until_asked()
-        assert len(scripted_model.requests) == 1
+        assert len(parley_model.requests) == 1
         client.answer(0, {"decision": "denied"})
         *messages, answer = messages + await client.until(has_answer(call))
 
@@ -117,15 +115,15 @@ async def test_tokens_are_counted_by_the_provider_or_else_estimated(
 
 @pytest.mark.promises("limits.counted")
 @pytest.mark.parametrize("how", ["interrupted", "broken off"])
-async def test_a_response_that_did_not_end_is_counted_too(scripted_model: ScriptedModel, how: str) -> None:
+async def test_a_response_that_did_not_end_is_counted_too(parley_model: ScriptedModel, how: str) -> None:
     config = limits(conversation_tokens=50)
-    async with approving_client(scripted_model, version=FULL_VERSION, config=config) as client:
+    async with approving_client(parley_model, version=FULL_VERSION, config=config) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         if how == "interrupted":
-            scripted_model.says("One", HOLD)
+            parley_model.says("One", HOLD)
         else:
-            scripted_model.cuts("One")
+            parley_model.cuts("One")
         await client.say(conversation, "long " * 100)
         await client.until_method("agent_message_delta")
         if how == "interrupted":
@@ -135,14 +133,14 @@ async def test_a_response_that_did_not_end_is_counted_too(scripted_model: Script
 
         await client.say(conversation, "more")
         (limit,) = of_limits(await client.until_asked())
-        assert (limit["limit"], limit["allowed"], len(scripted_model.requests)) == ("conversation_tokens", 50, 1)
+        assert (limit["limit"], limit["allowed"], len(parley_model.requests)) == ("conversation_tokens", 50, 1)
         assert limit["used"] > 100
 
 
 @pytest.mark.promises("limits.counted")
-async def test_time_is_looked_at_between_steps(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
-        scripted_model.says(sh("c1", "sleep 1"), plan("c2"))
+async def test_time_is_looked_at_between_steps(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
+        parley_model.says(sh("c1", "sleep 1"), plan("c2"))
         call = client.codex(**{"approval-policy": "never"})
         messages = await client.until_asked()
         client.answer(0, {"decision": "approved"})
@@ -158,8 +156,8 @@ async def test_time_is_looked_at_between_steps(scripted_model: ScriptedModel) ->
 
 
 @pytest.mark.promises("limits.answers")
-async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION, config=limits(turn_calls=1)) as client:
+async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION, config=limits(turn_calls=1)) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         endings: list[Any] = [
@@ -168,7 +166,7 @@ async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: Scr
             ({"decision": "abort"}, " Turn interrupted", ["error"]),
         ]
         for number, (answer, message, ends) in enumerate(endings):
-            scripted_model.says(plan(f"a{number}"), plan(f"b{number}"))
+            parley_model.says(plan(f"a{number}"), plan(f"b{number}"))
             await client.say(conversation, "go")
             await client.until_asked()
             client.answer(number, answer)
@@ -177,11 +175,11 @@ async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: Scr
             (told,) = [one for one in events_of(messages) if one["type"] == "error"]
             assert (told["message"], told["reason"]) == (message, "interrupted" if ends == ["error"] else "failed")
             assert types_of(messages) == ["approval_settled", *ends]
-            assert len(scripted_model.requests) == number + 1
+            assert len(parley_model.requests) == number + 1
 
         await client.say(conversation, "and now?")
         await client.until_method("task_complete")
-        told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
         assert told == ["Plan updated", "aborted"] * 3
 
 
@@ -189,9 +187,9 @@ async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(scripted_model: Scr
 
 
 @pytest.mark.promises("limits.plain")
-async def test_an_older_client_sees_the_turn_end_instead(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=PLAIN_VERSION, config=limits(turn_calls=1)) as client:
-        scripted_model.says(plan("c1"), plan("c2"))
+async def test_an_older_client_sees_the_turn_end_instead(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=PLAIN_VERSION, config=limits(turn_calls=1)) as client:
+        parley_model.says(plan("c1"), plan("c2"))
         call = client.codex()
         messages = await client.until(has_answer(call))
 
@@ -201,14 +199,14 @@ async def test_an_older_client_sees_the_turn_end_instead(scripted_model: Scripte
 
         conversation = await client.create()
         await client.open_stream(conversation)
-        scripted_model.says(plan("c3"), plan("c4"))
+        parley_model.says(plan("c3"), plan("c4"))
         await client.say(conversation, "go")
         messages = await client.until_method("task_complete")
 
         assert types_of(messages) == ["task_started", "plan_update", "error", "task_complete"]
 
         unread = await client.create()
-        scripted_model.says(plan("c5"), plan("c6"))
+        parley_model.says(plan("c5"), plan("c6"))
         await client.say(unread, "go")
         client.stream(unread)
         messages = await client.until_method("notifications/initial_state")
@@ -221,22 +219,22 @@ async def test_an_older_client_sees_the_turn_end_instead(scripted_model: Scripte
 
 @pytest.mark.promises("limits.plain")
 async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_the_turn(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home, config = tmp_path / "home", limits(turn_calls=1)
     async with (
-        approving_client(scripted_model, version=PLAIN_VERSION, home=home, config=config) as older,
-        approving_client(scripted_model, version=FULL_VERSION, home=home, config=config) as newer,
+        approving_client(parley_model, version=PLAIN_VERSION, home=home, config=config) as older,
+        approving_client(parley_model, version=FULL_VERSION, home=home, config=config) as newer,
     ):
         conversation = await older.create()
         await older.open_stream(conversation)
         stream, _ = await newer.open_stream(conversation)
-        scripted_model.says(HOLD, plan("c1"), plan("c2"))
+        parley_model.says(HOLD, plan("c1"), plan("c2"))
         await older.say(conversation, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         joins = newer.message(conversation, "and this")
         await newer.until_answer(joins)  # from here on it is known there who reads here
-        scripted_model.release()
+        parley_model.release()
         *_, asked = await newer.until_asked()
         newer.answer(asked["id"], {"decision": "approved"})
 
@@ -244,7 +242,7 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
 
         await newer.until_method("task_complete")
         newer.cancel(stream)
-        scripted_model.says(plan("c3"), plan("c4"))
+        parley_model.says(plan("c3"), plan("c4"))
         await newer.say(conversation, "again")
 
         assert error("Limit reached: turn_calls") in events_of(await older.until_method("task_complete"))
@@ -256,25 +254,25 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
 @pytest.mark.child_process
 @pytest.mark.promises("limits.survive")
 async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_conversation(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     config = limits(turn_calls=1, conversation_tokens=30)
     async with approving_client(
-        scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
+        parley_model, version=FULL_VERSION, api="responses", config=config, home=home
     ) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
-        scripted_model.says(plan("c1"), plan("c2"), Usage(input_tokens=0, output_tokens=0))
+        parley_model.says(plan("c1"), plan("c2"), Usage(input_tokens=0, output_tokens=0))
         await client.say(conversation, "go")
         (asked,) = (one for one in await client.until_asked() if one.get("method") == "elicitation/create")
         client.raw.kill()
         await client.raw.exit_code()
 
     async with approving_client(
-        scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
+        parley_model, version=FULL_VERSION, api="responses", config=config, home=home
     ) as client:
-        scripted_model.says("Done", Usage(input_tokens=25, output_tokens=5))
+        parley_model.says("Done", Usage(input_tokens=25, output_tokens=5))
         client.stream(conversation)
         *_, again = await client.until_asked()
         assert again["params"]["parley_approval_id"] == asked["params"]["parley_approval_id"]
@@ -290,10 +288,10 @@ async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_
         await client.until_method("task_complete")
 
     async with approving_client(
-        scripted_model, version=FULL_VERSION, api="responses", config=config, home=home
+        parley_model, version=FULL_VERSION, api="responses", config=config, home=home
     ) as client:
         await client.open_stream(conversation)
-        scripted_model.says("Done", Usage(input_tokens=10, output_tokens=5))
+        parley_model.says("Done", Usage(input_tokens=10, output_tokens=5))
         await client.say(conversation, "and more")
         assert events_of(await client.until_method("task_complete"))[-1] == task_complete("Done")
 

@@ -15,7 +15,7 @@ from parley.testing import Call, ScriptedModel
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("name", ["config.toml", "auth.json"])
 async def test_what_a_file_of_the_home_links_to_is_hidden_in_a_project(
-    scripted_model: ScriptedModel, tmp_path: Path, mechanism: str, name: str
+    parley_model: ScriptedModel, tmp_path: Path, mechanism: str, name: str
 ) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     for folder in (home, project / "dotfiles"):
@@ -24,7 +24,7 @@ async def test_what_a_file_of_the_home_links_to_is_hidden_in_a_project(
     script = (
         f"cat dotfiles/{name}; echo evil > dotfiles/{name}; rm -f dotfiles/{name}; mv dotfiles away; echo tried"
     )
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         text = (home / name).read_text() if name == "config.toml" else '{"OPENAI_API_KEY": "sesame"}'
         target.write_text(text)
         (home / name).unlink(missing_ok=True)
@@ -35,11 +35,11 @@ async def test_what_a_file_of_the_home_links_to_is_hidden_in_a_project(
             sandbox="workspace-write",
             config={"sandbox.mechanism": mechanism, "sandbox_workspace_write.exclude_slash_tmp": True},
         )
-        scripted_model.says(Call("shell", {"command": ["sh", "-c", script]}, "call"))
-        scripted_model.says("Done")
+        parley_model.says(Call("shell", {"command": ["sh", "-c", script]}, "call"))
+        parley_model.says("Done")
         await client.say(conversation, "go")
         await client.over(conversation)
-        told = scripted_model.requests[-1].body["messages"][-1]["content"]
+        told = parley_model.requests[-1].body["messages"][-1]["content"]
 
     assert "tried" in told
     assert text.splitlines()[0] not in told

@@ -36,8 +36,8 @@ def entry(conversation: str, title: str) -> Any:
     return {"conversation_id": conversation, "title": title}
 
 
-async def test_without_conversations_the_list_is_empty(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_without_conversations_the_list_is_empty(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         request = client.call("conversationsList")
         listed = await client.read()
         nulls = client.call("conversationsList", limit=None, cursor=None, state=None)  # the same as none
@@ -46,8 +46,8 @@ async def test_without_conversations_the_list_is_empty(scripted_model: ScriptedM
         assert await client.read() == answered(nulls, {"conversations": []})
 
 
-async def test_the_latest_activity_comes_first(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_latest_activity_comes_first(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         one = await named(client, "one")
         two = await named(client, "two")
         silent = await client.create()
@@ -67,8 +67,8 @@ async def test_the_latest_activity_comes_first(scripted_model: ScriptedModel) ->
 
 
 @pytest.mark.promises("list.pages")
-async def test_pages_follow_each_other_to_the_end(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_pages_follow_each_other_to_the_end(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(7)]
         first = await page(client, limit=3)
         second = await page(client, limit=3, cursor=first["next_cursor"])
@@ -83,8 +83,8 @@ async def test_pages_follow_each_other_to_the_end(scripted_model: ScriptedModel)
 
 
 @pytest.mark.promises("list.pages")
-async def test_fifty_are_listed_unless_more_are_asked_for(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_fifty_are_listed_unless_more_are_asked_for(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(53)]
         first = await page(client)
         second = await page(client, cursor=first["next_cursor"])
@@ -97,8 +97,8 @@ async def test_fifty_are_listed_unless_more_are_asked_for(scripted_model: Script
 
 
 @pytest.mark.promises("list.pages")
-async def test_what_becomes_active_between_two_pages_does_not_appear_twice(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_what_becomes_active_between_two_pages_does_not_appear_twice(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(6)]
         first = await page(client, limit=3)
         await client.say(conversations[0], "I am back")  # it stood on the second page
@@ -114,8 +114,8 @@ async def test_what_becomes_active_between_two_pages_does_not_appear_twice(scrip
 
 
 @pytest.mark.promises("list.result")
-async def test_a_title_is_the_first_line_of_the_first_message(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_title_is_the_first_line_of_the_first_message(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         for text, title in (
             ("Fix the parser", "Fix the parser"),
             ("First line\nsecond line", "First line"),
@@ -129,8 +129,8 @@ async def test_a_title_is_the_first_line_of_the_first_message(scripted_model: Sc
             assert (await page(client, limit=1))["conversations"] == [entry(conversation, title)]
 
 
-async def test_the_title_is_all_the_text_of_the_first_message_and_stays(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_title_is_all_the_text_of_the_first_message_and_stays(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         content = [{"type": "text", "text": "Fix "}, {"type": "text", "text": "it\nnow"}]
         request = client.call("conversationSendMessage", conversation_id=conversation, content=content)
@@ -142,8 +142,8 @@ async def test_the_title_is_all_the_text_of_the_first_message_and_stays(scripted
         assert await page(client) == {"conversations": [entry(conversation, "Fix it")]}
 
 
-async def test_a_codex_session_is_listed_like_any_other(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_codex_session_is_listed_like_any_other(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         created = await client.create()
         call = client.call("codex", prompt="Do it")
         configured, *_ = await client.until_answer(call)
@@ -153,15 +153,15 @@ async def test_a_codex_session_is_listed_like_any_other(scripted_model: Scripted
 
 
 @pytest.mark.promises("versions.full")
-async def test_clients_at_the_newest_revision_are_told_more(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
-        scripted_model.says("Wait", HOLD)
+async def test_clients_at_the_newest_revision_are_told_more(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        parley_model.says("Wait", HOLD)
         conversation = await client.create()
         await client.say(conversation, "Go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         running = await page(client)
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
         idle = await page(client)
         status_after = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
@@ -174,8 +174,8 @@ async def test_clients_at_the_newest_revision_are_told_more(scripted_model: Scri
         assert idle == listed("idle", status_after["updated_at"])
 
 
-async def test_a_cursor_that_is_not_ours_is_refused(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_cursor_that_is_not_ours_is_refused(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         await client.create()
         for cursor in ("", "nonsense", "WzFd", "bnVsbA==", "äöü", "W251bGwsIngiXQ=="):
             request = client.call("conversationsList", cursor=cursor)
@@ -186,8 +186,8 @@ async def test_a_cursor_that_is_not_ours_is_refused(scripted_model: ScriptedMode
 
 
 @pytest.mark.promises("list.pages")
-async def test_a_limit_of_none_or_far_too_many_is_refused(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_limit_of_none_or_far_too_many_is_refused(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         for limit in (0, 10_001, 2**63 - 1, 10**30):
             request = client.call("conversationsList", limit=limit)
 
@@ -201,7 +201,7 @@ async def test_a_limit_of_none_or_far_too_many_is_refused(scripted_model: Script
 
 @pytest.mark.promises("list.clock")
 async def test_the_newest_is_listed_first_also_after_the_clock_was_set_back(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -213,10 +213,10 @@ async def test_the_newest_is_listed_first_also_after_the_clock_was_set_back(
     await store.create(tomorrow, log.entries, summary)
     await store.close()
 
-    async with speaking(scripted_model, home=home) as client:
+    async with speaking(parley_model, home=home) as client:
         first = await client.create()
         second = await named(client, "second")
-        async with speaking(scripted_model, home=home) as other:
+        async with speaking(parley_model, home=home) as other:
             third = await named(other, "third")
             created = [one["conversation_id"] for one in (await page(client))["conversations"]]
         await client.say(tomorrow, "again")

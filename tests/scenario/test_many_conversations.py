@@ -55,9 +55,9 @@ def by_conversation(messages: list[Any]) -> dict[str, list[Any]]:
 
 @pytest.mark.promises("stream.told-apart")
 @either_api
-async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.set_handler(answer_slowly)
+async def test_fifty_conversations_at_once_are_never_mixed(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
+        parley_model.set_handler(answer_slowly)
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
             for conversation in conversations:
@@ -67,8 +67,8 @@ async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: Scrip
         for turn in ("first", "second"):
             with client.at_once():
                 sent = {client.message(one, f"{turn} {one}"): one for one in conversations}
-            await scripted_model.wait_until_held(CONVERSATIONS)
-            scripted_model.release()
+            await parley_model.wait_until_held(CONVERSATIONS)
+            parley_model.release()
             messages: list[Any] = []
             ended = 0
             while ended < CONVERSATIONS:
@@ -90,17 +90,17 @@ async def test_fifty_conversations_at_once_are_never_mixed(scripted_model: Scrip
             ]
             for one in conversations
         }
-        for request in scripted_model.requests[CONVERSATIONS:]:
+        for request in parley_model.requests[CONVERSATIONS:]:
             (asking,) = [one for one in conversations if one in question_in(request)]
             others = [one for one in conversations if one != asking and one.encode() in encode(request.body)]
             assert others == []
 
 
 async def test_snapshots_of_fifty_conversations_in_mid_sentence_are_each_ones_own(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.set_handler(answer_slowly)
+    async with speaking(parley_model) as client:
+        parley_model.set_handler(answer_slowly)
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
             for one in conversations:
@@ -113,7 +113,7 @@ async def test_snapshots_of_fifty_conversations_in_mid_sentence_are_each_ones_ow
         with client.at_once():
             again = {client.stream(one): one for one in conversations}
         joined = await client.take(3 * CONVERSATIONS)
-        scripted_model.release()
+        parley_model.release()
         rest = await client.take(CONVERSATIONS * (6 + 2))
 
         assert [message for message in joined if "id" in message] == [answered(request, {}) for request in again]
@@ -127,14 +127,14 @@ async def test_snapshots_of_fifty_conversations_in_mid_sentence_are_each_ones_ow
         }
 
 
-async def test_conversations_that_fail_leave_the_others_alone(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_conversations_that_fail_leave_the_others_alone(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
 
         def fail_every_other(request: RecordedRequest) -> Reply:
             question = question_in(request)
             return Says(("fine",)) if "good" in question else Failure(status=400, body=question)
 
-        scripted_model.set_handler(fail_every_other)
+        parley_model.set_handler(fail_every_other)
         conversations = [await client.create() for _ in range(20)]
         questions = {one: f"{'good' if number % 2 else 'bad'} {number}" for number, one in enumerate(conversations)}
         with client.at_once():
@@ -159,14 +159,14 @@ async def test_conversations_that_fail_leave_the_others_alone(scripted_model: Sc
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_a_ping_is_answered_at_once_while_fifty_turns_run(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.set_handler(lambda request: Says((HOLD, "Done")))
+async def test_a_ping_is_answered_at_once_while_fifty_turns_run(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.set_handler(lambda request: Says((HOLD, "Done")))
         conversations = [await client.create() for _ in range(CONVERSATIONS)]
         with client.at_once():
             for one in conversations:
                 client.message(one, "go")
         await client.take(CONVERSATIONS)
-        await scripted_model.wait_until_held(CONVERSATIONS)
+        await parley_model.wait_until_held(CONVERSATIONS)
 
         assert await client.meanwhile() == []

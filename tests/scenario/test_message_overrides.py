@@ -63,8 +63,8 @@ async def status(client: WireClient, conversation: str) -> tuple[str, str]:
 
 
 @both_apis
-async def test_each_override_holds_from_its_message_on_and_stays(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api, config=PROFILES) as client:
+async def test_each_override_holds_from_its_message_on_and_stays(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api, config=PROFILES) as client:
         work = client.work
         other = work.parent / "other"
 
@@ -81,7 +81,7 @@ async def test_each_override_holds_from_its_message_on_and_stays(scripted_model:
             ({"config": {"sandbox_mode": "read-only"}}, {}, {"mode": "read-only"}),
         ]
         for overrides, changes, under in cases:
-            scripted_model.requests.clear()
+            parley_model.requests.clear()
             conversation = await client.create()
             await client.say(conversation, "one")
             await client.over(conversation)
@@ -97,14 +97,14 @@ async def test_each_override_holds_from_its_message_on_and_stays(scripted_model:
                 allowed(api, body(api, *items, cwd=work, session=conversation, **changes), **{"cwd": work, **under})
                 for items in (one, (*one, Assistant("Done"), User("three")))
             ]
-            assert bodies(scripted_model) == [first, *later], overrides
+            assert bodies(parley_model) == [first, *later], overrides
             assert before == (MODEL, str(work))
             now = changes.get("model", MODEL), str(under.get("cwd", work))
             assert await status(client, conversation) == now, overrides
 
 
-async def test_the_last_message_that_says_something_of_a_setting_decides_it(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config=PROFILES) as client:
+async def test_the_last_message_that_says_something_of_a_setting_decides_it(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config=PROFILES) as client:
         conversation = await client.create()
         said: list[dict[str, Any]] = [
             {"profile": "fast"},
@@ -119,7 +119,7 @@ async def test_the_last_message_that_says_something_of_a_setting_decides_it(scri
             await client.say(conversation, "go", **overrides)
             await client.over(conversation)
 
-        assert [request.body["model"] for request in scripted_model.requests] == [
+        assert [request.body["model"] for request in parley_model.requests] == [
             "fast-model",
             "configured",
             "named",
@@ -131,8 +131,8 @@ async def test_the_last_message_that_says_something_of_a_setting_decides_it(scri
 
 
 @SANDBOX
-async def test_commands_run_where_and_as_the_newest_message_says(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_commands_run_where_and_as_the_newest_message_says(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         other = client.work / "other"
         other.mkdir()
         conversation = await client.create()
@@ -140,11 +140,11 @@ async def test_commands_run_where_and_as_the_newest_message_says(scripted_model:
         ran: list[str] = []
         told: list[str] = []
         for overrides in ({}, {"cwd": str(other)}, {"sandbox": "read-only"}, {"sandbox": "danger-full-access"}):
-            scripted_model.says(Call("shell", {"command": ["sh", "-c", "pwd; touch proof"]}, "c1"))
+            parley_model.says(Call("shell", {"command": ["sh", "-c", "pwd; touch proof"]}, "c1"))
             await client.say(conversation, "where?", **overrides)
             events = await client.until_method("task_complete")
             ran += [one["params"]["msg"]["stdout"] for one in events if one["method"] == "exec_command_end"]
-            told.append(scripted_model.requests[-1].body["messages"][-1]["content"])
+            told.append(parley_model.requests[-1].body["messages"][-1]["content"])
 
         assert ran == [f"{client.work}\n", f"{other}\n", "", f"{other}\n"]
         assert [json.loads(one)["output"] for one in (told[0], told[1], told[3])] == [ran[0], ran[1], ran[3]]
@@ -156,16 +156,16 @@ async def test_commands_run_where_and_as_the_newest_message_says(scripted_model:
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_overrides_of_input_that_joins_hold_from_the_next_turn_on(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
+    async with speaking(parley_model, api=api) as client:
         conversation = await client.create()
-        scripted_model.says("One.", HOLD)
+        parley_model.says("One.", HOLD)
         await client.say(conversation, "one")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await client.say(conversation, "two", model="other-model", cwd="/elsewhere", base_instructions="Be brief.")
         shown = await status(client, conversation)
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
         await client.say(conversation, "three")
         await client.over(conversation)
@@ -173,7 +173,7 @@ async def test_overrides_of_input_that_joins_hold_from_the_next_turn_on(
         items = (User("one"), Assistant("One."), User("two"))
         changed = {"model": "other-model", "instructions": "Be brief."}
         assert shown == ("other-model", "/elsewhere")
-        assert bodies(scripted_model) == [
+        assert bodies(parley_model) == [
             body(api, items[0], cwd=client.work, session=conversation),
             body(api, *items, cwd=client.work, session=conversation),
             body(
@@ -223,14 +223,14 @@ REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
 
 @pytest.mark.parametrize("runs", [False, True], ids=["idle", "running"])
 async def test_values_that_do_not_fit_are_refused_and_change_nothing(
-    scripted_model: ScriptedModel, runs: bool
+    parley_model: ScriptedModel, runs: bool
 ) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         if runs:
-            scripted_model.says("One.", HOLD)
+            parley_model.says("One.", HOLD)
             await client.say(conversation, "one")
-            await scripted_model.wait_until_held()
+            await parley_model.wait_until_held()
 
         async def all_there_is() -> Any:
             return await client.value_of(client.call("conversationRead", conversation_id=conversation))
@@ -246,14 +246,14 @@ async def test_values_that_do_not_fit_are_refused_and_change_nothing(
         request = client.message(conversation, "something else", message_id=M1)
         assert await client.read() == answered(request, {"status": "ok", "message_id": M1})
         if runs:
-            scripted_model.release()
+            parley_model.release()
         await client.over(conversation)
         last = (User("one"), Assistant("One."), User("something else")) if runs else (User("something else"),)
-        assert bodies(scripted_model)[-1] == body("chat", *last, cwd=client.work, session=conversation)
+        assert bodies(parley_model)[-1] == body("chat", *last, cwd=client.work, session=conversation)
 
 
-async def test_a_message_that_was_taken_before_changes_no_settings(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_message_that_was_taken_before_changes_no_settings(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.say(conversation, "one", message_id=M1, model="first")
         await client.over(conversation)
@@ -261,22 +261,22 @@ async def test_a_message_that_was_taken_before_changes_no_settings(scripted_mode
 
         assert await client.read() == answered(request, {"status": "ok", "message_id": M1})
         assert await status(client, conversation) == ("first", str(client.work))
-        assert len(scripted_model.requests) == 1
+        assert len(parley_model.requests) == 1
 
 
 # --- from one model API to the other ---------------------------------------------------
 
 
-async def test_a_history_goes_from_one_api_to_the_other_and_back(scripted_model: ScriptedModel) -> None:
+async def test_a_history_goes_from_one_api_to_the_other_and_back(parley_model: ScriptedModel) -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ENC"}
     thinks = Data(json.dumps({"type": "response.output_item.done", "item": thought}))
-    async with speaking(scripted_model, api="responses") as client:
+    async with speaking(parley_model, api="responses") as client:
         conversation = await client.create()
-        scripted_model.says(thinks, "Looking.", Call("look", '{"at": 1}', "c1"), Call("look", '{"at": 2}', "c2"))
-        scripted_model.says("One.")
-        scripted_model.says("Again.", Call("look", '{"at": 3}', "c1"))
-        scripted_model.says("Two.")
-        scripted_model.says("Three.")
+        parley_model.says(thinks, "Looking.", Call("look", '{"at": 1}', "c1"), Call("look", '{"at": 2}', "c2"))
+        parley_model.says("One.")
+        parley_model.says("Again.", Call("look", '{"at": 3}', "c1"))
+        parley_model.says("Two.")
+        parley_model.says("Three.")
         for words, provider in (("one", "responses"), ("two", "chat"), ("three", "responses"), ("four", "chat")):
             await client.say(conversation, words, config={"model_provider": provider})
             await client.over(conversation)
@@ -308,4 +308,4 @@ async def test_a_history_goes_from_one_api_to_the_other_and_back(scripted_model:
             back["input"].insert(2, thought)
         made_over_chat = next(item for item in answers[4]["input"] if item.get("arguments") == '{"at": 3}')
         made_over_chat["id"] = None  # that API has no such name
-        assert bodies(scripted_model) == answers
+        assert bodies(parley_model) == answers

@@ -63,12 +63,12 @@ def _done(turn_id: str, message: str | None, *inputs: str) -> dict[str, Any]:
 @pytest.mark.promises("turn.notify")
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_the_program_is_told_of_each_turn_that_is_done(
-    scripted_model: ScriptedModel, api: Api, tmp_path: Path
+    parley_model: ScriptedModel, api: Api, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
-    scripted_model.says('One "quoted" 100% ü')
-    scripted_model.says()
-    async with speaking(scripted_model, api=api, config=bell.config) as wire:
+    parley_model.says('One "quoted" 100% ü')
+    parley_model.says()
+    async with speaking(parley_model, api=api, config=bell.config) as wire:
         wire.codex("abc", "first\nline")
         await wire.answer("abc")
         first, _ = await bell.rung()
@@ -82,11 +82,11 @@ async def test_the_program_is_told_of_each_turn_that_is_done(
 
 
 async def test_the_program_starts_in_no_directory_that_commands_write_to(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path, first="os.environ['WHERE'] = os.getcwd()")
-    scripted_model.says("One")
-    async with speaking(scripted_model, config=bell.config) as wire:
+    parley_model.says("One")
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.codex("abc", "first")
         await wire.answer("abc")
         _, variables = await bell.rung()
@@ -94,32 +94,32 @@ async def test_the_program_starts_in_no_directory_that_commands_write_to(
     assert variables["WHERE"] == "/"
 
 
-async def test_input_that_joined_is_named_as_well(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_input_that_joined_is_named_as_well(parley_model: ScriptedModel, tmp_path: Path) -> None:
     bell = Bell(tmp_path)
-    scripted_model.says("One", HOLD)
-    scripted_model.says("Two")
-    async with speaking(scripted_model, config=bell.config) as wire:
+    parley_model.says("One", HOLD)
+    parley_model.says("Two")
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
         (created,) = await wire.answer(1)
         conversation = created["result"]["structuredContent"]["conversation_id"]
         wire.send(2, conversation, "first, ", "in two parts")
         await wire.answer(2)
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         wire.send(3, conversation, "second")
         await wire.answer(3)
-        scripted_model.release()
+        parley_model.release()
         arguments, _ = await bell.rung()
 
     assert _told(arguments) == _done("1", "Two", "first, in two parts", "second")
 
 
 async def test_turns_that_failed_or_were_interrupted_are_not_told(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
-    scripted_model.fails(400)
-    scripted_model.says("par", HOLD)
-    async with speaking(scripted_model, config=bell.config) as wire:
+    parley_model.fails(400)
+    parley_model.says("par", HOLD)
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "fails")
         await wire.answer(1)
         wire.reply(2, "is interrupted")
@@ -135,10 +135,10 @@ async def test_turns_that_failed_or_were_interrupted_are_not_told(
 
 @pytest.mark.promises("turn.notify")
 async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_either(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
-    async with speaking(scripted_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"  # the program cannot ring before somebody listens
         wire.raw.close_stdin()
@@ -150,11 +150,11 @@ async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_
 
 @pytest.mark.child_process
 async def test_the_program_is_not_given_what_looks_like_a_secret(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
     env = {"OPENAI_API_KEY": "k", "MY_SECRET": "s", "a_token": "t", "HARMLESS": "h"}
-    async with speaking(scripted_model, config=bell.config, env=env) as wire:
+    async with speaking(parley_model, config=bell.config, env=env) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
         _, variables = await bell.rung()
@@ -164,8 +164,8 @@ async def test_the_program_is_not_given_what_looks_like_a_secret(
     ]
 
 
-async def test_a_program_that_cannot_be_run_disturbs_nobody(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_a_program_that_cannot_be_run_disturbs_nobody(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         for request_id, program in enumerate((["/no/such/program"], ["/"], [])):
             wire.codex(f"codex {request_id}", "go", config={"notify": program})
             assert await wire.text(f"codex {request_id}") == "Done"
@@ -174,10 +174,10 @@ async def test_a_program_that_cannot_be_run_disturbs_nobody(scripted_model: Scri
 
 
 async def test_what_the_program_prints_does_not_reach_the_client(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path, first="print('not a message', flush=True); print('oops', file=sys.stderr, flush=True)")
-    async with speaking(scripted_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
         await bell.rung()
@@ -188,10 +188,10 @@ async def test_what_the_program_prints_does_not_reach_the_client(
 
 @pytest.mark.promises("turn.notify")
 async def test_the_payload_may_be_kept_out_of_the_arguments_which_other_users_can_read(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
-    async with speaking(scripted_model, config=f"notify_argument = false\n{bell.config}") as wire:
+    async with speaking(parley_model, config=f"notify_argument = false\n{bell.config}") as wire:
         wire.codex(1, "go")
         await wire.answer(1)
         arguments, _ = await bell.rung()
@@ -201,10 +201,10 @@ async def test_the_payload_may_be_kept_out_of_the_arguments_which_other_users_ca
 
 
 async def test_a_payload_that_is_too_long_for_an_argument_comes_on_stdin(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
-    async with speaking(scripted_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "x" * 300_000)
         await wire.answer(1)
         arguments, _ = await bell.rung()
@@ -214,10 +214,10 @@ async def test_a_payload_that_is_too_long_for_an_argument_comes_on_stdin(
 
 
 async def test_a_program_that_does_not_read_its_stdin_holds_up_nothing(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path, first="sys.stdin.close(); os.close(0); sys.stdin = open(os.devnull)")
-    async with speaking(scripted_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "x" * 1_000_000)
         assert await wire.text(1) == "Done"
         wire.raw.close_stdin()
@@ -229,7 +229,7 @@ async def test_a_program_that_does_not_read_its_stdin_holds_up_nothing(
 
 @pytest.mark.child_process
 async def test_the_program_is_not_given_what_is_configured_as_a_token_or_a_header(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
     names = ("MY_BEARER", "MY_PASS", "MY_HEADER", "HARMLESS")
@@ -239,7 +239,7 @@ async def test_the_program_is_not_given_what_is_configured_as_a_token_or_a_heade
         '[model_providers.other]\nbase_url = "http://127.0.0.1:9/v1"\nenv_key = "MY_PASS"\n'
         'env_http_headers = { "x-team" = "MY_HEADER" }\n'
     )
-    async with speaking(scripted_model, config=config, env=dict.fromkeys(names, "v")) as wire:
+    async with speaking(parley_model, config=config, env=dict.fromkeys(names, "v")) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
         _, variables = await bell.rung()

@@ -48,21 +48,21 @@ INTERRUPTED = ErrorEvent(message=" Turn interrupted", reason="interrupted")
 
 @pytest.mark.promises("keeping.shared")
 async def test_clients_of_two_processes_see_the_same_events_positions_and_offsets(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, two, three = await start(), await start(), await start()
     here = await one.create()
     there = two.client.conversation(here.id)
-    scripted_model.says(
+    parley_model.says(
         Pieces("What shall I do? ", 3), HOLD, Pieces("I run it.", 2), sh("c1", "echo out; echo err >&2")
     )
-    scripted_model.says("Done")
+    parley_model.says("Done")
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await events_until(second, is_(AgentMessageDelta))
         async with three.client.conversation(here.id).stream() as late, there.stream() as again:
-            scripted_model.release()
+            parley_model.release()
             seen = [await turn_in(stream) for stream in (first, late, again)]
     pages = [await process.client.conversation(here.id).read() for process in (one, two, three)]
 
@@ -83,21 +83,21 @@ async def test_clients_of_two_processes_see_the_same_events_positions_and_offset
 
 @pytest.mark.promises("keeping.shared", "keeping.loaded")
 async def test_a_client_that_only_reads_is_woken_by_what_another_process_does(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     _, _, here, there = await shared(start)
     begun = (await there.read()).seq
     waiting = asyncio.create_task(there.read(after=begun, wait_seconds=30))
-    scripted_model.says("Hello, ", HOLD, "world")
+    parley_model.says("Hello, ", HOLD, "world")
     await here.send("greet me")
-    await scripted_model.wait_until_held()
+    await parley_model.wait_until_held()
     page = await waiting
     async with there.stream() as stream:
         await events_until(stream, is_(AgentMessageDelta))
         text = (await there.read()).open[0].text
         known = (await here.read()).seq
         same = await there.read(after=known)
-        scripted_model.release()
+        parley_model.release()
         await stream.turn()
 
     assert [type(event.msg) for event in page.events] == [TaskStarted, UserMessage]
@@ -109,39 +109,39 @@ async def test_a_client_that_only_reads_is_woken_by_what_another_process_does(
 
 @pytest.mark.promises("keeping.shared")
 async def test_a_message_from_another_process_joins_the_turn_and_a_rename_is_known_to_all(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, two, here, there = await shared(start)
-    scripted_model.says("First", HOLD)
-    scripted_model.says("Second")
+    parley_model.says("First", HOLD)
+    parley_model.says("Second")
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await there.send("and that")
         await two.client.call_tool("conversationRename", {"conversation_id": here.id, "title": "Our work"})
         owners = await owner_of(here), await owner_of(there)
         titles = (await here.status()).title, (await there.status()).title
-        scripted_model.release()
+        parley_model.release()
         seen = await turn_in(first), await turn_in(second)
 
     assert seen[0] == seen[1]
     assert owners == (one.pid, one.pid)
     assert titles == ("Our work", "Our work")
     assert said([of.msg for of in seen[0]]) == ["go", "and that"]
-    assert [one["content"] for one in scripted_model.requests[1].body["messages"][-2:]] == ["First", "and that"]
+    assert [one["content"] for one in parley_model.requests[1].body["messages"][-2:]] == ["First", "and that"]
 
 
 @pytest.mark.promises("keeping.shared")
 async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_order(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     _, _, here, there = await shared(start)
-    scripted_model.says("First", HOLD)
-    scripted_model.says("Second")
+    parley_model.says("First", HOLD)
+    parley_model.says("Second")
     numbers = [str(number) for number in range(10)]
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await events_until(second, is_(AgentMessageDelta))
         await asyncio.gather(*map(there.send, numbers))
         await asyncio.gather(there.interrupt(), there.send("last"))
@@ -152,13 +152,13 @@ async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_ord
 
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 async def test_a_turn_is_interrupted_from_another_process(
-    start: Start, scripted_model: ScriptedModel, how: str
+    start: Start, parley_model: ScriptedModel, how: str
 ) -> None:
     _, two, here, there = await shared(start)
-    scripted_model.says("First", HOLD)
+    parley_model.says("First", HOLD)
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         if how == "interrupt":
             await there.send("and that")
             await there.interrupt()
@@ -176,19 +176,19 @@ async def test_a_turn_is_interrupted_from_another_process(
 
 
 async def test_a_reply_in_another_process_joins_the_turn_and_both_calls_are_answered(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, two = await start(), await start()
     here = await one.create()
-    scripted_model.says("First", HOLD)
-    scripted_model.says("Second")
+    parley_model.says("First", HOLD)
+    parley_model.says("Second")
     calling = one.client.codex_reply(here.id, "go")
-    await scripted_model.wait_until_held()
+    await parley_model.wait_until_held()
     events: list[Event] = []
     replying = two.client.codex_reply(here.id, "and that", on_event=events.append)
     async with here.stream() as stream:
         await events_until(stream, lambda event: said([event]) == ["and that"])
-        scripted_model.release()
+        parley_model.release()
         results = await calling, await replying
 
     assert [result.content for result in results] == [results[0].content] * 2
@@ -198,41 +198,41 @@ async def test_a_reply_in_another_process_joins_the_turn_and_both_calls_are_answ
 
 
 @pytest.mark.promises("keeping.repeated")
-async def test_the_same_message_through_two_processes_is_one(start: Start, scripted_model: ScriptedModel) -> None:
+async def test_the_same_message_through_two_processes_is_one(start: Start, parley_model: ScriptedModel) -> None:
     _, _, here, there = await shared(start)
     first, second = str(uuid4()), str(uuid4())
-    scripted_model.says("First", HOLD)
+    parley_model.says("First", HOLD)
     await here.send("go", message_id=first)
-    await scripted_model.wait_until_held()
+    await parley_model.wait_until_held()
     for conversation in (there, here, there):
         await conversation.send("go", message_id=first)
         await conversation.send("and that", message_id=second)
     with pytest.raises(ToolFailed, match="Message id was used for another message"):
         await there.send("something else", message_id=second)
     async with there.stream() as stream:
-        scripted_model.release()
+        parley_model.release()
         await events_until(stream, is_(TaskComplete))
     for conversation in (there, here):
         await conversation.send("go", message_id=first)
 
     assert said(await log_of(here)) == ["go", "and that"]
-    assert len(scripted_model.requests) == 2
+    assert len(parley_model.requests) == 2
 
 
 @pytest.mark.promises("keeping.shared")
 async def test_a_message_to_an_idle_conversation_is_run_by_the_process_that_got_it(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, two, here, there = await shared(start)
     owners: list[int | None] = []
     seen: list[list[Shown]] = []
     async with here.stream() as first, there.stream() as second:
         for conversation in (here, there, here, there):
-            scripted_model.says("Working", HOLD)
+            parley_model.says("Working", HOLD)
             await conversation.send("go")
-            await scripted_model.wait_until_held()
+            await parley_model.wait_until_held()
             owners.append(await owner_of(here))
-            scripted_model.release()
+            parley_model.release()
             seen += [await turn_in(first), await turn_in(second)]
 
     assert owners == [one.pid, two.pid, one.pid, two.pid]
@@ -240,16 +240,16 @@ async def test_a_message_to_an_idle_conversation_is_run_by_the_process_that_got_
 
 
 async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, two, here, there = await shared(start)
     delete: Any = {"conversation_id": here.id}
-    scripted_model.says("Working", HOLD)
+    parley_model.says("Working", HOLD)
     async with here.stream() as stream:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         refused = await two.client.call_tool("conversationDelete", delete)
-        scripted_model.release()
+        parley_model.release()
         await stream.turn()
         waiting = asyncio.create_task(here.read(after=(await here.read()).seq, wait_seconds=30))
         await there.status()
@@ -274,14 +274,14 @@ async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
 
 @pytest.mark.promises("keeping.shared")
 async def test_clients_of_both_processes_are_asked_and_the_first_answer_counts(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     asked = Asked(), Asked()
     one, two = await start(on_question=asked[0]), await start(on_question=asked[1])
     here = await one.create(**ASKS)
     there = two.client.conversation(here.id)
-    scripted_model.says(sh("c1", "echo ran >>ran"))
-    scripted_model.says("Done")
+    parley_model.says(sh("c1", "echo ran >>ran"))
+    parley_model.says("Done")
     async with here.stream() as first, there.stream() as second:
         await here.send("go")
         await asked[0].asked()
@@ -301,12 +301,12 @@ async def test_clients_of_both_processes_are_asked_and_the_first_answer_counts(
 
 
 async def test_an_answer_by_tool_in_another_process_settles_it_once(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     asked = Asked()
     one, two = await start(on_question=asked), await start()
     here = await one.create(**ASKS)
-    scripted_model.says(sh("c1", "echo ran >>ran"))
+    parley_model.says(sh("c1", "echo ran >>ran"))
     async with here.stream() as stream:
         await here.send("go")
         await asked.asked()
@@ -319,22 +319,22 @@ async def test_an_answer_by_tool_in_another_process_settles_it_once(
                 await client.answer(question.approval_id, "approved")
         await stream.turn()
 
-    assert scripted_model.requests[-1].body["messages"][-1]["content"] == "exec command rejected by user: not now"
+    assert parley_model.requests[-1].body["messages"][-1]["content"] == "exec command rejected by user: not now"
     assert not (one.work / "ran").exists()
 
 
 async def test_somebody_who_can_be_asked_in_another_process_is_waited_for_and_nobody_is_not(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     asked = Asked()
     patience = "[approvals]\ntimeout_seconds = 1\n"
     one, two = await start(config=patience), await start(config=patience, on_question=asked)
     held, dropped = await one.create(**ASKS), await one.create(**ASKS)
     async with held.stream() as first, two.client.conversation(held.id).stream(), dropped.stream() as second:
-        scripted_model.says(sh("c1", "touch ran"))
+        parley_model.says(sh("c1", "touch ran"))
         await held.send("go")
         await asked.asked()
-        scripted_model.says(sh("c2", "touch ran"))
+        parley_model.says(sh("c2", "touch ran"))
         await dropped.send("go")
         nobody = (await events_until(second, is_(ApprovalSettled)))[-1]
         state = (await held.status()).state

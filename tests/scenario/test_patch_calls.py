@@ -79,14 +79,14 @@ def usual_permissions() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_patch_is_applied_however_it_is_spelt(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_a_patch_is_applied_however_it_is_spelt(parley_model: ScriptedModel, api: Api) -> None:
     calls = spellings(patch("*** Add File: a.txt", "+a"))
     output = success("A a.txt")
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         for number, (name, call) in enumerate(calls.items(), start=1):
             work = wire.work / name
             work.mkdir()
-            scripted_model.says(call)
+            parley_model.says(call)
             wire.codex(number, "go", cwd=str(work))
             messages = await wire.answer(number)
 
@@ -98,7 +98,7 @@ async def test_a_patch_is_applied_however_it_is_spelt(scripted_model: ScriptedMo
                 answered(number, "Done"),
             ], name
             assert tree(work) == {"a.txt": regular("a\n")}
-            assert untimed_requests(scripted_model)[-2:] == [
+            assert untimed_requests(parley_model)[-2:] == [
                 body(api, GO, cwd=work, session=session),
                 body(api, GO, *sent(call), Output(CALL_ID, told(output)), cwd=work, session=session),
             ]
@@ -263,15 +263,15 @@ CASES = {
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_a_patch_is_shown_while_it_is_applied_and_the_model_is_told_what_it_changed(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         for number, (name, case) in enumerate(CASES.items(), start=1):
             work = wire.work / name
             plant_tree(work, BEFORE)
             text = patch(*at(work, case.lines))
             [call] = calls_for(text)
-            scripted_model.says(call)
+            parley_model.says(call)
             wire.codex(number, "go", cwd=str(work))
             messages = await wire.answer(number)
 
@@ -280,18 +280,18 @@ async def test_a_patch_is_shown_while_it_is_applied_and_the_model_is_told_what_i
             assert messages == [*configured(number, session), *at(work, events), answered(number, "Done")], name
             assert tree(work) == case.after, name
             heard = Output(CALL_ID, told(output))
-            assert untimed_requests(scripted_model)[-2:] == [
+            assert untimed_requests(parley_model)[-2:] == [
                 body(api, GO, cwd=work, session=session),
                 body(api, GO, *sent(call), heard, cwd=work, session=session),
             ]
 
 
 async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_call(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     text = patch("*** Add File: a.txt", "+a", "*** Update File: ../old.txt", "-beta", "+BETA")
-    scripted_model.says(shell_call("apply_patch", text, workdir="sub"))
-    async with speaking(scripted_model) as wire:
+    parley_model.says(shell_call("apply_patch", text, workdir="sub"))
+    async with speaking(parley_model) as wire:
         plant_tree(wire.work, {"old.txt": regular(OLD)})
         (wire.work / "sub").mkdir()
         wire.codex(1, "go")
@@ -313,17 +313,17 @@ async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_c
             "sub": ("drwxr-xr-x", b""),
             "sub/a.txt": regular("a\n"),
         }
-    assert outputs(scripted_model) == [(CALL_ID, told(success("A a.txt", "M ../old.txt")))]
+    assert outputs(parley_model) == [(CALL_ID, told(success("A a.txt", "M ../old.txt")))]
 
 
-async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         work, elsewhere = wire.work / "work", wire.work / "elsewhere"
         for folder in (work / "sub", elsewhere / "sub", elsewhere / "inner"):
             plant_tree(folder, {"old.txt": regular(OLD)})
         (work / "link").symlink_to(elsewhere / "inner")
         text = patch(f"*** Update File: {work}/sub/old.txt", "-beta", "+BETA")
-        scripted_model.says(shell_call("apply_patch", text, workdir="link/../sub"))
+        parley_model.says(shell_call("apply_patch", text, workdir="link/../sub"))
         wire.codex(1, "go", cwd=str(work))
         await wire.answer(1)
 
@@ -332,14 +332,14 @@ async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(scripte
             **dict.fromkeys(("inner", "sub"), ("drwxr-xr-x", b"")),
             **{f"{name}/old.txt": regular(OLD) for name in ("inner", "sub")},
         }
-    assert outputs(scripted_model) == [(CALL_ID, told(success(f"M {work}/sub/old.txt")))]
+    assert outputs(parley_model) == [(CALL_ID, told(success(f"M {work}/sub/old.txt")))]
 
 
 async def test_a_file_that_has_a_second_name_elsewhere_stays_as_it_was_there(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(*calls_for(patch("*** Update File: old.txt", "-beta", "+BETA")))
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls_for(patch("*** Update File: old.txt", "-beta", "+BETA")))
+    async with speaking(parley_model) as wire:
         work, outside = wire.work / "work", wire.work / "outside"
         plant_tree(outside, {"old.txt": regular(OLD)})
         work.mkdir()
@@ -349,32 +349,32 @@ async def test_a_file_that_has_a_second_name_elsewhere_stays_as_it_was_there(
 
         assert tree(work) == {"old.txt": regular("alpha\nBETA\ngamma\n")}
         assert tree(outside) == {"old.txt": regular(OLD)}
-    assert outputs(scripted_model) == [(CALL_ID, told(success("M old.txt")))]
+    assert outputs(parley_model) == [(CALL_ID, told(success("M old.txt")))]
 
 
-async def test_the_servers_own_files_are_left_alone(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_the_servers_own_files_are_left_alone(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         path = wire.raw.home / "config.toml"
         before = path.read_bytes()
-        scripted_model.says(*calls_for(patch(f"*** Delete File: {path}")))
+        parley_model.says(*calls_for(patch(f"*** Delete File: {path}")))
         wire.codex(1, "go")
         await wire.answer(1)
 
         assert path.read_bytes() == before
-    assert outputs(scripted_model) == [
+    assert outputs(parley_model) == [
         (CALL_ID, f"error: {path} must not be changed: Parley's home is protected"),
     ]
 
 
 async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         real, link = wire.work / "real", wire.work / "link"
         plant_tree(real, {"old.txt": regular(OLD)})
         link.symlink_to(real)
         text = patch("*** Add File: a.txt", "+a", f"*** Update File: {link}/old.txt", "-beta", "+BETA")
-        scripted_model.says(*calls_for(text))
+        parley_model.says(*calls_for(text))
         wire.codex(1, "go", cwd=str(link))
         messages = await wire.answer(1)
 
@@ -387,10 +387,10 @@ async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
             answered(1, "Done"),
         ]
         assert tree(real) == {"a.txt": regular("a\n"), "old.txt": regular("alpha\nBETA\ngamma\n")}
-    assert outputs(scripted_model) == [(CALL_ID, told(output))]
+    assert outputs(parley_model) == [(CALL_ID, told(output))]
 
 
-async def test_the_shell_that_some_models_were_taught_takes_patches_too(scripted_model: ScriptedModel) -> None:
+async def test_the_shell_that_some_models_were_taught_takes_patches_too(parley_model: ScriptedModel) -> None:
     item = {
         "type": "local_shell_call",
         "id": "lsc_1",
@@ -398,8 +398,8 @@ async def test_the_shell_that_some_models_were_taught_takes_patches_too(scripted
         "status": "completed",
         "action": {"type": "exec", "command": ["apply_patch", patch("*** Add File: a.txt", "+a")]},
     }
-    scripted_model.says(Data(json.dumps({"type": "response.output_item.done", "item": item})))
-    async with speaking(scripted_model, api="responses") as wire:
+    parley_model.says(Data(json.dumps({"type": "response.output_item.done", "item": item})))
+    async with speaking(parley_model, api="responses") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
         work = wire.work
@@ -414,10 +414,10 @@ async def test_the_shell_that_some_models_were_taught_takes_patches_too(scripted
         assert tree(work) == {"a.txt": regular("a\n")}
         expected = body("responses", GO, Output(CALL_ID, told(output)), cwd=work, session=session)
         expected["input"].insert(2, item)
-        assert untimed_requests(scripted_model)[-1] == expected
+        assert untimed_requests(parley_model)[-1] == expected
 
 
-async def test_every_other_spelling_is_a_command_like_any_other(scripted_model: ScriptedModel) -> None:
+async def test_every_other_spelling_is_a_command_like_any_other(parley_model: ScriptedModel) -> None:
     text = patch("*** Add File: a.txt", "+a")
     commands = (
         ("apply_patch",),
@@ -428,8 +428,8 @@ async def test_every_other_spelling_is_a_command_like_any_other(scripted_model: 
         ("bash", "-c", f"apply_patch <<'EOF'\n{text}\nEOF"),
     )
     calls = [shell_call(*command, call_id=f"c{number}") for number, command in enumerate(commands)]
-    scripted_model.says(*calls)
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls)
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         seen = events_in(await wire.answer(1))
 
@@ -445,16 +445,16 @@ async def test_every_other_spelling_is_a_command_like_any_other(scripted_model: 
 @pytest.mark.promises("decide.patches")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_patch_inside_the_project_is_written_in_the_sandbox(
-    scripted_model: ScriptedModel, mechanism: str
+    parley_model: ScriptedModel, mechanism: str
 ) -> None:
     [call] = calls_for(patch("*** Add File: a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA"))
     output = success("A a.txt", "M old.txt")
-    async with speaking(scripted_model, config=f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
+    async with speaking(parley_model, config=f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
         for number, policy in enumerate(("never", "on-request", "on-failure"), start=1):
             work = wire.work / policy
             work.mkdir()
             plant_tree(work, BEFORE)
-            scripted_model.says(call)
+            parley_model.says(call)
             wire.codex(number, "go", sandbox="workspace-write", cwd=str(work), **{"approval-policy": policy})
             messages = await wire.answer(number)
 
@@ -465,29 +465,29 @@ async def test_a_patch_inside_the_project_is_written_in_the_sandbox(
                 *pairs(number, str(number), *turn("chat", *applied(changes, output, diff))),
                 answered(number, "Done"),
             ], policy
-            assert outputs(scripted_model) == [(CALL_ID, told(output))]
+            assert outputs(parley_model) == [(CALL_ID, told(output))]
             assert tree(work) == {**BEFORE, "a.txt": regular("a\n"), "old.txt": regular("alpha\nBETA\ngamma\n")}
 
 
 @pytest.mark.promises("sandbox.replaced")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_project(
-    scripted_model: ScriptedModel, mechanism: str
+    parley_model: ScriptedModel, mechanism: str
 ) -> None:
     [written] = calls_for(patch("*** Add File: a.txt", "+a"))
-    async with speaking(scripted_model, config=f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
+    async with speaking(parley_model, config=f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
         work = wire.work / "project"
         work.mkdir()
-        scripted_model.says(HOLD, written, shell_call("touch", "b.txt", call_id="c2"))
+        parley_model.says(HOLD, written, shell_call("touch", "b.txt", call_id="c2"))
         wire.codex(1, "go", sandbox="workspace-write", cwd=str(work))
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         work.rename(wire.work / "old")
         work.mkdir()
-        scripted_model.release()
+        parley_model.release()
         seen = events_in(await wire.answer(1))
 
         why = f"{work} may not be written to any more: another has taken its place"
-        assert outputs(scripted_model) == [(CALL_ID, f"execution error: {why}"), ("c2", f"execution error: {why}")]
+        assert outputs(parley_model) == [(CALL_ID, f"execution error: {why}"), ("c2", f"execution error: {why}")]
         assert tree(wire.work) == {"old": ("drwxr-xr-x", b""), "project": ("drwxr-xr-x", b"")}
     [end] = [one for one in seen if one["type"] == "patch_apply_end"]
     assert end == {"type": "patch_apply_end", "call_id": CALL_ID, "stdout": "", "stderr": why, "success": False}
@@ -498,11 +498,11 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_the_model(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     names = [f"a-rather-long-name-for-a-file-{number:03}" for number in range(300)]
-    scripted_model.says(*calls_for(patch(*(f"*** Add File: {name}" for name in names))))
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(*calls_for(patch(*(f"*** Add File: {name}" for name in names))))
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         seen = events_in(await wire.answer(1))
 
@@ -516,7 +516,7 @@ async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_
     lines = output.splitlines(keepends=True)
     left_out = f"[... {301 - 256} lines, {sum(map(len, lines[128:-128]))} bytes truncated ...]\n"
     cut = "".join([*lines[:128], left_out, *lines[-128:]])
-    assert outputs(scripted_model) == [(CALL_ID, told(cut))]
+    assert outputs(parley_model) == [(CALL_ID, told(cut))]
 
 
 # --- looking on, and being stopped ---------------------------------------------------------
@@ -524,7 +524,7 @@ async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     texts = (
         patch("*** Add File: a.txt", "+a"),
@@ -532,8 +532,8 @@ async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
         patch("*** Delete File: a.txt"),
     )
     # Models use an id again.
-    scripted_model.says(*(call for text in texts for call in calls_for(text)))
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(*(call for text in texts for call in calls_for(text)))
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go", **OUTSIDE_TOO)
         live = events_in(await wire.answer(1))
         wire.stream(2, wire.sessions[0])
@@ -556,36 +556,36 @@ MANY = patch(*(f"*** Update File: f{number}.txt\n-old {number}\n+new {number}" f
 
 @pytest.mark.promises("patch.whole")
 async def test_a_patch_that_has_begun_is_written_whole_though_the_turn_is_interrupted(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(*calls_for(MANY))
-    scripted_model.default = Says((HOLD,))  # the interrupt may come too late for the patch, not for the turn
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls_for(MANY))
+    parley_model.default = Says((HOLD,))  # the interrupt may come too late for the patch, not for the turn
+    async with speaking(parley_model) as wire:
         plant_tree(wire.work, MANY_BEFORE)
         wire.codex(1, "go")
         await wire.until(is_event("patch_apply_begin"))
         wire.cancel(1)
         *_, last = await wire.answer(1)
         written = tree(wire.work)
-        scripted_model.default = Says(("Done",))
+        parley_model.default = Says(("Done",))
         wire.reply(2, "again")
         next_turn = await wire.answer(2)
 
     assert last == interrupted(1)
     assert written == MANY_AFTER
     assert turn_diffs(next_turn) == []
-    [(call_id, heard)] = outputs(scripted_model)
+    [(call_id, heard)] = outputs(parley_model)
     assert call_id == CALL_ID
     assert heard == told(success(*(f"M {name}" for name in MANY_AFTER)))
 
 
 @pytest.mark.child_process
 async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stopped(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(*calls_for(MANY))
-    scripted_model.default = Says((HOLD,))
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls_for(MANY))
+    parley_model.default = Says((HOLD,))
+    async with speaking(parley_model) as wire:
         plant_tree(wire.work, MANY_BEFORE)
         wire.codex(1, "go")
         await wire.until(is_event("patch_apply_begin"))
@@ -622,13 +622,13 @@ async def _is_matching(wire: Wire) -> None:
 @pytest.mark.long  # a limit of wall-clock time decides
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors of others can be seen on Linux alone")
 async def test_a_server_that_matches_a_very_large_patch_ends_at_once_when_its_input_ends(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     # Their quotes are of another kind: they are looked for at every level.
     chunks = ("@@\n 'a'\n-'b'\n+x" for _ in range(LINES // 5))
-    scripted_model.says(*calls_for(patch("*** Update File: large.txt", *chunks)))
-    scripted_model.default = Says((HOLD,))
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls_for(patch("*** Update File: large.txt", *chunks)))
+    parley_model.default = Says((HOLD,))
+    async with speaking(parley_model) as wire:
         large = "‘a’\n‘b’\n".encode() * (LINES // 2)
         (wire.work / "large.txt").write_bytes(large)
         wire.codex(1, "go")

@@ -167,10 +167,8 @@ def _calls(steps: tuple[str | tuple[str, ...], ...]) -> list[Call]:
 
 @pytest.mark.promises("patch.turn-diff", "patch.keeps")
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_turn_after_turn_a_repository_changes_as_git_shows_it(
-    scripted_model: ScriptedModel, api: Api
-) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+async def test_turn_after_turn_a_repository_changes_as_git_shows_it(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as wire:
         repository = Repository(
             wire.work,
             app__py=APP,
@@ -194,8 +192,8 @@ async def test_turn_after_turn_a_repository_changes_as_git_shows_it(
         assert (wire.work / "bom.txt").read_bytes() == b"\xef\xbb\xbfFIRST\nsecond\n"
 
 
-async def test_each_patch_of_a_turn_shows_all_that_git_shows_by_then(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_each_patch_of_a_turn_shows_all_that_git_shows_by_then(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         repository = Repository(wire.work, open__txt=b"alpha\nBETA", app__py=APP)
         expected: list[str] = []
         for number in range(1, len(BACK_AND_FORTH) + 1):
@@ -207,8 +205,8 @@ async def test_each_patch_of_a_turn_shows_all_that_git_shows_by_then(scripted_mo
             assert diffs == expected
 
 
-async def test_a_patch_that_keeps_an_open_end_open_reads_as_in_git(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_a_patch_that_keeps_an_open_end_open_reads_as_in_git(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         repository = Repository(wire.work, open__txt=b"alpha\nbeta")
         [diff] = await _turn(wire, 1, calls_for(patch("*** Update File: open.txt", " alpha", "-beta", "+BETA")))
 
@@ -218,9 +216,9 @@ async def test_a_patch_that_keeps_an_open_end_open_reads_as_in_git(scripted_mode
 
 
 async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conversation_works(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         repository = Repository(wire.work, top__txt=b"top\n")
         inner = wire.work / "inner"
         inner.mkdir()
@@ -231,12 +229,12 @@ async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conve
             *("*** Update File: ../top.txt", "-top", "+TOP"),
             *("*** Add File: deep/er/b.txt", "+b"),
         )
-        scripted_model.says(*calls_for(text))
+        parley_model.says(*calls_for(text))
         wire.codex(1, "go", cwd=str(inner), **{"approval-policy": "on-failure"})
         [diff] = turn_diffs(await wire.answer(1))
 
         assert diff == repository.diff()
-    assert outputs(scripted_model) == [("c1", told(success("A deep/er/b.txt", "M a.txt", "M ../top.txt")))]
+    assert outputs(parley_model) == [("c1", told(success("A deep/er/b.txt", "M a.txt", "M ../top.txt")))]
 
 
 async def _turn(wire: Wire, number: int, calls: list[Call]) -> list[str]:
@@ -260,18 +258,18 @@ echo "$*" >> {record}
 
 @pytest.mark.promises("patch.no-git")
 @SANDBOX
-async def test_the_server_itself_never_runs_git(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_the_server_itself_never_runs_git(parley_model: ScriptedModel, tmp_path: Path) -> None:
     programs, record = tmp_path / "programs", tmp_path / "record"
     programs.mkdir()
     (programs / "git").write_text(RECORDING.format(record=record))
     (programs / "git").chmod(0o755)
     path = f"{programs}:{os.environ['PATH']}"
-    async with speaking(scripted_model, env={"PATH": path}) as wire:
+    async with speaking(parley_model, env={"PATH": path}) as wire:
         repository = Repository(wire.work, long__txt=LONG, AGENTS__md=b"Be brief.\n")
         modes = "danger-full-access", "workspace-write"
         for number, sandbox in enumerate(modes, start=1):
             lines = f"line {number}", f"LINE {number}"
-            scripted_model.says(
+            parley_model.says(
                 *calls_for(patch("*** Update File: long.txt", f"-{lines[0]}", f"+{lines[1]}")),
                 shell_call("ls", call_id="c2"),
             )
@@ -281,7 +279,7 @@ async def test_the_server_itself_never_runs_git(scripted_model: ScriptedModel, t
             repository.commit()
         runs_before = record.exists()
 
-        scripted_model.says(shell_call("git", "status", call_id="c3"))
+        parley_model.says(shell_call("git", "status", call_id="c3"))
         wire.codex(len(modes) + 1, "go")
         await wire.answer(len(modes) + 1)
 

@@ -166,14 +166,14 @@ def _plant_obstacles(work: Path) -> None:
 @pytest.mark.promises("patch.verified", "patch.protected")
 @pytest.mark.parametrize("api", APIS)
 async def test_the_model_is_told_why_a_patch_cannot_be_and_nothing_happens(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         work = wire.work / "work"
         _plant_obstacles(work)
         before = tree(wire.work)
         calls = calls_for(*(at(work, text) for text in MISFITS))
-        scripted_model.says(*calls)
+        parley_model.says(*calls)
         wire.codex(1, "go", cwd=str(work))
         messages = await wire.answer(1)
 
@@ -182,15 +182,15 @@ async def test_the_model_is_told_why_a_patch_cannot_be_and_nothing_happens(
         assert tree(wire.work) == before
         whys = [Output(f"c{number}", why) for number, why in enumerate(at(work, [*MISFITS.values()]), start=1)]
         history = [item for pair in zip(sent(*calls), whys, strict=True) for item in pair]
-        assert scripted_model.requests[1].body == body(api, GO, *history, cwd=work, session=session)
+        assert parley_model.requests[1].body == body(api, GO, *history, cwd=work, session=session)
 
 
 async def test_a_patch_that_does_not_fit_is_told_the_same_however_it_is_spelt(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = spellings(patch("*** Update File: missing.txt", "-a", "+b"))
-    scripted_model.says(*calls.values())
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls.values())
+    async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -200,19 +200,19 @@ async def test_a_patch_that_does_not_fit_is_told_the_same_however_it_is_spelt(
             answered(1, "Done"),
         ]
         why = f"error: Failed to read file to update {wire.work}/missing.txt: {NOT_FOUND}"
-    assert outputs(scripted_model) == [(CALL_ID, why)] * len(calls)
+    assert outputs(parley_model) == [(CALL_ID, why)] * len(calls)
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_function_call_without_a_patch_is_explained(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_a_function_call_without_a_patch_is_explained(parley_model: ScriptedModel, api: Api) -> None:
     details = {
         "{}": "missing field `input`",
         '{"input": 7}': "invalid type: integer `7`, expected a string (input)",
         "[]": "invalid type: sequence, expected a map (arguments)",
     }
     calls = [Call("apply_patch", arguments, f"c{number}") for number, arguments in enumerate(details)]
-    scripted_model.says(*calls)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(*calls)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -221,7 +221,7 @@ async def test_a_function_call_without_a_patch_is_explained(scripted_model: Scri
         *pairs(1, "1", *turn(api)),
         answered(1, "Done"),
     ]
-    assert outputs(scripted_model) == [
+    assert outputs(parley_model) == [
         (f"c{number}", f"failed to parse function arguments: {detail}")
         for number, detail in enumerate(details.values())
     ]
@@ -243,12 +243,12 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 @pytest.mark.promises("decide.patches")
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_a_patch_outside_of_the_project_is_refused_where_nobody_is_asked(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         for number, (arguments, name) in enumerate(REFUSED, start=1):
             calls = spellings(patch(f"*** Add File: {name}", "+a")).values()
-            scripted_model.says(*calls)
+            parley_model.says(*calls)
             wire.codex(number, "go", **arguments)
             messages = await wire.answer(number)
 
@@ -257,7 +257,7 @@ async def test_a_patch_outside_of_the_project_is_refused_where_nobody_is_asked(
                 *pairs(number, str(number), *turn(api)),
                 answered(number, "Done"),
             ], arguments
-            assert outputs(scripted_model) == [(CALL_ID, OUTSIDE)] * len(calls), arguments
+            assert outputs(parley_model) == [(CALL_ID, OUTSIDE)] * len(calls), arguments
         assert tree(wire.work) == {}
         assert not (wire.work.parent / "a.txt").exists()
 
@@ -271,13 +271,13 @@ def _why_not(path: str) -> str:
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     lines = ("*** Add File: sub/a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA")
     # Files cannot be made there, which shows only when one is.
     [call] = calls_for(patch(*lines, "*** Add File: /proc/a.txt", "+a"))
-    scripted_model.says(call)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(call)
+    async with speaking(parley_model, api=api) as wire:
         plant_tree(wire.work, BEFORE)
         wire.codex(1, "go", **OUTSIDE_TOO)
         messages = await wire.answer(1)
@@ -295,4 +295,4 @@ async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
             answered(1, "Done"),
         ]
         assert tree(work) == BEFORE
-        assert outputs(scripted_model) == [(CALL_ID, told(why, exit_code=1))]
+        assert outputs(parley_model) == [(CALL_ID, told(why, exit_code=1))]

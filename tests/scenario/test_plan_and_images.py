@@ -55,12 +55,12 @@ def _plan_calls(*arguments: Any) -> list[Call]:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_plan_is_offered_where_it_is_asked_for_and_shown_each_time_it_changes(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     first, second = _plan_calls({"explanation": "why", "plan": STEPS_SENT}, {"plan": STEPS_SENT[:1]})
-    scripted_model.says(first)
-    scripted_model.says(second)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(first)
+    parley_model.says(second)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go", **{"include-plan-tool": True})
         messages = await wire.answer(1)
 
@@ -85,7 +85,7 @@ async def test_a_plan_is_offered_where_it_is_asked_for_and_shown_each_time_it_ch
         *sent(second),
         Output("c2", "Plan updated"),
     ]
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body(api, *said[:count], cwd=wire.work, session=session, tools=with_plan) for count in (1, 3, 5)
     ]
     names = [tool.get("function", tool)["name"] for tool in with_plan]
@@ -93,10 +93,10 @@ async def test_a_plan_is_offered_where_it_is_asked_for_and_shown_each_time_it_ch
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_a_plan_is_taken_though_it_was_not_offered(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_a_plan_is_taken_though_it_was_not_offered(parley_model: ScriptedModel, api: Api) -> None:
     [call] = _plan_calls({"plan": []})
-    scripted_model.says(call)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(call)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
@@ -106,7 +106,7 @@ async def test_a_plan_is_taken_though_it_was_not_offered(scripted_model: Scripte
         *pairs(1, "1", *turn(api, PlanUpdate(explanation=None, plan=()))),
         answered(1, "Done"),
     ]
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body(api, GO, cwd=wire.work, session=session),
         body(api, GO, *sent(call), Output("c1", "Plan updated"), cwd=wire.work, session=session),
     ]
@@ -131,15 +131,15 @@ BAD_PLANS = {
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(scripted_model: ScriptedModel, api: Api) -> None:
+async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(parley_model: ScriptedModel, api: Api) -> None:
     calls = _plan_calls(*BAD_PLANS, "not JSON")
-    scripted_model.says(*calls)
-    async with speaking(scripted_model, api=api) as wire:
+    parley_model.says(*calls)
+    async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go", **{"include-plan-tool": True})
         messages = await wire.answer(1)
 
     assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
-    *explained, (_, unread) = outputs(scripted_model)
+    *explained, (_, unread) = outputs(parley_model)
     assert explained == [
         (f"c{number}", f"failed to parse function arguments: {detail}")
         for number, detail in enumerate(BAD_PLANS.values(), start=1)
@@ -186,13 +186,13 @@ def _said(request: Any, api: Api) -> list[Any]:
 @pytest.mark.promises("image.view")
 @pytest.mark.parametrize("api", APIS)
 async def test_an_image_is_put_before_the_model_behind_the_outputs_of_its_calls(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         _plant_images(wire.work)
         seen = ("dot.png", str(wire.work / "photo"), "./moving.gif", "web.txt")
         calls = [*_views(*seen), Call("look", "{}", "c5")]
-        scripted_model.says(*calls)
+        parley_model.says(*calls)
         wire.codex(1, "go")
         first = await wire.answer(1)
         wire.reply(2, "again")
@@ -204,7 +204,7 @@ async def test_an_image_is_put_before_the_model_behind_the_outputs_of_its_calls(
     outcomes = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
     paired = [item for pair in zip(sent(*calls), outcomes, strict=True) for item in pair]
     images = [_seen(api, name) for name in IMAGES]
-    asked = [_said(request.body, api) for request in scripted_model.requests]
+    asked = [_said(request.body, api) for request in parley_model.requests]
     looked = [*history(api, GO, *paired), *images]
     assert asked == [
         history(api, GO),
@@ -214,8 +214,8 @@ async def test_an_image_is_put_before_the_model_behind_the_outputs_of_its_calls(
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_the_model_is_told_why_it_cannot_see_an_image(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+async def test_the_model_is_told_why_it_cannot_see_an_image(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as wire:
         work, home = wire.work, wire.raw.home
         (work / "notes.png").write_text("just words")
         (work / "folder").mkdir()
@@ -236,17 +236,17 @@ async def test_the_model_is_told_why_it_cannot_see_an_image(scripted_model: Scri
             "a\0.png": "not the path of a file",
         }
         calls = [*_views(*whys), Call("view_image", "{}", "c90"), Call("view_image", '{"path": 7}', "c91")]
-        scripted_model.says(*calls)
+        parley_model.says(*calls)
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
     assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
-    assert outputs(scripted_model) == [
+    assert outputs(parley_model) == [
         *((f"c{number}", f"{path}: {why}") for number, (path, why) in enumerate(whys.items(), start=1)),
         ("c90", "failed to parse function arguments: missing field `path`"),
         ("c91", "failed to parse function arguments: invalid type: integer `7`, expected a string (path)"),
     ]
-    last = scripted_model.requests[-1].body
+    last = parley_model.requests[-1].body
     made = 1 if api == "chat" else len(calls)
     assert len(_said(last, api)) == 1 + made + len(calls)  # nothing follows the outputs
 
@@ -254,26 +254,26 @@ async def test_the_model_is_told_why_it_cannot_see_an_image(scripted_model: Scri
 @pytest.mark.long
 @pytest.mark.promises("send.room")
 async def test_of_the_largest_images_the_newest_is_seen_and_words_stand_for_the_others(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     image = large_png(MAX_IMAGE_BYTES)
-    scripted_model.says(*_views(*["large.png"] * 3))
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*_views(*["large.png"] * 3))
+    async with speaking(parley_model) as wire:
         (wire.work / "large.png").write_bytes(image)
         wire.codex(1, "go")
         await wire.answer(1)
 
-    *left_out, newest = _said(scripted_model.requests[-1].body, "chat")[-3:]
+    *left_out, newest = _said(parley_model.requests[-1].body, "chat")[-3:]
     words = "[Left out: an image, as newer images and files fill the request]"
     assert left_out == [{"role": "user", "content": words}] * 2
     assert newest["content"] == [{"type": "image_url", "image_url": {"url": as_data_url("image/png", image)}}]
 
 
-async def test_looking_at_an_image_and_planning_need_nobodys_yes(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_looking_at_an_image_and_planning_need_nobodys_yes(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         _plant_images(wire.work)
         for number, setting in enumerate(({"sandbox": "read-only"}, {"approval-policy": "untrusted"}), start=1):
-            scripted_model.says(*_views("dot.png"), Call("update_plan", '{"plan": []}', "c2"))
+            parley_model.says(*_views("dot.png"), Call("update_plan", '{"plan": []}', "c2"))
             wire.codex(number, "go", **setting)
             messages = await wire.answer(number)
 
@@ -282,5 +282,5 @@ async def test_looking_at_an_image_and_planning_need_nobodys_yes(scripted_model:
                 *pairs(number, str(number), *turn("chat", PlanUpdate(explanation=None, plan=()))),
                 answered(number, "Done"),
             ]
-            assert outputs(scripted_model) == [("c1", "The image dot.png is attached."), ("c2", "Plan updated")]
-            assert _said(scripted_model.requests[-1].body, "chat")[-1] == _seen("chat", "dot.png")
+            assert outputs(parley_model) == [("c1", "The image dot.png is attached."), ("c2", "Plan updated")]
+            assert _said(parley_model.requests[-1].body, "chat")[-1] == _seen("chat", "dot.png")

@@ -30,16 +30,16 @@ STOPPED = ErrorEvent(message="Turn interrupted: the server was stopped", reason=
 
 @pytest.mark.promises("keeping.restarted", "keeping.taken-over", "keeping.repeated")
 async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message_works(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, two, three = await start(), await start(), await start()
     here = await one.create()
     others = [process.client.conversation(here.id) for process in (two, three)]
     message_id = str(uuid4())
-    scripted_model.says("Half a", HOLD, " sentence")
+    parley_model.says("Half a", HOLD, " sentence")
     async with others[0].stream() as first, others[1].stream() as second:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         replying = two.client.codex_reply(here.id, "and that")
         await events_until(first, lambda event: said([event]) == ["and that"])
         await others[1].send("and this", message_id=message_id)
@@ -48,7 +48,7 @@ async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message
         result = await replying
         await others[0].send("and this", message_id=message_id)
         await events_until(first, is_(ErrorEvent))
-        scripted_model.says("Again")
+        parley_model.says("Again")
         await others[1].send("once more")
         seen = await turn_in(first), await events_until(second, is_(TaskComplete))
     log = await log_of(others[0])
@@ -63,14 +63,14 @@ async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message
 
 @pytest.mark.promises("keeping.asking", "keeping.taken-over")
 async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_runs_once(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     asked = Asked(), Asked()
     one, two, three = await start(), await start(on_question=asked[0]), await start(on_question=asked[1])
     here = await one.create(**ASKS)
     others = [process.client.conversation(here.id) for process in (two, three)]
-    scripted_model.says(sh("c1", "echo ran >>ran"))
-    scripted_model.says("Done")
+    parley_model.says(sh("c1", "echo ran >>ran"))
+    parley_model.says("Done")
     async with others[0].stream() as first, others[1].stream() as second:
         await here.send("go")
         replying = two.client.codex_reply(here.id, "and that")
@@ -87,22 +87,22 @@ async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_ru
     assert seen[0][-1].msg == TaskComplete(last_agent_message="Done")
     assert result.structured_content == turn_value(here.id, "Done")
     assert (one.work / "ran").read_text() == "ran\n"
-    assert len(scripted_model.requests) == 2
+    assert len(parley_model.requests) == 2
 
 
 @pytest.mark.promises("lifecycle.stopped-turn")
 @pytest.mark.parametrize("asks", [True, False])
 async def test_a_process_that_stops_in_order_says_so_or_leaves_its_question_to_others(
-    start: Start, scripted_model: ScriptedModel, asks: bool
+    start: Start, parley_model: ScriptedModel, asks: bool
 ) -> None:
     asked = Asked()
     one, two = await start(), await start(on_question=asked)
     here = await one.create(**ASKS)
     there = two.client.conversation(here.id)
-    scripted_model.says(sh("c1", "touch ran") if asks else HOLD)
+    parley_model.says(sh("c1", "touch ran") if asks else HOLD)
     async with there.stream() as stream:
         calling = one.client.codex_reply(here.id, "go")
-        await (asked.asked() if asks else scripted_model.wait_until_held())
+        await (asked.asked() if asks else parley_model.wait_until_held())
         one.terminate()
         result = await calling
         assert await one.exit_code() == 0
@@ -117,16 +117,16 @@ async def test_a_process_that_stops_in_order_says_so_or_leaves_its_question_to_o
 
 @pytest.mark.promises("lifecycle.stopped-turn")
 async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     asked = Asked(), Asked()
     one, two, three = await start(on_question=asked[0]), await start(on_question=asked[1]), await start()
     here = await one.create(**ASKS)
-    scripted_model.says("Working", HOLD, sh("c1", "touch ran"))
-    scripted_model.says("Done")
+    parley_model.says("Working", HOLD, sh("c1", "touch ran"))
+    parley_model.says("Done")
     async with here.stream() as stream:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await events_until(await two.client.conversation(here.id).stream(), is_(AgentMessageDelta))
         await events_until(await three.client.conversation(here.id).stream(), is_(AgentMessageDelta))
         replying = two.client.codex_reply(here.id, "and that")
@@ -135,7 +135,7 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
         two.terminate()
         result = await replying
         assert await two.exit_code() == 0
-        scripted_model.release()
+        parley_model.release()
         await asked[0].asked()
         asked[0].answer("approved")
         events = await stream.turn()
@@ -148,18 +148,18 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
 
 @pytest.mark.promises("keeping.silent")
 async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_later(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)
-    scripted_model.says("Working", HOLD)
+    parley_model.says("Working", HOLD)
     await here.send("go")
-    await scripted_model.wait_until_held()
+    await parley_model.wait_until_held()
     os.kill(one.pid, signal.SIGSTOP)
     try:
         page = await there.read()
         async with there.stream() as stream:
             os.kill(one.pid, signal.SIGCONT)
-            scripted_model.release()
+            parley_model.release()
             events = await stream.turn()
     finally:
         os.kill(one.pid, signal.SIGCONT)
@@ -171,13 +171,13 @@ async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_lat
 
 @pytest.mark.promises("keeping.silent")
 async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_end(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)
-    scripted_model.says("Working", HOLD)
+    parley_model.says("Working", HOLD)
     async with there.stream() as stream:
         await here.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await events_until(stream, is_(AgentMessageDelta))
         os.kill(one.pid, signal.SIGSTOP)
         try:
@@ -185,7 +185,7 @@ async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_en
                 await there.send("and that")
         finally:
             os.kill(one.pid, signal.SIGCONT)
-        scripted_model.release()
+        parley_model.release()
         events = await stream.turn()
 
     assert isinstance(events[-1], TaskComplete)

@@ -38,9 +38,9 @@ def _repository(path: Path) -> Path:
 @pytest.mark.promises("model.notes")
 @pytest.mark.parametrize("api", APIS)
 async def test_notes_of_the_home_and_of_the_project_come_behind_the_environment(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as wire:
+    async with speaking(parley_model, api=api) as wire:
         (wire.raw.home / "AGENTS.md").write_text("\n Home rules. \n\n")
         wire.codex(1, "go")
         await wire.answer(1)
@@ -49,7 +49,7 @@ async def test_notes_of_the_home_and_of_the_project_come_behind_the_environment(
         await wire.answer(2)
 
     expected = ["Home rules.", f"Home rules.{BETWEEN}Project rules.\n"]
-    assert [request.body for request in scripted_model.requests] == [
+    assert [request.body for request in parley_model.requests] == [
         body(api, User("go"), cwd=wire.work, session=session, notes=notes)
         for session, notes in zip(wire.sessions, expected, strict=True)
     ]
@@ -57,14 +57,14 @@ async def test_notes_of_the_home_and_of_the_project_come_behind_the_environment(
 
 @pytest.mark.promises("model.notes")
 async def test_notes_are_those_of_the_directory_or_else_of_the_root_of_its_repository(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     repository = _repository(tmp_path / "repository")
     deep = repository / "src" / "deep"
     deep.mkdir(parents=True)
     (tmp_path / "AGENTS.md").write_text("outside")
     (repository / "src" / "AGENTS.md").write_text("between")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         assert await _notes_told(wire, deep) is None
         (repository / "AGENTS.md").write_text("of the root")
         assert await _notes_told(wire, deep) == "of the root"
@@ -75,44 +75,42 @@ async def test_notes_are_those_of_the_directory_or_else_of_the_root_of_its_repos
         assert await _notes_told(wire, tmp_path / "no" / "such" / "directory") is None
 
 
-async def test_a_worktree_is_a_repository_too(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_a_worktree_is_a_repository_too(parley_model: ScriptedModel, tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: elsewhere\n")
     (tmp_path / "AGENTS.md").write_text("of the worktree")
     (tmp_path / "deep").mkdir()
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         assert await _notes_told(wire, tmp_path / "deep") == "of the worktree"
 
 
 @pytest.mark.promises("model.notes")
-async def test_notes_are_read_anew_for_every_turn(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_notes_are_read_anew_for_every_turn(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         wire.codex(1, "one")
         await wire.answer(1)
         (wire.work / "AGENTS.md").write_text("New rules.")
         wire.reply(2, "two")
         await wire.answer(2)
 
-    told = [request.body["messages"][2]["content"] for request in scripted_model.requests]
+    told = [request.body["messages"][2]["content"] for request in parley_model.requests]
     assert told == ["one", "<user_instructions>\n\nNew rules.\n\n</user_instructions>"]
 
 
 @pytest.mark.promises("model.notes")
 async def test_long_notes_are_cut_and_a_broken_character_is_marked(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     (tmp_path / "AGENTS.md").write_text("x" * 99 + "ü" + "y" * 1000)
-    async with speaking(scripted_model, config="project_doc_max_bytes = 100") as wire:
+    async with speaking(parley_model, config="project_doc_max_bytes = 100") as wire:
         assert await _notes_told(wire, tmp_path) == "x" * 99 + "\N{REPLACEMENT CHARACTER}"
         wire.codex(2, "go", cwd=str(tmp_path), config={"project_doc_max_bytes": 0})
         await wire.answer(2)
 
-    assert scripted_model.requests[1].body == body("chat", User("go"), cwd=tmp_path, session=wire.sessions[1])
+    assert parley_model.requests[1].body == body("chat", User("go"), cwd=tmp_path, session=wire.sessions[1])
 
 
 @pytest.mark.promises("model.notes-inside")
-async def test_notes_that_lead_out_of_the_repository_are_none(
-    scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_notes_that_lead_out_of_the_repository_are_none(parley_model: ScriptedModel, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("password")
     (tmp_path / "AGENTS.md").write_text("a neighbour's")
     linked, linked_above, chained, inside = (_repository(tmp_path / name) for name in ("a", "b", "c", "d"))
@@ -125,14 +123,14 @@ async def test_notes_that_lead_out_of_the_repository_are_none(
     (inside / "AGENTS.md").symlink_to("docs/notes.md")
     (tmp_path / "loop").mkdir()
     (tmp_path / "loop" / "AGENTS.md").symlink_to("AGENTS.md")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         for folder in (linked, linked_above, chained, tmp_path / "loop"):
             assert await _notes_told(wire, folder) is None
         assert await _notes_told(wire, inside) == "linked, but our own"
 
 
 async def test_notes_that_are_no_file_are_none_and_hold_up_nothing(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     pipe, folder, empty, device = (tmp_path / name for name in ("pipe", "folder", "empty", "device"))
     for path in (pipe, folder, empty, device):
@@ -141,7 +139,7 @@ async def test_notes_that_are_no_file_are_none_and_hold_up_nothing(
     (folder / "AGENTS.md").mkdir()
     (empty / "AGENTS.md").touch()
     (device / "AGENTS.md").symlink_to("/dev/zero")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         for path in (pipe, folder, empty, device):
             assert await _notes_told(wire, path) is None
         os.mkfifo(wire.raw.home / "AGENTS.md")

@@ -81,8 +81,8 @@ def snapshot(git: Path) -> dict[str, str]:
 
 
 @pytest.mark.promises("sandbox.git")
-async def test_changed_files_are_restored_and_added_ones_moved_aside(scripted_model: ScriptedModel) -> None:
-    async with asking(scripted_model) as wire:
+async def test_changed_files_are_restored_and_added_ones_moved_aside(parley_model: ScriptedModel) -> None:
+    async with asking(parley_model) as wire:
         git = wire.work / ".git"
         before = snapshot(git)
 
@@ -100,8 +100,8 @@ async def test_changed_files_are_restored_and_added_ones_moved_aside(scripted_mo
 
 
 @pytest.mark.promises("sandbox.git")
-async def test_a_change_of_the_user_while_no_command_runs_stays(scripted_model: ScriptedModel) -> None:
-    async with asking(scripted_model) as wire:
+async def test_a_change_of_the_user_while_no_command_runs_stays(parley_model: ScriptedModel) -> None:
+    async with asking(parley_model) as wire:
         git, conversations = wire.work / ".git", Conversations(wire, "never")
 
         told = [await conversations.run("echo x > first")]
@@ -119,8 +119,8 @@ async def test_a_change_of_the_user_while_no_command_runs_stays(scripted_model: 
 
 
 @pytest.mark.promises("sandbox.git-unrestored")
-async def test_after_files_could_not_be_restored_a_person_is_asked(scripted_model: ScriptedModel) -> None:
-    async with asking(scripted_model) as wire:
+async def test_after_files_could_not_be_restored_a_person_is_asked(parley_model: ScriptedModel) -> None:
+    async with asking(parley_model) as wire:
         git, conversations = wire.work / ".git", Conversations(wire, "on-request")
         reason = f"an earlier command changed protected files that could not be restored: {git}"
 
@@ -152,9 +152,9 @@ async def test_after_files_could_not_be_restored_a_person_is_asked(scripted_mode
 
 @pytest.mark.promises("sandbox.git-unrestored")
 async def test_after_files_could_not_be_restored_commands_are_refused_under_never(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with asking(scripted_model) as wire:
+    async with asking(parley_model) as wire:
         conversations = Conversations(wire, "never")
 
         await conversations.run("mv .git own")

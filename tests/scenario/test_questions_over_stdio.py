@@ -53,11 +53,11 @@ def question(request_id: int, message: str, **fields: Any) -> Any:
 
 
 @pytest.mark.promises("approvals.plain", "approvals.event-first", "approvals.told")
-async def test_an_older_client_is_asked_as_by_the_original(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model) as client:
+async def test_an_older_client_is_asked_as_by_the_original(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model) as client:
         cwd = str(client.work)
-        scripted_model.says(shell("call1", "git", "init", "--quiet", "repo dir"))
-        scripted_model.says("Done")
+        parley_model.says(shell("call1", "git", "init", "--quiet", "repo dir"))
+        parley_model.says("Done")
         call = client.codex()
         before = await client.until_asked()
         client.answer(0, {"decision": "denied"})
@@ -81,10 +81,10 @@ async def test_an_older_client_is_asked_as_by_the_original(scripted_model: Scrip
             *pairs(call, event_id, delta("Done"), said("Done"), completed("Done")),
             call_answered(call, "Done"),
         ]
-        assert told(scripted_model) == DENIED
+        assert told(parley_model) == DENIED
 
-        scripted_model.says(patch("call2"))
-        scripted_model.says("Done")
+        parley_model.says(patch("call2"))
+        parley_model.says("Done")
         call = client.codex()
         *_, asked = await client.until_asked()
         client.answer(1, {"decision": "denied"})
@@ -99,17 +99,17 @@ async def test_an_older_client_is_asked_as_by_the_original(scripted_model: Scrip
             codex_call_id="call2",
             codex_changes={f"{cwd}/new.txt": {"add": {"content": "hello\n"}}},
         )
-        assert told(scripted_model) == "patch rejected by user"
+        assert told(parley_model) == "patch rejected by user"
         assert list(client.work.iterdir()) == []
 
 
 @pytest.mark.promises("approvals.full", "approvals.settled", "approvals.told", "approvals.list")
-async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         cwd = str(client.work)
         escalated = {"with_escalated_permissions": True, "justification": "needs to write"}
-        scripted_model.says(shell("call1", "touch", "a\u200bb", **escalated))
-        scripted_model.says("Done")
+        parley_model.says(shell("call1", "touch", "a\u200bb", **escalated))
+        parley_model.says("Done")
         call = client.codex(**{"approval-policy": "on-request", "sandbox": "read-only"})
         messages = await client.until_asked()
         listed = (await client.value_of(client.call("approvalsList")))["approvals"]
@@ -154,22 +154,22 @@ async def test_a_newer_client_is_asked_with_more_and_its_reason_is_told(scripted
             "by": "client",
             "reason": "not\\x07here",
         }
-        assert told(scripted_model) == f"{DENIED}: not\\x07here"
+        assert told(parley_model) == f"{DENIED}: not\\x07here"
 
 
 @pytest.mark.promises("approvals.full", "approvals.files")
 async def test_a_newer_client_is_told_which_files_a_patch_changes_by_their_resolved_paths(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         (client.work / "real").mkdir()
         (client.work / "link").symlink_to("real")
         (client.work / "real" / "old").write_text("old\n")
         names = [f"f{number:02}\u202e" for number in range(11)]
         lines = [line for name in names for line in (f"*** Add File: {name}", "+hello")]
         text = "\n".join(("*** Begin Patch", "*** Delete File: ../real/old", *lines, "*** End Patch"))
-        scripted_model.says(Call("shell", {"command": ["apply_patch", text]}, call_id="c1"))
-        scripted_model.says("Done")
+        parley_model.says(Call("shell", {"command": ["apply_patch", text]}, call_id="c1"))
+        parley_model.says("Done")
         client.codex(cwd=str(client.work / "link"))
         *_, asked = await client.until_asked()
         client.answer(0, {"decision": "denied"})
@@ -189,12 +189,12 @@ async def test_a_newer_client_is_told_which_files_a_patch_changes_by_their_resol
 
 @pytest.mark.promises("approvals.held", "approvals.event-first", "status.result")
 async def test_a_question_waits_for_a_stream_and_is_asked_once_on_a_connection(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model) as client:
+    async with approving_client(parley_model) as client:
         cwd = str(client.work)
-        scripted_model.says(shell("c1", "touch", "a"))
-        scripted_model.says("Done")
+        parley_model.says(shell("c1", "touch", "a"))
+        parley_model.says("Done")
         create = client.call("conversationCreate", prompt="", model="m", cwd=cwd, **ASKS_FIRST)
         conversation = (await client.value_of(create))["conversation_id"]
         await client.say(conversation, "go")
@@ -231,26 +231,26 @@ async def test_a_question_waits_for_a_stream_and_is_asked_once_on_a_connection(
         assert await client.take(3) == [live(delta("Done")), live(said("Done")), live(completed("Done"))]
 
 
-async def test_while_one_conversation_asks_everything_else_goes_on(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model) as client:
-        scripted_model.says(shell("c1", "touch", "a"))
+async def test_while_one_conversation_asks_everything_else_goes_on(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model) as client:
+        parley_model.says(shell("c1", "touch", "a"))
         conversation = await client.create(**ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until_asked()
 
-        scripted_model.says("Other")
+        parley_model.says("Other")
         other = client.codex("else")
         assert (await client.until_answer(other))[-1] == call_answered(other, "Other")
         await client.say(conversation, "and another thing")
-        scripted_model.says("Both")
+        parley_model.says("Both")
         client.answer(0, {"decision": "denied"})
         assert types_of(await client.until_method("task_complete")) == [
             "agent_message_delta",
             "agent_message",
             "task_complete",
         ]
-        roles = [one["role"] for one in scripted_model.requests[-1].body["messages"]][-4:]
+        roles = [one["role"] for one in parley_model.requests[-1].body["messages"]][-4:]
         assert roles == ["user", "assistant", "tool", "user"]
 
 
@@ -260,9 +260,9 @@ def was_told(asked: RecordedRequest) -> bool:
 
 
 @pytest.mark.promises("approvals.nobody")
-async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION, capabilities={}) as client:
-        scripted_model.set_handler(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
+async def test_a_client_that_cannot_be_asked_is_not_left_waiting(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION, capabilities={}) as client:
+        parley_model.set_handler(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
         waits = {"approvals.when_nobody": "wait", "approvals.timeout_seconds": 1}
         denied = client.codex(config=waits)
         aborted = client.codex(config={**waits, "approvals.on_timeout": "abort"})
@@ -279,7 +279,7 @@ async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model:
             {"decision": "timed_out", "by": "timeout", "reason": reason},
         ]
         assert "elicitation/create" not in types_of(messages)
-        [asked] = filter(was_told, scripted_model.requests)
+        [asked] = filter(was_told, parley_model.requests)
         assert asked.body["messages"][-1]["content"] == f"{DENIED}: {reason}"
         results = {one["id"]: one["result"]["content"][0]["text"] for one in messages if "result" in one}
         assert results == {denied: "Done", aborted: " Turn interrupted"}
@@ -289,9 +289,9 @@ async def test_a_client_that_cannot_be_asked_is_not_left_waiting(scripted_model:
 
 
 @pytest.mark.promises("approvals.dropped")
-async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model, version=FULL_VERSION, program=ON_TERMINAL) as client:
-        conversation, _ = await asking(client, scripted_model)
+async def test_an_interrupt_drops_the_question_before_the_turn_ends(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION, program=ON_TERMINAL) as client:
+        conversation, _ = await asking(client, parley_model)
         cancelled = [one for one in await client.interrupt(conversation) if "method" in one]
 
         end = ["approval_settled", "notifications/cancelled", "error"]
@@ -300,19 +300,19 @@ async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_mod
         assert cancelled[1]["params"] == {"requestId": 0, "reason": "Question is settled: dropped"}
         client.answer(0, {"decision": "approved"})
 
-        scripted_model.says(shell("c1", "touch", "a"))
+        parley_model.says(shell("c1", "touch", "a"))
         await client.say(conversation, "again")
         await client.until_asked()
         assert [kind for kind in types_of(await client.interrupt(conversation)) if kind != "answer"] == end
 
-        scripted_model.says(shell("c1", "touch", "a"))
+        parley_model.says(shell("c1", "touch", "a"))
         await client.say(conversation, "and again")
         await client.until_asked()
         client.raw.process.send_signal(signal.SIGINT)
         assert types_of(await client.until_method("error")) == end
         client.answer(2, {"decision": "approved"})
 
-        scripted_model.says("Fine")
+        parley_model.says("Fine")
         await client.say(conversation, "enough")
         assert events_of(await client.until_method("task_complete"))[-1] == completed("Fine")
         assert list(client.work.iterdir()) == []
@@ -320,10 +320,10 @@ async def test_an_interrupt_drops_the_question_before_the_turn_ends(scripted_mod
 
 @pytest.mark.promises("approvals.plain", "approvals.dropped")
 async def test_an_older_client_that_interrupts_hears_of_the_end_of_the_turn_alone(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model) as client:
-        scripted_model.says(shell("c1", "touch", "a"))
+    async with approving_client(parley_model) as client:
+        parley_model.says(shell("c1", "touch", "a"))
         call = client.codex()
         await client.until_asked()
         with client.at_once():
@@ -338,7 +338,7 @@ async def test_an_older_client_that_interrupts_hears_of_the_end_of_the_turn_alon
 # --- the client library ----------------------------------------------------------------------
 
 
-async def test_our_client_answers_by_a_callback_or_from_a_list(scripted_model: ScriptedModel) -> None:
+async def test_our_client_answers_by_a_callback_or_from_a_list(parley_model: ScriptedModel) -> None:
     asked = asyncio.Event()
     taken_back = asyncio.Event()
 
@@ -356,9 +356,9 @@ async def test_our_client_answers_by_a_callback_or_from_a_list(scripted_model: S
             taken_back.set()
         raise AssertionError("nobody wants to know")
 
-    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(scripted_model, on_question=decide) as parley:
-        scripted_model.says(*(shell(f"c-{name}", "touch", name) for name in "abc"))
-        scripted_model.says("Done")
+    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(parley_model, on_question=decide) as parley:
+        parley_model.says(*(shell(f"c-{name}", "touch", name) for name in "abc"))
+        parley_model.says("Done")
         conversation = await parley.create(approval_policy="untrusted", sandbox="danger-full-access")
         async with conversation.stream() as stream:
             await conversation.send("go")
@@ -374,6 +374,6 @@ async def test_our_client_answers_by_a_callback_or_from_a_list(scripted_model: S
             with pytest.raises(ToolFailed, match="Question is settled: denied"):
                 await waiting.approve()
 
-        outputs = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
         assert outputs[1:] == [f"{DENIED}: not b", f"{DENIED}: nor c"]
         assert [path.name for path in parley.work.iterdir()] == ["a"]

@@ -53,8 +53,8 @@ def moment(text: str) -> datetime:
 # --- reading ---------------------------------------------------------------------------
 
 
-async def test_a_new_conversation_has_nothing_to_read(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_new_conversation_has_nothing_to_read(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         request = client.call("conversationRead", conversation_id=conversation)
 
@@ -62,8 +62,8 @@ async def test_a_new_conversation_has_nothing_to_read(scripted_model: ScriptedMo
 
 
 @pytest.mark.promises("read.result")
-async def test_all_of_a_turn_can_be_read(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_all_of_a_turn_can_be_read(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.say(conversation, "go", message_id=MESSAGE)
         await client.over(conversation)
@@ -84,23 +84,23 @@ async def test_all_of_a_turn_can_be_read(scripted_model: ScriptedModel) -> None:
 
 @pytest.mark.promises("read.result")
 @either_api
-async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
-        scripted_model.says("I see ", HOLD, "nothing ", HOLD, "here.")
+async def test_reading_follows_a_turn_and_shows_what_is_being_said(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
+        parley_model.says("I see ", HOLD, "nothing ", HOLD, "here.")
         conversation = await client.create()
         stream, _ = await client.open_stream(conversation)
         await client.say(conversation, "go")
         await client.until(lambda message: message == live(delta("I see ")))
         first = client.call("conversationRead", conversation_id=conversation)
         first_page = await client.value_of(first)
-        scripted_model.release()
+        parley_model.release()
         assert await client.read() == live(delta("nothing "))
         second_page = await read(client, conversation, after=first_page["seq"])
         client.cancel(stream)
         assert await client.meanwhile() == []
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         await client.over(conversation)
         third_page = await read(client, conversation, after=second_page["seq"])
 
@@ -122,9 +122,9 @@ async def test_reading_follows_a_turn_and_shows_what_is_being_said(scripted_mode
         assert (third_page["open"], third_page["state"]) == ([], "idle")
 
 
-async def test_reasoning_that_is_being_thought_is_an_open_text_too(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config="show_raw_agent_reasoning = true") as client:
-        scripted_model.says(Reasoning("Hm"), Reasoning(", well"), HOLD, "So.")
+async def test_reasoning_that_is_being_thought_is_an_open_text_too(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config="show_raw_agent_reasoning = true") as client:
+        parley_model.says(Reasoning("Hm"), Reasoning(", well"), HOLD, "So.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "go")
@@ -137,14 +137,14 @@ async def test_reasoning_that_is_being_thought_is_an_open_text_too(scripted_mode
 
 
 @pytest.mark.promises("read.result")
-async def test_pages_follow_each_other_without_gap_or_repetition(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_pages_follow_each_other_without_gap_or_repetition(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         for number in range(3):
-            scripted_model.says(f"Answer {number}")
+            parley_model.says(f"Answer {number}")
             await client.say(conversation, f"message {number}")
             await client.over(conversation)
-        scripted_model.says("Still ", HOLD, "talking")
+        parley_model.says("Still ", HOLD, "talking")
         await client.open_stream(conversation)
         await client.say(conversation, "last")
         await client.until(lambda message: message.get("params", {}).get("msg") == delta("Still "))
@@ -164,8 +164,8 @@ async def test_pages_follow_each_other_without_gap_or_repetition(scripted_model:
 
 
 @pytest.mark.promises("read.result")
-async def test_a_hundred_events_are_read_unless_more_are_asked_for(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_hundred_events_are_read_unless_more_are_asked_for(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         for _ in range(35):
             await client.say(conversation, "go")
@@ -190,9 +190,9 @@ def begun(answer: Any) -> Any:
 
 
 @pytest.mark.promises("read.wait")
-async def test_reading_waits_for_what_is_newer(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says(HOLD, "Done")
+async def test_reading_waits_for_what_is_newer(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says(HOLD, "Done")
         conversation = await client.create()
         waiting = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=50)
         assert await client.meanwhile() == []
@@ -202,9 +202,9 @@ async def test_reading_waits_for_what_is_newer(scripted_model: ScriptedModel) ->
         assert answers == [answered(sent, {"status": "ok"}), answered(waiting, begun(answers[1]))]
 
 
-async def test_reading_waits_while_there_is_only_open_text(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One ", HOLD, "two")
+async def test_reading_waits_while_there_is_only_open_text(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("One ", HOLD, "two")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "go")
@@ -212,7 +212,7 @@ async def test_reading_waits_while_there_is_only_open_text(scripted_model: Scrip
         seq = (await read(client, conversation))["seq"]
         waiting = client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=50)
         assert await client.meanwhile() == []
-        scripted_model.release()
+        parley_model.release()
         (answer,) = [message for message in await client.until_answer(waiting) if "id" in message]
 
         page = answer["result"]["structuredContent"]
@@ -220,18 +220,18 @@ async def test_reading_waits_while_there_is_only_open_text(scripted_model: Scrip
 
 
 @pytest.mark.promises("read.wait")
-async def test_reading_gives_up_when_nothing_came(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_reading_gives_up_when_nothing_came(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         request = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=0.05)
 
         assert await client.read() == answered(request, {"events": [], "open": [], "seq": 1, "state": "idle"})
 
 
-async def test_several_readers_wait_side_by_side(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says(HOLD, "Done")
-        scripted_model.says(HOLD, "Done")
+async def test_several_readers_wait_side_by_side(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says(HOLD, "Done")
+        parley_model.says(HOLD, "Done")
         one, other = await client.create(), await client.create()
         with client.at_once():
             waiting = [
@@ -251,8 +251,8 @@ async def test_several_readers_wait_side_by_side(scripted_model: ScriptedModel) 
         ]
 
 
-async def test_a_reader_that_waits_is_answered_when_the_server_ends(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_reader_that_waits_is_answered_when_the_server_ends(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         request = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=50)
         assert await client.meanwhile() == []
@@ -266,8 +266,8 @@ async def test_a_reader_that_waits_is_answered_when_the_server_ends(scripted_mod
 
 
 @pytest.mark.promises("read.failure")
-async def test_what_cannot_be_read_is_named(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_what_cannot_be_read_is_named(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         cases: list[tuple[dict[str, Any], str]] = [
             ({"conversation_id": str(uuid4())}, "Conversation does not exist"),
@@ -297,8 +297,8 @@ async def test_what_cannot_be_read_is_named(scripted_model: ScriptedModel) -> No
 
 
 @pytest.mark.promises("status.result")
-async def test_the_status_of_a_new_conversation(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_status_of_a_new_conversation(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         found = await status(client, conversation)
 
@@ -318,20 +318,18 @@ async def test_the_status_of_a_new_conversation(scripted_model: ScriptedModel) -
 
 @pytest.mark.child_process
 @pytest.mark.promises("status.result")
-async def test_the_status_follows_the_turn_and_counts_its_tokens(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, api="responses") as client:
-        scripted_model.says("One", Usage(input_tokens=100, cached_input_tokens=40, output_tokens=7))
-        scripted_model.says(
-            "Two ", HOLD, "more", Usage(input_tokens=200, output_tokens=9, reasoning_output_tokens=3)
-        )
+async def test_the_status_follows_the_turn_and_counts_its_tokens(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, api="responses") as client:
+        parley_model.says("One", Usage(input_tokens=100, cached_input_tokens=40, output_tokens=7))
+        parley_model.says("Two ", HOLD, "more", Usage(input_tokens=200, output_tokens=9, reasoning_output_tokens=3))
         conversation = await client.create()
         await client.say(conversation, "Count\nplease")
         await client.over(conversation)
         first = await status(client, conversation)
         await client.say(conversation, "again")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         running = await status(client, conversation)
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
         second = await status(client, conversation)
 
@@ -371,8 +369,8 @@ async def test_the_status_follows_the_turn_and_counts_its_tokens(scripted_model:
         assert first["seq"] < running["seq"] < second["seq"]
 
 
-async def test_the_positions_of_status_read_and_stream_are_the_same(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, api="responses", version=FULL_VERSION) as client:
+async def test_the_positions_of_status_read_and_stream_are_the_same(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, api="responses", version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.say(conversation, "go", message_id=MESSAGE)
         await client.over(conversation)
@@ -393,8 +391,8 @@ async def test_the_positions_of_status_read_and_stream_are_the_same(scripted_mod
         ]
 
 
-async def test_the_status_of_an_unknown_conversation_is_refused(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_status_of_an_unknown_conversation_is_refused(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         unknown = client.call("conversationStatus", conversation_id=str(uuid4()))
         assert await client.read() == failed(unknown, "Conversation does not exist")
 

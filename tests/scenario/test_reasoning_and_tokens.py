@@ -85,15 +85,15 @@ ANSWER: Final = (
     ],
 )
 async def test_a_summary_is_shown_part_by_part_and_sent_back_whole(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
     config: str,
     raw_deltas: tuple[EventMsg, ...],
     raw: tuple[EventMsg, ...],
     changes: dict[str, Any],
 ) -> None:
-    scripted_model.queue(THINKS_AND_ANSWERS)
-    scripted_model.says("Next")
-    async with speaking(scripted_model, api="responses", config=config) as wire:
+    parley_model.queue(THINKS_AND_ANSWERS)
+    parley_model.says("Next")
+    async with speaking(parley_model, api="responses", config=config) as wire:
         wire.codex(1, "go", model="o3")
         first = await wire.answer(1)
         wire.reply(2, "again")
@@ -117,23 +117,23 @@ async def test_a_summary_is_shown_part_by_part_and_sent_back_whole(
     assert second == [*pairs(2, "2", task_started(), *said("Next"), task_complete("Next")), answered(2, "Next")]
     asked = {"model": "o3", "reasoning": {"effort": "medium", "summary": "auto"}, **changes}
     again = body("responses", User("go"), cwd=wire.work, session=session, **asked)
-    assert scripted_model.requests[0].body == again
+    assert parley_model.requests[0].body == again
     expected = body(
         "responses", User("go"), Assistant("Answer"), User("again"), cwd=wire.work, session=session, **asked
     )
     expected["input"].insert(2, THOUGHT)
-    assert scripted_model.requests[1].body == expected
+    assert parley_model.requests[1].body == expected
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
 async def test_reasoning_over_chat_is_raw_and_shown_only_if_wanted(
-    scripted_model: ScriptedModel, is_shown: bool
+    parley_model: ScriptedModel, is_shown: bool
 ) -> None:
     pieces = ('"think "', '{"text": "hard "}', '{"content": "now"}', "{}", "null")
-    scripted_model.says(
+    parley_model.says(
         *(Data(f'{{"choices": [{{"delta": {{"reasoning": {piece}}}}}]}}') for piece in pieces), "An", "swer"
     )
-    async with speaking(scripted_model, config=f"show_raw_agent_reasoning = {str(is_shown).lower()}") as wire:
+    async with speaking(parley_model, config=f"show_raw_agent_reasoning = {str(is_shown).lower()}") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
         wire.reply(2, "again")
@@ -156,17 +156,17 @@ async def test_reasoning_over_chat_is_raw_and_shown_only_if_wanted(
     ]
     again = body("chat", User("go"), Assistant("Answer"), User("again"), cwd=wire.work, session=wire.sessions[0])
     again["messages"][3]["reasoning"] = "think hard now"
-    assert scripted_model.requests[1].body == again
+    assert parley_model.requests[1].body == again
 
 
 # --- tokens ------------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("model.usage", "status.result")
-async def test_every_response_says_what_it_cost_and_the_status_adds_it_up(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(Call("look", "{}", "c1"), Usage(input_tokens=100, cached_input_tokens=20, output_tokens=7))
-    scripted_model.says("Done", Usage(input_tokens=120, output_tokens=9, reasoning_output_tokens=4))
-    async with speaking(scripted_model, api="responses") as wire:
+async def test_every_response_says_what_it_cost_and_the_status_adds_it_up(parley_model: ScriptedModel) -> None:
+    parley_model.says(Call("look", "{}", "c1"), Usage(input_tokens=100, cached_input_tokens=20, output_tokens=7))
+    parley_model.says("Done", Usage(input_tokens=120, output_tokens=9, reasoning_output_tokens=4))
+    async with speaking(parley_model, api="responses") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
         wire.call(2, "conversationStatus", {"conversation_id": wire.sessions[0]})
@@ -192,26 +192,26 @@ async def test_every_response_says_what_it_cost_and_the_status_adds_it_up(script
 
 @pytest.mark.promises("model.usage")
 async def test_over_chat_counts_are_asked_for_and_told_where_the_provider_is_set_to(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     config = (
-        f"[model_providers.counts]\nname = 'Counts'\nbase_url = '{scripted_model.base_url}'\nstream_usage = true\n"
+        f"[model_providers.counts]\nname = 'Counts'\nbase_url = '{parley_model.base_url}'\nstream_usage = true\n"
     )
-    async with speaking(scripted_model, config=f"model_provider = 'counts'\n{config}") as wire:
+    async with speaking(parley_model, config=f"model_provider = 'counts'\n{config}") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
     events = (task_started(), *said("Done"), task_complete("Done"))
     assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *events), answered(1, "Done")]
     counted: dict[str, Any] = {"stream_options": {"include_usage": True}}
-    assert scripted_model.requests[0].body == body(
+    assert parley_model.requests[0].body == body(
         "chat", User("go"), cwd=wire.work, session=wire.sessions[0], **counted
     )
 
 
-async def test_a_response_that_does_not_say_what_it_cost_costs_nothing(scripted_model: ScriptedModel) -> None:
-    scripted_model.sends_raw(b'data: {"type": "response.completed", "response": {"id": "r"}}\n\n')
-    async with speaking(scripted_model, api="responses") as wire:
+async def test_a_response_that_does_not_say_what_it_cost_costs_nothing(parley_model: ScriptedModel) -> None:
+    parley_model.sends_raw(b'data: {"type": "response.completed", "response": {"id": "r"}}\n\n')
+    async with speaking(parley_model, api="responses") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
         wire.call(2, "conversationStatus", {"conversation_id": wire.sessions[0]})

@@ -102,7 +102,7 @@ def roots(home: Path) -> dict[str, int]:
 
 @pytest.mark.promises("keeping.repair")
 async def test_what_can_be_read_is_in_the_new_home_and_the_old_one_is_not_changed(
-    tmp_path: Path, scripted_model: ScriptedModel
+    tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     home, new = tmp_path / "home", tmp_path / "new"
     kept = await made(home)
@@ -114,7 +114,7 @@ async def test_what_can_be_read_is_in_the_new_home_and_the_old_one_is_not_change
     repaired = await doctor(home, "--repair", str(new))
     again = await doctor(home, "--repair", str(new))
     found = await found_in(new)
-    async with ParleyProcess(scripted_model, home=new) as parley:
+    async with ParleyProcess(parley_model, home=new) as parley:
         statuses = [(await parley.client.conversation(name).status()).state for name in found]
 
     whole, partial, lost = counted(repaired)
@@ -184,13 +184,13 @@ async def test_a_home_that_another_process_writes_to_is_not_copied(tmp_path: Pat
 
 @pytest.mark.promises("keeping.damaged")
 async def test_a_server_goes_on_with_what_a_damaged_page_does_not_hit(
-    tmp_path: Path, scripted_model: ScriptedModel
+    tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     home = tmp_path / "home"
     kept = await made(home)
     at = roots(home)
     damage(home, at["conversations_by_activity"] + 40, at["cuts"])
-    async with ParleyProcess(scripted_model, home=home) as parley:
+    async with ParleyProcess(parley_model, home=home) as parley:
         listed = {one.conversation_id for one in (await parley.client.list(limit=100)).conversations}
         states: dict[str, int] = {}
         sound = None
@@ -203,7 +203,7 @@ async def test_a_server_goes_on_with_what_a_damaged_page_does_not_hit(
                 state = "damaged" if "cannot be read" in str(error) else str(error)
             states[state] = states.get(state, 0) + 1
         assert sound is not None
-        scripted_model.says("Fine.")
+        parley_model.says("Fine.")
         async with sound.stream(after=(await sound.status()).seq) as stream:
             await sound.send("Go on.")
             events = await stream.turn()

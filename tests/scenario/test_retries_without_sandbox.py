@@ -56,10 +56,10 @@ def asked(call_id: str, *command: str, cwd: Path) -> Any:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_command_that_failed_in_the_sandbox_is_run_again_without_it_as_somebody_says(
-    scripted_model: ScriptedModel, mechanism: str
+    parley_model: ScriptedModel, mechanism: str
 ) -> None:
     call = shell("c1", "touch", "proof")
-    async with asking(scripted_model, f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
+    async with asking(parley_model, f'[sandbox]\nmechanism = "{mechanism}"\n') as wire:
         cwds = [wire.work / name for name in ("yes", "no", "with a reason")]
         answers = {"decision": "approved"}, {"decision": "denied"}, {"decision": "denied", "reason": "not here"}
         seen: list[list[Any]] = []
@@ -67,7 +67,7 @@ async def test_a_command_that_failed_in_the_sandbox_is_run_again_without_it_as_s
         for number, (cwd, answer) in enumerate(zip(cwds, answers, strict=True), start=1):
             cwd.mkdir()
             seen.append(await asked_again(wire, number, call, cwd, "read-only", answer))
-            told += [text for _, text in outputs(scripted_model)]
+            told += [text for _, text in outputs(parley_model)]
 
         for events, cwd in zip(seen, cwds, strict=True):
             said = events[2]["chunk"]
@@ -99,17 +99,17 @@ async def test_a_command_that_failed_in_the_sandbox_is_run_again_without_it_as_s
 
 @LANDLOCK
 async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_as_somebody_says(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     # Files cannot be made there, which shows only when one is.
     [call] = calls_for(patch("*** Add File: a.txt", "+a", "*** Add File: /proc/a.txt", "+a"))
     config = '[sandbox]\nmechanism = "landlock"\n[sandbox_workspace_write]\nwritable_roots = ["/proc"]\n'
-    async with asking(scripted_model, config) as wire:
+    async with asking(parley_model, config) as wire:
         work = wire.work
         yes = await asked_again(wire, 1, call, work, "workspace-write", {"decision": "approved"})
-        told = outputs(scripted_model)
+        told = outputs(parley_model)
         no = await asked_again(wire, 2, call, work, "workspace-write", {"decision": "denied"})
-        told += outputs(scripted_model)
+        told += outputs(parley_model)
 
         changes = {f"{work}/a.txt": {"add": {"content": "a\n"}}, "/proc/a.txt": {"add": {"content": "a\n"}}}
         said = yes[3]["stderr"]

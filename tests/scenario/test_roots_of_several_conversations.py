@@ -51,12 +51,12 @@ class Writers:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_settings(
-    scripted_model: ScriptedModel, mechanism: str, tmp_path: Path
+    parley_model: ScriptedModel, mechanism: str, tmp_path: Path
 ) -> None:
     project, other, outside = tmp_path / "wide" / "project", tmp_path / "other", tmp_path / "outside"
     for folder in (project, other, outside):
         folder.mkdir(parents=True)
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         writers = Writers(client, mechanism)
         ours, theirs = await writers.open(project), await writers.open(other, project.parent)
         written = await writers.run(ours, "touch inside && echo written")
@@ -75,12 +75,12 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_set
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_link_in_the_place_of_a_root_that_was_missing_leads_nowhere(
-    scripted_model: ScriptedModel, mechanism: str, tmp_path: Path
+    parley_model: ScriptedModel, mechanism: str, tmp_path: Path
 ) -> None:
     wide, other, outside = tmp_path / "wide", tmp_path / "other", tmp_path / "outside"
     for folder in (wide, other, outside):
         folder.mkdir()
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         writers = Writers(client, mechanism)
         first, second = await writers.open(wide, wide / "build"), await writers.open(other, wide / "build")
         await writers.run(second, "true")
@@ -95,11 +95,11 @@ async def test_a_link_in_the_place_of_a_root_that_was_missing_leads_nowhere(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_root_that_the_user_makes_between_two_turns_is_written_to(
-    scripted_model: ScriptedModel, mechanism: str, tmp_path: Path
+    parley_model: ScriptedModel, mechanism: str, tmp_path: Path
 ) -> None:
     work, build = tmp_path / "work", tmp_path / "build"
     work.mkdir()
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         writers = Writers(client, mechanism)
         conversation = await writers.open(work, build)
         await writers.run(conversation, "true")

@@ -141,16 +141,16 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
 
 
 @pytest.mark.promises("schema.traffic")
-async def test_everything_that_servers_send_fits_the_schemas(scripted_model: ScriptedModel) -> None:
+async def test_everything_that_servers_send_fits_the_schemas(parley_model: ScriptedModel) -> None:
     checks = Checks(await document())
     server = program("x")
     table = f'[mcp_servers.x]\ncommand = "{server.command}"\nargs = {json.dumps(list(server.args))}\n'
     apis: tuple[Api, ...] = ("chat", "responses")
     for api in apis:
         async with approving_client(
-            scripted_model, version=FULL_VERSION, api=api, config=table, stream_max_retries=2
+            parley_model, version=FULL_VERSION, api=api, config=table, stream_max_retries=2
         ) as client:
-            await say_everything(scripted_model, client, checks)
+            await say_everything(parley_model, client, checks)
 
     assert checks.events == SENT
     assert checks.methods == SENT | {
@@ -190,9 +190,9 @@ async def test_the_document_has_every_event_notification_and_tool() -> None:
 
 
 @pytest.mark.promises("schema.document")
-async def test_the_tools_are_those_of_tools_list(scripted_model: ScriptedModel) -> None:
+async def test_the_tools_are_those_of_tools_list(parley_model: ScriptedModel) -> None:
     schemas = await document()
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         listed = (await client.result_of(client.request("tools/list", {})))["tools"]
 
     assert schemas["tools"] == {

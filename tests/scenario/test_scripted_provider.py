@@ -53,8 +53,8 @@ def _deltas(*pieces: str) -> tuple[EventMsg, ...]:
     return tuple(AgentMessageDelta(delta=piece) for piece in pieces)
 
 
-async def test_a_script_is_played_reply_by_reply_without_any_model(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config=_config()) as wire:
+async def test_a_script_is_played_reply_by_reply_without_any_model(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config=_config()) as wire:
         _write(
             wire,
             [
@@ -97,12 +97,12 @@ async def test_a_script_is_played_reply_by_reply_without_any_model(scripted_mode
         *pairs(3, "3", task_started(), *looking, *seen, task_complete("I see a few files.")),
         answered(3, "I see a few files."),
     ]
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
-async def test_a_call_in_a_script_is_really_made(scripted_model: ScriptedModel) -> None:
+async def test_a_call_in_a_script_is_really_made(parley_model: ScriptedModel) -> None:
     command = ["sh", "-c", "echo rehearsed > made.txt"]
-    async with speaking(scripted_model, config=_config()) as wire:
+    async with speaking(parley_model, config=_config()) as wire:
         _write(
             wire,
             [{"call": {"name": "shell", "arguments": {"command": command}, "call_id": "c1"}}],
@@ -115,11 +115,11 @@ async def test_a_call_in_a_script_is_really_made(scripted_model: ScriptedModel) 
     assert (begun["type"], begun["call_id"], begun["command"]) == ("exec_command_begin", "c1", command)
     assert (ended["type"], ended["call_id"], ended["exit_code"]) == ("exec_command_end", "c1", 0)
     assert rest == [as_json(event) for event in (*_deltas("Made."), agent_message("Made."), task_complete("Made."))]
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
-async def test_a_reply_that_fails_is_tried_again_with_the_next(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config=_config(retries=1)) as wire:
+async def test_a_reply_that_fails_is_tried_again_with_the_next(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config=_config(retries=1)) as wire:
         _write(
             wire,
             [{"text": "Not"}, {"fail": "the line went dead"}],
@@ -149,8 +149,8 @@ async def test_a_reply_that_fails_is_tried_again_with_the_next(scripted_model: S
     ]
 
 
-async def test_a_pause_of_the_script_can_be_interrupted(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config=_config()) as wire:
+async def test_a_pause_of_the_script_can_be_interrupted(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config=_config()) as wire:
         _write(wire, [{"text": "Wait"}, {"delay_ms": 600_000}, {"text": "for it"}], [{"text": "Next"}])
         wire.codex(1, "go")
         await wire.until(is_event("agent_message_delta"))
@@ -171,9 +171,9 @@ BAD_SCRIPTS = {
 
 
 async def test_a_bad_script_fails_the_turn_at_once_and_a_better_one_is_used_next(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, config=_config(retries=5)) as wire:
+    async with speaking(parley_model, config=_config(retries=5)) as wire:
         file = wire.raw.home / "rehearsal.json"
         wire.codex(0, "go")
         missing = await wire.text(0)
@@ -196,8 +196,8 @@ async def test_a_bad_script_fails_the_turn_at_once_and_a_better_one_is_used_next
     assert missing == f"script {file}: No such file or directory"
 
 
-async def test_sessions_play_the_script_each_for_itself(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config=_config()) as wire:
+async def test_sessions_play_the_script_each_for_itself(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config=_config()) as wire:
         _write(wire, [{"text": "One"}], [{"text": "Two"}])
         wire.codex(1, "go")
         wire.codex(2, "go")
@@ -215,8 +215,8 @@ async def test_sessions_play_the_script_each_for_itself(scripted_model: Scripted
     }
 
 
-async def test_the_demonstration_needs_no_file(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, config="model_provider = 'scripted'") as wire:
+async def test_the_demonstration_needs_no_file(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, config="model_provider = 'scripted'") as wire:
         wire.codex(1, "go")
         before = await wire.until(is_event("agent_message_delta"))
         wire.cancel(1)
@@ -224,4 +224,4 @@ async def test_the_demonstration_needs_no_file(scripted_model: ScriptedModel) ->
 
     assert before[:2] == configured(1, wire.sessions[0])
     assert messages[-1] == interrupted(1)
-    assert scripted_model.requests == []
+    assert parley_model.requests == []

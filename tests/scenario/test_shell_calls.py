@@ -31,9 +31,9 @@ def expected(call: Call, told: str, *events: Any) -> dict[str, Turned]:
 
 @pytest.mark.child_process
 @pytest.mark.promises("shell.told")
-async def test_of_a_command_that_succeeds_the_model_reads_stdout(scripted_model: ScriptedModel) -> None:
+async def test_of_a_command_that_succeeds_the_model_reads_stdout(parley_model: ScriptedModel) -> None:
     call = shell("c1", "echo", "hello")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await over_both(wire, call)
 
         assert seen == expected(
@@ -69,10 +69,10 @@ ROWS: Final = (
 
 @pytest.mark.promises("shell.told")
 async def test_a_command_ends_as_it_says_and_the_model_reads_both_streams_when_it_fails(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = [sh(f"c{place}", row.script) for place, row in enumerate(ROWS)]
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, *calls)
 
         events: list[Any] = []
@@ -110,10 +110,10 @@ LONG: Final = {
 
 @pytest.mark.promises("shell.told")
 async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_still_in_the_end_event(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = [sh(f"c{place}", script) for place, script in enumerate(LONG)]
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, *calls)
 
         ends = [event for event in seen.events if event["type"] == "exec_command_end"]
@@ -122,9 +122,9 @@ async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_sti
         assert seen.outputs == history("chat", *outputs)
 
 
-async def test_the_streams_of_a_failing_command_are_cut_to_fit_together(scripted_model: ScriptedModel) -> None:
+async def test_the_streams_of_a_failing_command_are_cut_to_fit_together(parley_model: ScriptedModel) -> None:
     call = sh("c1", "seq 300; seq 301 600 >&2; exit 1")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, call)
 
         out = lines(1, 64) + "[... 172 lines, 653 bytes truncated ...]\n" + lines(237, 300)
@@ -147,18 +147,18 @@ TIMED_OUT: Final = {
 
 
 @pytest.mark.promises("shell.told")
-async def test_a_program_that_is_not_there_has_a_beginning_and_an_end(scripted_model: ScriptedModel) -> None:
+async def test_a_program_that_is_not_there_has_a_beginning_and_an_end(parley_model: ScriptedModel) -> None:
     call = shell("c1", "no-such-program-here", "x")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await over_both(wire, call)
 
         events = begun("c1", "no-such-program-here", "x", cwd=wire.work), unended("c1", NOT_THERE)
         assert seen == expected(call, f"execution error: {NOT_THERE}", *events)
 
 
-async def test_an_empty_command_has_a_beginning_and_an_end(scripted_model: ScriptedModel) -> None:
+async def test_an_empty_command_has_a_beginning_and_an_end(parley_model: ScriptedModel) -> None:
     call, why = shell("c1"), "command args are empty"
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, call)
 
         events = begun("c1", cwd=wire.work), unended("c1", why)
@@ -167,10 +167,10 @@ async def test_an_empty_command_has_a_beginning_and_an_end(scripted_model: Scrip
 
 @pytest.mark.promises("shell.told")
 async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_the_words(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     call = shell("c1", "sleep", "1000", timeout=300)
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = {policy: await over_both(wire, call, **{"approval-policy": policy}) for policy in TIMED_OUT}
 
         events = begun("c1", "sleep", "1000", cwd=wire.work), unended("c1", "sandbox error: command timed out")
@@ -178,10 +178,10 @@ async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_th
 
 
 async def test_what_a_command_said_before_its_time_was_over_is_shown_and_not_told(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     call = sh("c1", "echo begun; sleep 1000", timeout=5000)
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, call)
 
         assert seen.events[2:4] == [output("c1", "begun\n"), unended("c1", "sandbox error: command timed out")]
@@ -190,10 +190,10 @@ async def test_what_a_command_said_before_its_time_was_over_is_shown_and_not_tol
 
 
 @pytest.mark.promises("shell.told")
-async def test_a_command_that_a_signal_kills_did_not_run_to_its_end(scripted_model: ScriptedModel) -> None:
+async def test_a_command_that_a_signal_kills_did_not_run_to_its_end(parley_model: ScriptedModel) -> None:
     call = shell("c1", "bash", "-c", "echo begun; kill -9 $$")
     why = "command was killed by a signal"
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await over_both(wire, call)
 
         events = (
@@ -222,10 +222,10 @@ DENIED: Final = f"{FAILED}sandbox denied exec error, "
 @pytest.mark.promises("shell.told")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_confined_command_that_fails_was_denied_by_the_sandbox_whatever_the_reason(
-    scripted_model: ScriptedModel, mechanism: str
+    parley_model: ScriptedModel, mechanism: str
 ) -> None:
     written, failing = shell("c1", "touch", "proof"), sh("c1", "echo out; echo err >&2; exit 7")
-    async with speaking(scripted_model, config=configured_for(mechanism)) as wire:
+    async with speaking(parley_model, config=configured_for(mechanism)) as wire:
         for policy in ("never", "on-request"):
             asking: dict[str, Any] = {"approval-policy": policy}
             seen = await turn(wire, written, sandbox="read-only", **asking)
@@ -256,7 +256,7 @@ async def test_a_confined_command_that_fails_was_denied_by_the_sandbox_whatever_
 @pytest.mark.promises("shell.told")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_what_the_sandbox_is_not_to_blame_for_is_told_as_without_one(
-    scripted_model: ScriptedModel, mechanism: str
+    parley_model: ScriptedModel, mechanism: str
 ) -> None:
     calls = (
         sh("c1", "echo x > proof; cat proof"),
@@ -272,7 +272,7 @@ async def test_what_the_sandbox_is_not_to_blame_for_is_told_as_without_one(
         # What stands between the command and us makes an exit code of the signal.
         "bubblewrap": (f"{DENIED}exit code: 137, stdout: , stderr: ", ""),
     }[mechanism]
-    async with speaking(scripted_model, config=configured_for(mechanism)) as wire:
+    async with speaking(parley_model, config=configured_for(mechanism)) as wire:
         seen = await turn(wire, *calls, sandbox="workspace-write")
 
         told = (
@@ -299,11 +299,11 @@ async def test_what_the_sandbox_is_not_to_blame_for_is_told_as_without_one(
 @pytest.mark.promises("sandbox.network")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_confined_command_is_told_whether_it_has_the_network(
-    scripted_model: ScriptedModel, mechanism: str
+    parley_model: ScriptedModel, mechanism: str
 ) -> None:
     call = sh("c1", "echo mark=$CODEX_SANDBOX_NETWORK_DISABLED")
     config = configured_for(mechanism)
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         seen = [await turn(wire, call, sandbox=sandbox) for sandbox in ("read-only", "danger-full-access")]
 
         told = [one.asked[-1]["content"] for one in seen]
@@ -315,15 +315,15 @@ async def test_a_confined_command_is_told_whether_it_has_the_network(
 
 @pytest.mark.promises("decide.commands")
 async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_asked(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with approving_client(scripted_model) as client:
-        scripted_model.says(shell("c1", "touch", "a\0b"), shell("c2", "touch", "a", workdir="a\0b"))
-        scripted_model.says("Done")
+    async with approving_client(parley_model) as client:
+        parley_model.says(shell("c1", "touch", "a\0b"), shell("c2", "touch", "a", workdir="a\0b"))
+        parley_model.says("Done")
         messages = await client.until_answer(client.codex())
 
         assert "elicitation/create" not in types_of(messages)
-        told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
         assert told == ["exec command rejected: it holds a NUL character"] * 2
 
 
@@ -331,12 +331,12 @@ async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_a
 @pytest.mark.promises("decide.safe")
 @pytest.mark.parametrize("mode", ["danger-full-access", "workspace-write"])
 async def test_a_program_in_the_workspace_is_asked_about_whatever_its_name(
-    scripted_model: ScriptedModel, mode: str
+    parley_model: ScriptedModel, mode: str
 ) -> None:
-    async with approving_client(scripted_model) as client:
+    async with approving_client(parley_model) as client:
         path = {"shell_environment_policy.set": {"PATH": f"{client.work}:{PATH}"}}
-        scripted_model.says(shell("known", "ls"), sh("writes", "cp /bin/true ls"), shell("written", "ls"))
-        scripted_model.says("Done")
+        parley_model.says(shell("known", "ls"), sh("writes", "cp /bin/true ls"), shell("written", "ls"))
+        parley_model.says("Done")
         call = client.codex(sandbox=mode, config=path)
         asked = []
         for number, decision in enumerate(["approved", "denied"]):
@@ -354,8 +354,8 @@ NAMES: Final = ("no_such_tool", "Shell", "")
 
 
 @pytest.mark.promises("calls.unknown")
-async def test_a_function_that_was_never_offered_is_answered_without_events(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_a_function_that_was_never_offered_is_answered_without_events(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         for name in NAMES:
             call = Call(name, {"command": ["touch", "proof"]}, "c1")
             seen = await over_both(wire, call)
@@ -378,9 +378,9 @@ BAD_ARGUMENTS: Final = {
 
 @pytest.mark.promises("shell.told")
 async def test_arguments_that_do_not_fit_are_explained_to_the_model_without_events(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         for arguments, detail in BAD_ARGUMENTS.items():
             call = Call("shell", arguments, "c1")
             seen = await over_both(wire, call)
@@ -393,10 +393,10 @@ async def test_arguments_that_do_not_fit_are_explained_to_the_model_without_even
 
 
 async def test_the_other_name_of_the_function_and_unknown_arguments_do_as_well(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     call = Call("container.exec", {"command": ["echo", "c"], "unknown": 1, "timeout": None}, "c1")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await over_both(wire, call)
 
         events = begun("c1", "echo", "c", cwd=wire.work), output("c1", "c\n"), ended("c1", "c\n")
@@ -407,7 +407,7 @@ def done(item: Any) -> Step:
     return Data(json.dumps({"type": "response.output_item.done", "item": item}))
 
 
-async def test_local_shell_calls_run_where_they_say_and_go_back_as_they_came(scripted_model: ScriptedModel) -> None:
+async def test_local_shell_calls_run_where_they_say_and_go_back_as_they_came(parley_model: ScriptedModel) -> None:
     first = {
         "type": "local_shell_call",
         "id": "ls_1",
@@ -423,7 +423,7 @@ async def test_local_shell_calls_run_where_they_say_and_go_back_as_they_came(scr
         },
     }
     second = {"type": "local_shell_call", "id": "ls_2", "action": {"type": "exec", "command": ["echo", "b"]}}
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, done(first), done(second), api="responses", model="codex-mini-latest")
 
         assert seen.events == whole_turn(
@@ -437,19 +437,19 @@ async def test_local_shell_calls_run_where_they_say_and_go_back_as_they_came(scr
         )
         outputs = history("responses", Output("c1", ran("/\n\n")), Output("ls_2", ran("b\n")))
         assert seen.asked == [*history("responses", User("go")), first, outputs[0], second, outputs[1]]
-        assert {"type": "local_shell"} in scripted_model.requests[0].body["tools"]
+        assert {"type": "local_shell"} in parley_model.requests[0].body["tools"]
 
 
 # --- around a command --------------------------------------------------------------------------
 
 
 async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_missing(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = [
         shell(f"c{place}", "pwd", workdir=workdir) for place, workdir in enumerate(("sub", "/", "missing", ""))
     ]
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         work, sub = wire.work, wire.work / "sub"
         sub.mkdir()
         seen = await turn(wire, *calls)
@@ -474,24 +474,24 @@ async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_m
 
 
 async def test_a_conversation_in_a_directory_that_is_not_there_runs_commands_elsewhere_alone(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = shell("c1", "pwd"), shell("c2", "pwd", workdir="/")
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, *calls, cwd=str(wire.work / "missing"))
 
         told = Output("c1", f"execution error: {NOT_THERE}"), Output("c2", ran("/\n"))
         assert seen.outputs == history("chat", *told)
 
 
-async def test_a_command_finds_an_empty_stdin(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as wire:
+async def test_a_command_finds_an_empty_stdin(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
         seen = await turn(wire, shell("c1", "wc", "-c"))
 
         assert seen.asked[-1:] == history("chat", Output("c1", ran("0\n")))
 
 
-async def test_what_a_command_is_known_to_do_stands_beside_it(scripted_model: ScriptedModel) -> None:
+async def test_what_a_command_is_known_to_do_stands_beside_it(parley_model: ScriptedModel) -> None:
     commands: dict[str, list[Any]] = {
         "true && ls": [{"ListFiles": {"cmd": ["ls"], "path": None}}],
         "cat src/notes.txt": [{"Read": {"cmd": ["cat", "src/notes.txt"], "name": "notes.txt"}}],
@@ -499,7 +499,7 @@ async def test_what_a_command_is_known_to_do_stands_beside_it(scripted_model: Sc
             {"Search": {"cmd": ["grep", "-n", "word", "src"], "query": "word", "path": "src"}}
         ],
     }
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         calls = [shell(f"c{place}", "bash", "-lc", script) for place, script in enumerate(commands)]
         seen = await turn(wire, *calls)
 
@@ -553,8 +553,8 @@ async def environment(model: ScriptedModel, policy: str) -> dict[str, str]:
 
 @pytest.mark.child_process
 @pytest.mark.promises("shell.environment")
-async def test_commands_are_given_the_variables_of_a_list_and_no_other(scripted_model: ScriptedModel) -> None:
-    given = await environment(scripted_model, "")
+async def test_commands_are_given_the_variables_of_a_list_and_no_other(parley_model: ScriptedModel) -> None:
+    given = await environment(parley_model, "")
 
     assert given["JAVA_HOME"] == "/opt/java"
     assert given["TERM"] == "dumb"
@@ -566,19 +566,19 @@ async def test_commands_are_given_the_variables_of_a_list_and_no_other(scripted_
 @pytest.mark.promises("shell.environment")
 @pytest.mark.parametrize("others_pass", [False, True])
 async def test_also_when_commands_are_given_everything_the_keys_of_the_server_are_its_own(
-    scripted_model: ScriptedModel, others_pass: bool
+    parley_model: ScriptedModel, others_pass: bool
 ) -> None:
     policy = 'inherit = "all"'
     if others_pass:  # then what is not a key of the server has to be named
         policy += "\nignore_default_excludes = true\nexclude = ['*_SECRET_*', 'GITHUB_T?KEN', 'HTTPS_PROXY']"
-    given = await environment(scripted_model, policy)
+    given = await environment(parley_model, policy)
 
     assert {name: given.get(name) for name in HARMLESS} == HARMLESS
     assert set(given) & {*SECRETS, *SNEAKY} == set()
 
 
-async def test_of_the_core_variables_there_are_few(scripted_model: ScriptedModel) -> None:
-    given = await environment(scripted_model, 'inherit = "core"')
+async def test_of_the_core_variables_there_are_few(parley_model: ScriptedModel) -> None:
+    given = await environment(parley_model, 'inherit = "core"')
 
     core = {"HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP"}
     assert set(given) - core == set()
@@ -586,20 +586,20 @@ async def test_of_the_core_variables_there_are_few(scripted_model: ScriptedModel
 
 
 async def test_what_the_user_sets_is_all_that_there_is_when_nothing_is_inherited(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    given = await environment(scripted_model, 'inherit = "none"\nset = { API_TOKEN = "mine", PAGER = "cat" }')
+    given = await environment(parley_model, 'inherit = "none"\nset = { API_TOKEN = "mine", PAGER = "cat" }')
 
     assert given == {"API_TOKEN": "mine", "PAGER": "cat"}
 
 
-async def test_of_what_is_inherited_and_set_the_user_can_keep_a_part(scripted_model: ScriptedModel) -> None:
+async def test_of_what_is_inherited_and_set_the_user_can_keep_a_part(parley_model: ScriptedModel) -> None:
     policy = """
         inherit = "all"
         exclude = ["MY_O*"]
         set = { ADDED = "1", LEFT = "2" }
         include_only = ["MY_*", "ADDED"]
     """
-    given = await environment(scripted_model, policy)
+    given = await environment(parley_model, policy)
 
     assert given == {"MY_VARIABLE": "mine", "ADDED": "1"}

@@ -46,8 +46,8 @@ async def exit_code_in_time(raw: RawParley) -> int:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"]
 )
-async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, number: int) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_an_idle_server_ends_at_a_signal(parley_model: ScriptedModel, number: int) -> None:
+    async with RawParley(parley_model) as raw:
         raw.send(ping(1))
         assert await raw.read_message() == pong(1)
 
@@ -63,9 +63,9 @@ async def test_an_idle_server_ends_at_a_signal(scripted_model: ScriptedModel, nu
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"]
 )
 async def test_a_signal_ends_the_running_turn_and_answers_its_call(
-    scripted_model: ScriptedModel, number: int
+    parley_model: ScriptedModel, number: int
 ) -> None:
-    async with RawParley(scripted_model) as raw:
+    async with RawParley(parley_model) as raw:
         await held_codex(raw, 1)
 
         raw.process.send_signal(number)
@@ -73,13 +73,13 @@ async def test_a_signal_ends_the_running_turn_and_answers_its_call(
         assert await exit_code_in_time(raw) == 0
         error = {"type": "error", "message": STOPPED}
         assert await the_rest(raw) == [*codex_pair(1, error), failed(1, STOPPED)]
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
 
 
 @pytest.mark.promises("lifecycle.sigterm")
-async def test_a_server_that_is_to_outlive_its_terminal_does(scripted_model: ScriptedModel) -> None:
+async def test_a_server_that_is_to_outlive_its_terminal_does(parley_model: ScriptedModel) -> None:
     with hangups(ignored=True):
-        async with RawParley(scripted_model) as raw:
+        async with RawParley(parley_model) as raw:
             raw.send(ping(1))
             assert await raw.read_message() == pong(1)
 
@@ -89,8 +89,8 @@ async def test_a_server_that_is_to_outlive_its_terminal_does(scripted_model: Scr
             assert await raw.read_message() == pong(2)
 
 
-async def test_a_second_sigterm_does_not_disturb_the_end(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_a_second_sigterm_does_not_disturb_the_end(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         await held_codex(raw, 1)
 
         for _ in range(5):
@@ -102,8 +102,8 @@ async def test_a_second_sigterm_does_not_disturb_the_end(scripted_model: Scripte
 
 
 @pytest.mark.promises("lifecycle.sigint")
-async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
+async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
         await held_codex(raw, 2)
 
@@ -114,17 +114,17 @@ async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(scrip
         for number in (1, 2):
             of_this = [*codex_pair(number, error), failed(number, INTERRUPTED)]
             assert [message for message in said if message in of_this] == of_this
-        await scripted_model.wait_abandoned(2)
+        await parley_model.wait_abandoned(2)
         raw.send(tool(3, "codex", {"prompt": "again"}))
         answer = await raw.expect(lambda message: message.get("id") == 3)
         assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}
 
 
 async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_stays_open(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says("one", HOLD)
-    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
+    parley_model.says("one", HOLD)
+    async with RawParley(parley_model, program=ON_TERMINAL) as raw:
         raw.send(tool(1, "conversationCreate", {"prompt": "", "model": "m", "cwd": str(raw.work)}))
         conversation = (await raw.read_message())["result"]["structuredContent"]["conversation_id"]
         send = {"conversation_id": conversation, "content": [{"type": "text", "text": "go"}]}
@@ -148,8 +148,8 @@ async def test_sigint_interrupts_a_conversation_that_is_streamed_and_its_stream_
 
 
 @pytest.mark.promises("lifecycle.sigint")
-async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
+async def test_a_second_sigint_ends_the_server(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
 
         raw.process.send_signal(signal.SIGINT)
@@ -162,8 +162,8 @@ async def test_a_second_sigint_ends_the_server(scripted_model: ScriptedModel) ->
         assert await the_rest(raw) == []
 
 
-async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
+async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
         raw.process.send_signal(signal.SIGINT)
         assert await raw.expect(lambda message: message.get("id") == 1) == failed(1, INTERRUPTED)
@@ -176,8 +176,8 @@ async def test_a_second_sigint_ends_the_server_also_when_another_turn_runs(scrip
         assert await the_rest(raw) == [*codex_pair(2, error), failed(2, STOPPED)]
 
 
-async def test_sigint_does_not_reach_what_is_over(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model, program=ON_TERMINAL) as raw:
+async def test_sigint_does_not_reach_what_is_over(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model, program=ON_TERMINAL) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
         await raw.expect(lambda message: message.get("id") == 1)
 

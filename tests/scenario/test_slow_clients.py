@@ -96,22 +96,22 @@ def without_deltas(events: list[Any]) -> list[Any]:
 
 @pytest.mark.promises("framing.slow-client", "catchup.merged")
 async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     text = long_text(8 * MEGABYTE)  # far beyond what the sockets and pipes on its way hold
-    async with SlowClient(scripted_model) as client:
-        scripted_model.says(Pieces(text, SIZE), HOLD, "The end.")
+    async with SlowClient(parley_model) as client:
+        parley_model.says(Pieces(text, SIZE), HOLD, "The end.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "speak")
-        await scripted_model.wait_until_held()  # all of it was sent, nothing of it was read
+        await parley_model.wait_until_held()  # all of it was sent, nothing of it was read
         begun = await client.read()
         deltas: list[str] = []
         while sum(map(len, deltas)) < len(text):
             message = await client.read()
             assert message == live(delta(message["params"]["msg"]["delta"]))
             deltas.append(message["params"]["msg"]["delta"])
-        scripted_model.release()
+        parley_model.release()
         rest = await client.until_method("task_complete")
 
         sizes = [*map(len, deltas)]
@@ -124,10 +124,10 @@ async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
 
 
 @pytest.mark.promises("catchup.merged")
-async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(scripted_model: ScriptedModel) -> None:
-    async with SlowClient(scripted_model) as client:
+async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(parley_model: ScriptedModel) -> None:
+    async with SlowClient(parley_model) as client:
         await stall_streamed(client, MANY)
-        scripted_model.release()
+        parley_model.release()
         answers_and_events = await client.until_method("task_complete")
 
         text = EIGHT_CHARACTERS * MANY
@@ -143,15 +143,15 @@ async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(scripted_model
         )
 
 
-async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(scripted_model: ScriptedModel) -> None:
-    async with SlowClient(scripted_model, version=FULL_VERSION) as client:
+async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(parley_model: ScriptedModel) -> None:
+    async with SlowClient(parley_model, version=FULL_VERSION) as client:
         text = long_text(4 * MEGABYTE)
-        scripted_model.says(Pieces(text, SIZE), HOLD, "The end.")
+        parley_model.says(Pieces(text, SIZE), HOLD, "The end.")
         conversation = await client.create()
         _, snapshot = await client.open_stream(conversation)
         await client.say(conversation, "speak")
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         seen = await client.until_method("task_complete")
         client.stream(conversation)
         _, _, again = await client.take(3)
@@ -166,12 +166,12 @@ async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(scripte
 
 
 async def test_a_codex_call_that_is_not_read_is_answered_behind_all_its_events(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with SlowClient(scripted_model) as client:
-        scripted_model.queue(many_deltas("chat", MANY))
+    async with SlowClient(parley_model) as client:
+        parley_model.queue(many_deltas("chat", MANY))
         call = client.call("codex", prompt="go")
-        await scripted_model.wait_for_requests(2)
+        await parley_model.wait_for_requests(2)
         configured, _, *told, answer = await client.until_answer(call)
 
         text = EIGHT_CHARACTERS * MANY
@@ -192,12 +192,12 @@ async def test_a_codex_call_that_is_not_read_is_answered_behind_all_its_events(
 # --- the others ------------------------------------------------------------------------
 
 
-async def test_a_client_that_does_not_read_costs_its_server_no_memory(scripted_model: ScriptedModel) -> None:
+async def test_a_client_that_does_not_read_costs_its_server_no_memory(parley_model: ScriptedModel) -> None:
     deltas = 200_000
     unread = deltas * len(encode(live(delta(EIGHT_CHARACTERS))))
     grown = []
     for streamed in (False, True):
-        async with SlowClient(scripted_model) as client:
+        async with SlowClient(parley_model) as client:
             conversation = await client.create()
             await client.say(conversation, "warm up")
             await client.over(conversation)
@@ -206,7 +206,7 @@ async def test_a_client_that_does_not_read_costs_its_server_no_memory(scripted_m
             before = client.memory()
             await stall(client, conversation, deltas)
             grown.append(client.most_memory() - before)
-            scripted_model.release()
+            parley_model.release()
 
     alone, watched = grown
     assert unread > 20 * MEGABYTE
@@ -215,19 +215,19 @@ async def test_a_client_that_does_not_read_costs_its_server_no_memory(scripted_m
 
 @pytest.mark.promises("framing.slow-client")
 async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with SlowClient(scripted_model) as client, speaking(scripted_model) as elsewhere:
+    async with SlowClient(parley_model) as client, speaking(parley_model) as elsewhere:
         other = await client.create()
         await stall_streamed(client, MANY)
-        asked = len(scripted_model.requests)
+        asked = len(parley_model.requests)
         client.message(other, "first")
-        await scripted_model.wait_for_requests(asked + 1)
+        await parley_model.wait_for_requests(asked + 1)
         their_own = await elsewhere.create()
         await elsewhere.open_stream(their_own)
         await elsewhere.say(their_own, "go")
         theirs = await elsewhere.until_method("task_complete")
-        scripted_model.release()
+        parley_model.release()
         await client.until_method("task_complete")
         client.stream(other)
         shown = (await client.take(2))[1]
@@ -240,19 +240,19 @@ async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read
 
 
 async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_made(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with SlowClient(scripted_model) as client:
+    async with SlowClient(parley_model) as client:
         other = await client.create()
         await stall_streamed(client, MANY)
         with client.at_once():
             unwanted = client.stream(other)
             ping = client.request("ping", {})
-        asked = len(scripted_model.requests)
+        asked = len(parley_model.requests)
         client.cancel(unwanted)
         client.message(other, "go")  # when the model is asked this, the cancellation was read
-        await scripted_model.wait_for_requests(asked + 1)
-        scripted_model.release()
+        await parley_model.wait_for_requests(asked + 1)
+        parley_model.release()
         seen = await client.until_method("task_complete")
         seen += await client.meanwhile()
 
@@ -266,17 +266,17 @@ async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_ma
 
 
 async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with SlowClient(scripted_model) as client:
+    async with SlowClient(parley_model) as client:
         other = await client.create()
         await stall_streamed(client, MANY)
-        asked, whole = len(scripted_model.requests), remains("chat", "Done")
+        asked, whole = len(parley_model.requests), remains("chat", "Done")
         with client.at_once():
             stream = client.stream(other)
             client.message(other, "first")  # after the stream was asked for, and before it can begin
-        await scripted_model.wait_for_requests(asked + 1)
-        scripted_model.release()
+        await parley_model.wait_for_requests(asked + 1)
+        parley_model.release()
         seen = await client.until(
             lambda message: message in (live(task_complete("Done"), of=other), initial_state(other, *whole))
         )
@@ -290,14 +290,14 @@ async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
         assert events != []
 
 
-async def test_a_stream_can_be_taken_over_before_its_snapshot_was_made(scripted_model: ScriptedModel) -> None:
-    async with SlowClient(scripted_model) as client:
+async def test_a_stream_can_be_taken_over_before_its_snapshot_was_made(parley_model: ScriptedModel) -> None:
+    async with SlowClient(parley_model) as client:
         other = await client.create()
         await stall_streamed(client, MANY)
         with client.at_once():
             first = client.stream(other)
             second = client.stream(other)
-        scripted_model.release()
+        parley_model.release()
         seen = await client.until(lambda message: message == initial_state(other))
 
         concerning = [
@@ -316,9 +316,9 @@ async def test_a_stream_can_be_taken_over_before_its_snapshot_was_made(scripted_
 
 @pytest.mark.promises("lifecycle.stopped-turn", "framing.slow-client")
 async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_its_turn(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with SlowClient(scripted_model) as client:
+    async with SlowClient(parley_model) as client:
         await stall_streamed(client, 40_000)
 
         client.close_stdin()
@@ -333,17 +333,17 @@ async def test_a_client_that_is_behind_when_the_server_ends_is_told_the_end_of_i
 
 
 async def test_a_call_that_is_read_late_is_answered_with_what_came_of_its_own_turn(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     text = long_text(4 * MEGABYTE)
-    async with SlowClient(scripted_model, home=tmp_path) as slow, speaking(scripted_model, home=tmp_path) as other:
-        scripted_model.says(HOLD, Pieces(text, SIZE))
+    async with SlowClient(parley_model, home=tmp_path) as slow, speaking(parley_model, home=tmp_path) as other:
+        parley_model.says(HOLD, Pieces(text, SIZE))
         call = slow.call("codex", prompt="go", cwd=str(slow.work))
         (*_, configured) = await slow.until_method("session_configured")
         conversation = configured["params"]["msg"]["session_id"]
         await other.open_stream(conversation)
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         await other.until_method("task_complete")
         await other.say(conversation, "again")
         await other.until_method("task_complete")
@@ -361,10 +361,10 @@ PAUSE_SECONDS: Final = 10.0
 @pytest.mark.long
 @either_api
 async def test_a_client_that_does_not_read_for_ten_seconds_misses_nothing(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     deltas = 1_000_000
-    async with SlowClient(scripted_model, api=api) as client, speaking(scripted_model) as elsewhere:
+    async with SlowClient(parley_model, api=api) as client, speaking(parley_model) as elsewhere:
         conversation = await client.create()
         await client.say(conversation, "warm up")
         await client.over(conversation)
@@ -379,7 +379,7 @@ async def test_a_client_that_does_not_read_for_ten_seconds_misses_nothing(
             await elsewhere.say(their_own, "go")
             assert await elsewhere.until_method("task_complete") == [*map(live, spoken("chat", "Done"))]
         grown = client.most_memory() - before
-        scripted_model.release()
+        parley_model.release()
         seen = await client.until_method("task_complete")
         client.stream(conversation)
         _, _, again = await client.take(3)

@@ -118,8 +118,8 @@ def text_of(answer: Any) -> str:
 
 @pytest.mark.promises("tools.spelling")
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_every_usual_spelling_of_the_policy_counts(scripted_model: ScriptedModel, version: str) -> None:
-    async with approving_client(scripted_model, version=version) as client:
+async def test_every_usual_spelling_of_the_policy_counts(parley_model: ScriptedModel, version: str) -> None:
+    async with approving_client(parley_model, version=version) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for name in POLICIES:
@@ -128,8 +128,8 @@ async def test_every_usual_spelling_of_the_policy_counts(scripted_model: Scripte
 
 @SANDBOX
 @pytest.mark.promises("tools.spelling")
-async def test_every_usual_spelling_of_the_sandbox_counts(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model) as client:
+async def test_every_usual_spelling_of_the_sandbox_counts(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for name in MODES:
@@ -141,9 +141,9 @@ async def test_every_usual_spelling_of_the_sandbox_counts(scripted_model: Script
 @pytest.mark.promises("tools.spelling")
 @pytest.mark.parametrize("version", ["2024-11-05", *VERSIONS])
 async def test_a_misspelt_argument_is_refused_before_anything_begins(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with approving_client(scripted_model, version=version) as client:
+    async with approving_client(parley_model, version=version) as client:
         caller = Caller(client)
         for tool in TOOLS:
             policy = "approval-policy" if tool == "codex" else "approval_policy"
@@ -156,12 +156,12 @@ async def test_a_misspelt_argument_is_refused_before_anything_begins(
                 assert f"unknown argument `{name}`" in text_of(messages[0]), (tool, name)
                 assert hint.format(policy=policy) in text_of(messages[0]), (tool, name)
             assert await client.value_of(client.call("conversationsList")) == before
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("tools.spelling")
-async def test_a_tool_without_settings_refuses_them_too(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model) as client:
+async def test_a_tool_without_settings_refuses_them_too(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model) as client:
         conversation = await client.create()
         for tool, arguments in {
             "codex-reply": {"sessionId": conversation, "prompt": "go", "approval-policy": "untrusted"},
@@ -171,12 +171,12 @@ async def test_a_tool_without_settings_refuses_them_too(scripted_model: Scripted
             answer = await client.until_answer(client.call(tool, **arguments))
 
             assert text_of(answer[-1]).count("this tool has no such argument") == 1, tool
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("tools.spelling")
-async def test_other_spellings_count_for_every_argument(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model) as client:
+async def test_other_spellings_count_for_every_argument(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model) as client:
         conversation = await client.create()
         for name in ("conversation_id", "conversation-id", "conversationId"):
             status = await client.value_of(client.call("conversationStatus", **{name: conversation}))
@@ -185,8 +185,8 @@ async def test_other_spellings_count_for_every_argument(scripted_model: Scripted
 
 
 @pytest.mark.promises("tools.spelling")
-async def test_two_spellings_with_different_values_are_refused(scripted_model: ScriptedModel) -> None:
-    async with approving_client(scripted_model) as client:
+async def test_two_spellings_with_different_values_are_refused(parley_model: ScriptedModel) -> None:
+    async with approving_client(parley_model) as client:
         caller = Caller(client)
         for tool in TOOLS:
             both = {"approval_policy": "untrusted", "approvalPolicy": "never"}
@@ -201,9 +201,9 @@ async def test_two_spellings_with_different_values_are_refused(scripted_model: S
 @pytest.mark.promises("tools.spelling")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_misspelt_setting_of_a_call_is_refused_before_anything_begins(
-    scripted_model: ScriptedModel, version: str
+    parley_model: ScriptedModel, version: str
 ) -> None:
-    async with approving_client(scripted_model, version=version) as client:
+    async with approving_client(parley_model, version=version) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for name, hint in MISSPELT_SETTINGS.items():
@@ -212,27 +212,27 @@ async def test_a_misspelt_setting_of_a_call_is_refused_before_anything_begins(
 
                 assert f"config argument: `{name}`: unknown setting" in text_of(answer), (tool, name)
                 assert hint in text_of(answer), (tool, name)
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
 
 
 @pytest.mark.promises("tools.spelling")
 async def test_a_profile_that_seems_to_restrict_the_agent_and_does_not_cannot_be_chosen(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     config = 'sandbox_mode = "danger-full-access"\n[profiles.p]\nsandbox_mode = "read-only"\n[profiles.q]\n'
-    async with approving_client(scripted_model, config=config) as client:
+    async with approving_client(parley_model, config=config) as client:
         caller = Caller(client)
         for tool in TOOLS:
             for arguments in ({"profile": "p"}, {"config": {"profile": "p"}}):
                 answer = (await client.until_answer(await caller.begin(tool, **arguments)))[-1]
 
                 assert "`profiles.p.sandbox_mode`: unknown setting" in text_of(answer), (tool, arguments)
-        assert scripted_model.requests == []
+        assert parley_model.requests == []
         request = client.call("codex", prompt="go", profile="q")
         assert text_of((await client.until_answer(request))[-1]) == "Done"
 
 
-async def test_settings_of_other_programs_are_ignored(scripted_model: ScriptedModel) -> None:
+async def test_settings_of_other_programs_are_ignored(parley_model: ScriptedModel) -> None:
     others = {
         "tui": {"theme": "x"},
         "features.sandboxes": True,
@@ -240,7 +240,7 @@ async def test_settings_of_other_programs_are_ignored(scripted_model: ScriptedMo
         "mcp_servers.x.approval": 1,
         "a": None,
     }
-    async with approving_client(scripted_model) as client:
+    async with approving_client(parley_model) as client:
         request = client.call("codex", prompt="go", config={**others, "mcp_servers.x.command": "true"})
 
         assert text_of((await client.until_answer(request))[-1]) == "Done"
@@ -266,10 +266,10 @@ async def test_a_misspelt_setting_of_the_command_line_stops_the_server(tmp_path:
 
 @pytest.mark.promises("config.unknown")
 async def test_unknown_keys_of_the_file_are_logged_once_with_the_nearest_known_one(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     config = 'aproval_policy = "untrusted"\n[profiles.p]\nsandbox_mode = "read-only"\n[tui]\ntheme = "x"\n'
-    async with approving_client(scripted_model, config=config) as client:
+    async with approving_client(parley_model, config=config) as client:
         for _ in range(2):
             await client.create()
         file, log = client.raw.home / "config.toml", client.raw.stderr_text()

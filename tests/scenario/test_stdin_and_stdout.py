@@ -92,13 +92,13 @@ async def ended_in_time(process: Process) -> int:
 
 
 async def test_stdin_may_be_a_file_and_stdout_another(
-    scripted_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+    parley_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
     asked = [initialize(0), tool(1, "conversationsList"), *(request(number, "ping") for number in range(2, 1000))]
     (folder / "in").write_bytes(b"".join(encode(message) + b"\n" for message in asked))
     with (folder / "in").open("rb") as stdin, (folder / "out").open("wb") as stdout:
-        async with server(scripted_model, stdin=stdin, stdout=stdout) as process:
+        async with server(parley_model, stdin=stdin, stdout=stdout) as process:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await process.wait() == 0
 
@@ -107,28 +107,28 @@ async def test_stdin_may_be_a_file_and_stdout_another(
 
 
 async def test_a_file_appended_to_keeps_what_it_had(
-    scripted_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+    parley_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     out = tmp_path_factory.mktemp("files") / "out"
     out.write_bytes(b"before\n")
     with out.open("ab") as stdout:
-        async with server(scripted_model, stdin=PIPE, stdout=stdout) as process:
+        async with server(parley_model, stdin=PIPE, stdout=stdout) as process:
             await process.communicate(encode(request(1, "ping")) + b"\n")
 
     assert out.read_bytes() == b'before\n{"jsonrpc":"2.0","id":1,"result":{}}\n'
 
 
-async def test_nothing_on_stdin_ends_the_server_at_once(scripted_model: ScriptedModel) -> None:
-    async with server(scripted_model, stdin=DEVNULL, stdout=PIPE) as process:
+async def test_nothing_on_stdin_ends_the_server_at_once(parley_model: ScriptedModel) -> None:
+    async with server(parley_model, stdin=DEVNULL, stdout=PIPE) as process:
         async with asyncio.timeout(PATIENCE_SECONDS):
             said, _ = await process.communicate()
 
         assert (process.returncode, said) == (0, b"")
 
 
-async def test_stdout_may_be_a_terminal(scripted_model: ScriptedModel) -> None:
+async def test_stdout_may_be_a_terminal(parley_model: ScriptedModel) -> None:
     with terminal() as (near, far):
-        async with server(scripted_model, stdin=PIPE, stdout=far) as process:
+        async with server(parley_model, stdin=PIPE, stdout=far) as process:
             assert process.stdin is not None
             process.stdin.write(encode(request(1, "ping")) + b"\n")
             assert await read_line(near) == result(1, {})
@@ -138,10 +138,10 @@ async def test_stdout_may_be_a_terminal(scripted_model: ScriptedModel) -> None:
         os.close(near)
 
 
-async def test_stdin_and_stdout_may_be_one_terminal_that_goes_away(scripted_model: ScriptedModel) -> None:
+async def test_stdin_and_stdout_may_be_one_terminal_that_goes_away(parley_model: ScriptedModel) -> None:
     near, far = pty.openpty()
     tty.setraw(far)
-    async with server(scripted_model, stdin=far, stdout=far) as process:
+    async with server(parley_model, stdin=far, stdout=far) as process:
         os.close(far)
         os.write(near, encode(request(1, "ping")) + b"\n")
         assert await read_line(near) == result(1, {})
@@ -151,9 +151,9 @@ async def test_stdin_and_stdout_may_be_one_terminal_that_goes_away(scripted_mode
         assert await ended_in_time(process) == 0
 
 
-async def test_on_a_terminal_one_line_says_what_is_waited_for(scripted_model: ScriptedModel) -> None:
+async def test_on_a_terminal_one_line_says_what_is_waited_for(parley_model: ScriptedModel) -> None:
     with terminal() as (near, far):
-        async with server(scripted_model, stdin=far, stdout=DEVNULL, stderr=PIPE) as process:
+        async with server(parley_model, stdin=far, stdout=DEVNULL, stderr=PIPE) as process:
             assert process.stderr is not None
             async with asyncio.timeout(PATIENCE_SECONDS):
                 line = await process.stderr.readline()
@@ -168,10 +168,10 @@ async def test_on_a_terminal_one_line_says_what_is_waited_for(scripted_model: Sc
     assert rest == b""
 
 
-async def test_stdin_and_stdout_may_be_one_socket(scripted_model: ScriptedModel) -> None:
+async def test_stdin_and_stdout_may_be_one_socket(parley_model: ScriptedModel) -> None:
     near, far = socket.socketpair()
     with near, far:
-        async with server(scripted_model, stdin=far.fileno(), stdout=far.fileno()) as process:
+        async with server(parley_model, stdin=far.fileno(), stdout=far.fileno()) as process:
             far.close()
             reader, writer = await asyncio.open_connection(sock=near)
             asked = [request(number, "tools/list") for number in range(300)]  # more than the socket holds
@@ -187,11 +187,11 @@ async def test_stdin_and_stdout_may_be_one_socket(scripted_model: ScriptedModel)
             await writer.wait_closed()
 
 
-async def test_what_shares_the_descriptors_stays_blocking(scripted_model: ScriptedModel) -> None:
+async def test_what_shares_the_descriptors_stays_blocking(parley_model: ScriptedModel) -> None:
     near, far = socket.socketpair()
     read_end, write_end = os.pipe()
     with near, far:
-        async with server(scripted_model, stdin=read_end, stdout=far.fileno()) as process:
+        async with server(parley_model, stdin=read_end, stdout=far.fileno()) as process:
             os.write(write_end, encode(request(1, "ping")) + b"\n")
             assert await read_line(near.fileno()) == result(1, {})
 
@@ -205,9 +205,9 @@ async def test_what_shares_the_descriptors_stays_blocking(scripted_model: Script
 
 
 @pytest.mark.promises("lifecycle.end-of-stdin")
-async def test_a_client_that_does_not_read_cannot_keep_the_server(scripted_model: ScriptedModel) -> None:
+async def test_a_client_that_does_not_read_cannot_keep_the_server(parley_model: ScriptedModel) -> None:
     read_end, write_end = os.pipe()
-    async with server(scripted_model, stdin=PIPE, stdout=write_end) as process:
+    async with server(parley_model, stdin=PIPE, stdout=write_end) as process:
         os.close(write_end)
         assert process.stdin is not None
         process.stdin.write(b"".join(encode(request(number, "tools/list")) + b"\n" for number in range(400)))
@@ -221,39 +221,39 @@ async def test_a_client_that_does_not_read_cannot_keep_the_server(scripted_model
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["idle", "in a turn"])
-async def test_a_server_whose_stdout_was_closed_ends(scripted_model: ScriptedModel, running: bool) -> None:
-    scripted_model.says("one", HOLD, "two")
+async def test_a_server_whose_stdout_was_closed_ends(parley_model: ScriptedModel, running: bool) -> None:
+    parley_model.says("one", HOLD, "two")
     read_end, write_end = os.pipe()
-    async with server(scripted_model, stdin=PIPE, stdout=write_end) as process:
+    async with server(parley_model, stdin=PIPE, stdout=write_end) as process:
         os.close(write_end)
         assert process.stdin is not None
         if running:
             process.stdin.write(encode(tool(1, "codex", {"prompt": "go"})) + b"\n")
-            await scripted_model.wait_until_held()
+            await parley_model.wait_until_held()
         else:
             process.stdin.write(encode(request(1, "ping")) + b"\n")
             await read_line(read_end)
 
         os.close(read_end)
         if running:
-            scripted_model.release()
+            parley_model.release()
         else:
             process.stdin.write(encode(request(2, "ping")) + b"\n")
 
         assert await ended_in_time(process) == 0
 
 
-async def test_a_log_that_nobody_reads_does_not_stop_the_server(scripted_model: ScriptedModel) -> None:
+async def test_a_log_that_nobody_reads_does_not_stop_the_server(parley_model: ScriptedModel) -> None:
     read_end, write_end = os.pipe()
     async with server(
-        scripted_model, stdin=PIPE, stdout=PIPE, stderr=write_end, env={"PARLEY_LOG": "debug"}
+        parley_model, stdin=PIPE, stdout=PIPE, stderr=write_end, env={"PARLEY_LOG": "debug"}
     ) as process:
         os.close(write_end)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"this is not json\n" * 5000)
         process.stdin.write(encode(tool(1, "codex", {"prompt": "go"})) + b"\n")
-        await scripted_model.wait_for_requests()
+        await parley_model.wait_for_requests()
         process.stdin.write(encode(request(2, "ping")) + b"\n")
         process.stdin.close()
 
@@ -265,9 +265,9 @@ async def test_a_log_that_nobody_reads_does_not_stop_the_server(scripted_model: 
     os.close(read_end)
 
 
-async def test_a_log_without_a_reader_does_not_stop_the_server(scripted_model: ScriptedModel) -> None:
+async def test_a_log_without_a_reader_does_not_stop_the_server(parley_model: ScriptedModel) -> None:
     read_end, write_end = os.pipe()
-    async with server(scripted_model, stdin=PIPE, stdout=PIPE, stderr=write_end) as process:
+    async with server(parley_model, stdin=PIPE, stdout=PIPE, stderr=write_end) as process:
         os.close(write_end)
         os.close(read_end)
 
@@ -277,9 +277,9 @@ async def test_a_log_without_a_reader_does_not_stop_the_server(scripted_model: S
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"], ids=["stdin", "stdin and stderr"])
-async def test_a_server_without_stdin_ends_at_once(scripted_model: ScriptedModel, closed: str) -> None:
+async def test_a_server_without_stdin_ends_at_once(parley_model: ScriptedModel, closed: str) -> None:
     async with server(
-        scripted_model, stdin=DEVNULL, stdout=PIPE, through=("sh", "-c", f'exec "$@" {closed}', "sh")
+        parley_model, stdin=DEVNULL, stdout=PIPE, through=("sh", "-c", f'exec "$@" {closed}', "sh")
     ) as process:
         async with asyncio.timeout(PATIENCE_SECONDS):
             said, _ = await process.communicate()

@@ -45,9 +45,9 @@ async def read_turn(speaker: WireClient) -> list[Any]:
     "stream.answer", "stream.initial-state", "send.result", "turn.order", "catchup.live", "versions.plain"
 )
 @either_api
-async def test_who_connects_and_then_sends_sees_the_turn_happen(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("Hello", ", ", "world")
+async def test_who_connects_and_then_sends_sees_the_turn_happen(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("Hello", ", ", "world")
         conversation = await client.create()
         stream = client.stream(conversation)
         connected = await client.take(2)
@@ -65,10 +65,10 @@ async def test_who_connects_and_then_sends_sees_the_turn_happen(scripted_model: 
 @pytest.mark.promises("stream.initial-state", "catchup.finished-alone")
 @either_api
 async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("Hello", ", ", "world")
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("Hello", ", ", "world")
         conversation = await client.create()
         sent = client.message(conversation, "greet me")
         accepted = await client.read()
@@ -86,11 +86,11 @@ async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
 
 @pytest.mark.promises("stream.pause", "stream.again", "catchup.finished-alone")
 @either_api
-async def test_who_pauses_sends_and_reconnects_has_missed_nothing(scripted_model: ScriptedModel, api: Api) -> None:
-    async with speaking(scripted_model, api=api) as client:
-        scripted_model.says("One")
-        scripted_model.says("Two")
-        scripted_model.says("Three")
+async def test_who_pauses_sends_and_reconnects_has_missed_nothing(parley_model: ScriptedModel, api: Api) -> None:
+    async with speaking(parley_model, api=api) as client:
+        parley_model.says("One")
+        parley_model.says("Two")
+        parley_model.says("Three")
         conversation = await client.create()
         first_stream, _ = await client.open_stream(conversation)
         await client.say(conversation, "first")
@@ -119,9 +119,9 @@ async def test_who_pauses_sends_and_reconnects_has_missed_nothing(scripted_model
 @pytest.mark.promises("send.answer-first")
 @either_api
 async def test_the_answer_to_a_send_comes_first_however_fast_the_model_is(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
-    async with speaking(scripted_model, api=api) as client:
+    async with speaking(parley_model, api=api) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         turns = []
@@ -136,13 +136,13 @@ async def test_the_answer_to_a_send_comes_first_however_fast_the_model_is(
 
 @pytest.mark.promises("send.answer-first")
 async def test_a_turn_that_is_over_at_once_is_answered_first_as_well(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "instant.json").write_text(json.dumps({"replies": [[{"text": "Done"}]]}))
     provider = '[model_providers.instant]\nname = "Instant"\nwire_api = "scripted"\nscript = "instant.json"\n'
-    async with speaking(scripted_model, home=home, config=f'model_provider = "instant"\n{provider}') as client:
+    async with speaking(parley_model, home=home, config=f'model_provider = "instant"\n{provider}') as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         turns = []
@@ -157,9 +157,9 @@ async def test_a_turn_that_is_over_at_once_is_answered_first_as_well(
 
 @pytest.mark.promises("send.answer-first")
 async def test_messages_to_many_conversations_in_one_write_are_each_answered_before_their_turn(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(10)]
         for conversation in conversations:
             await client.open_stream(conversation)
@@ -181,16 +181,16 @@ async def test_messages_to_many_conversations_in_one_write_are_each_answered_bef
 
 
 @pytest.mark.promises("turn.order", "catchup.live")
-async def test_reasoning_is_streamed_and_stays_in_its_place(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, api="responses") as client:
-        scripted_model.says(Reasoning("Let me think."), "So ", HOLD, "be it.")
+async def test_reasoning_is_streamed_and_stays_in_its_place(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, api="responses") as client:
+        parley_model.says(Reasoning("Let me think."), "So ", HOLD, "be it.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "think")
         before = await client.until(lambda message: message == live(delta("So ")))
         stream = client.stream(conversation)
         joined = await client.take(3)
-        scripted_model.release()
+        parley_model.release()
         after = await read_turn(client)
 
         thought = {"type": "agent_reasoning", "text": "Let me think."}
@@ -212,14 +212,14 @@ async def test_reasoning_is_streamed_and_stays_in_its_place(scripted_model: Scri
 
 
 @pytest.mark.promises("stream.only-while-open", "create.silent")
-async def test_nothing_is_sent_without_a_stream(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says(Pieces("Nobody hears this.", 2), HOLD, "Nor this.")
+async def test_nothing_is_sent_without_a_stream(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says(Pieces("Nobody hears this.", 2), HOLD, "Nor this.")
         conversation = await client.create()
         await client.say(conversation, "speak")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         before = await client.meanwhile()
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)  # its answers would not be the next messages otherwise
 
         assert before == []
@@ -227,16 +227,16 @@ async def test_nothing_is_sent_without_a_stream(scripted_model: ScriptedModel) -
 
 
 @pytest.mark.promises("stream.only-while-open", "stream.pause")
-async def test_a_paused_stream_is_silent_while_the_turn_goes_on(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Heard", HOLD, "Unheard")
+async def test_a_paused_stream_is_silent_while_the_turn_goes_on(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Heard", HOLD, "Unheard")
         conversation = await client.create()
         stream, _ = await client.open_stream(conversation)
         await client.say(conversation, "speak")
         heard = await client.take(2)
         client.cancel(stream)
         assert await client.meanwhile() == []
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
         again = client.stream(conversation)
         resumed = await client.take(2)
@@ -249,8 +249,8 @@ async def test_a_paused_stream_is_silent_while_the_turn_goes_on(scripted_model: 
 
 
 @pytest.mark.promises("stream.again")
-async def test_streaming_again_gives_the_whole_history_again(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_streaming_again_gives_the_whole_history_again(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         await client.say(conversation, "go")
         await client.over(conversation)
@@ -264,8 +264,8 @@ async def test_streaming_again_gives_the_whole_history_again(scripted_model: Scr
 
 
 @pytest.mark.promises("stream.unknown")
-async def test_what_is_no_conversation_cannot_be_streamed(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_what_is_no_conversation_cannot_be_streamed(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         unknown, missing = client.stream(str(uuid4())), client.call("conversationStream")
 
         assert sorted(await client.take(2), key=lambda answer: int(answer["id"])) == [
@@ -287,10 +287,10 @@ async def test_a_newer_client_is_told_that_there_is_no_such_conversation(parley_
 
 
 @pytest.mark.promises("stream.take-over")
-async def test_a_second_stream_takes_over_from_the_first(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One")
-        scripted_model.says("Two")
+async def test_a_second_stream_takes_over_from_the_first(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("One")
+        parley_model.says("Two")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "first")
@@ -309,8 +309,8 @@ async def test_a_second_stream_takes_over_from_the_first(scripted_model: Scripte
 
 
 @pytest.mark.promises("stream.inert")
-async def test_the_id_of_a_stream_that_was_taken_over_is_inert(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_id_of_a_stream_that_was_taken_over_is_inert(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         old, _ = await client.open_stream(conversation)
         client.stream(conversation)
@@ -324,8 +324,8 @@ async def test_the_id_of_a_stream_that_was_taken_over_is_inert(scripted_model: S
 
 
 @pytest.mark.promises("stream.inert")
-async def test_the_id_of_a_cancelled_stream_is_inert(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_the_id_of_a_cancelled_stream_is_inert(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         old, _ = await client.open_stream(conversation)
         client.cancel(old)
@@ -337,8 +337,8 @@ async def test_the_id_of_a_cancelled_stream_is_inert(scripted_model: ScriptedMod
         assert seen == [*map(live, spoken("chat", "Done"))]
 
 
-async def test_a_stream_after_a_cancelled_one_takes_nothing_over(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_a_stream_after_a_cancelled_one_takes_nothing_over(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         conversation = await client.create()
         with client.at_once():
             first = client.stream(conversation)
@@ -354,8 +354,8 @@ async def test_a_stream_after_a_cancelled_one_takes_nothing_over(scripted_model:
 
 
 @pytest.mark.promises("cancel.nothing")
-async def test_cancelling_what_is_no_stream_leaves_the_stream_alone(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_cancelling_what_is_no_stream_leaves_the_stream_alone(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         create = client.call("conversationCreate", prompt="", model="m", cwd=str(client.raw.work))
         conversation = (await client.value_of(create))["conversation_id"]
         stream, _ = await client.open_stream(conversation)
@@ -369,16 +369,16 @@ async def test_cancelling_what_is_no_stream_leaves_the_stream_alone(scripted_mod
 
 
 @pytest.mark.promises("stream.pause")
-async def test_cancelling_a_stream_does_not_interrupt_its_turn(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Still ", HOLD, "here")
+async def test_cancelling_a_stream_does_not_interrupt_its_turn(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Still ", HOLD, "here")
         conversation = await client.create()
         await client.say(conversation, "go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         stream, _ = await client.open_stream(conversation)
         client.cancel(stream)
         assert await client.meanwhile() == []
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
         _, snapshot = await client.open_stream(conversation)
@@ -390,9 +390,9 @@ async def test_cancelling_a_stream_does_not_interrupt_its_turn(scripted_model: S
 
 @pytest.mark.promises("stream.told-apart")
 async def test_events_name_their_conversation_exactly_while_several_are_streamed(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model) as client:
+    async with speaking(parley_model) as client:
         one, other = await client.create(), await client.create()
 
         async def turn_of(conversation: str) -> list[Any]:
@@ -419,20 +419,20 @@ async def test_events_name_their_conversation_exactly_while_several_are_streamed
 
 
 @pytest.mark.promises("stream.told-apart")
-async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("One ", HOLD, "two ", HOLD, "three")
+async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("One ", HOLD, "two ", HOLD, "three")
         one, other = await client.create(), await client.create()
         await client.open_stream(one)
         await client.say(one, "go")
         first = await client.take(2)
         stream, _ = await client.open_stream(other)
-        scripted_model.release()
+        parley_model.release()
         second = await client.read()
         client.cancel(stream)
         assert await client.meanwhile() == []
-        await scripted_model.wait_until_held()
-        scripted_model.release()
+        await parley_model.wait_until_held()
+        parley_model.release()
         rest = await read_turn(client)
 
         assert first == [live(TASK_STARTED), live(delta("One "))]
@@ -445,8 +445,8 @@ async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(scripted
 
 
 @pytest.mark.promises("stream.take-over")
-async def test_taking_over_one_stream_leaves_the_others_alone(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_taking_over_one_stream_leaves_the_others_alone(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         one, other = await client.create(), await client.create()
         await client.open_stream(one)
         await client.open_stream(other)
@@ -460,16 +460,16 @@ async def test_taking_over_one_stream_leaves_the_others_alone(scripted_model: Sc
 
 
 @pytest.mark.promises("cancel.interrupt")
-async def test_an_interrupt_is_seen_by_who_streams(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
-        scripted_model.says("Never ", HOLD, "finished")
+async def test_an_interrupt_is_seen_by_who_streams(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
+        parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
         await client.open_stream(conversation)
         sent = await client.say(conversation, "go")
         before = await client.take(2)
         client.cancel(sent)
         after = await client.read()
-        await scripted_model.wait_abandoned()
+        await parley_model.wait_abandoned()
 
         assert before == [live(TASK_STARTED), live(delta("Never "))]
         assert after == live(error(" Turn interrupted"))

@@ -40,25 +40,25 @@ async def set_level(client: WireClient, level: str) -> None:
 
 @pytest.mark.promises("stream.as-log")
 @both_versions
-async def test_a_log_stream_has_the_payloads_of_a_plain_one(scripted_model: ScriptedModel, version: str) -> None:
+async def test_a_log_stream_has_the_payloads_of_a_plain_one(parley_model: ScriptedModel, version: str) -> None:
     """Two clients of one server, side by side, see the same: one as log messages, one as notifications."""
     seen: list[list[Any]] = []
     for given in ({}, {"as": "log"}):
-        scripted_model.says(Pieces("Hello, world", 5), shell("c1", "echo", "said"))
-        scripted_model.says(HOLD, "Done")
-        async with speaking(scripted_model, version=version) as client:
+        parley_model.says(Pieces("Hello, world", 5), shell("c1", "echo", "said"))
+        parley_model.says(HOLD, "Done")
+        async with speaking(parley_model, version=version) as client:
             conversation = await client.create()
             message = "9d9a1b8e-6a53-49cb-bd0f-6a3a1a1f6a01"
             _, first = await client.open_stream(conversation, **given)
             await client.say(conversation, "go", message_id=message)
-            await scripted_model.wait_until_held()
+            await parley_model.wait_until_held()
             wait = until_logged if given else WireClient.until_method
             told = await wait(client, "exec_command_end")
             with client.at_once():
                 again = client.stream(conversation, **given)
             answer, ended, snapshot = await client.take(3)
             assert answer["id"] == again
-            scripted_model.release()
+            parley_model.release()
             told += [ended, snapshot, *await wait(client, "task_complete")]
             client.raw.close_stdin()
             told.append(await client.read())
@@ -91,8 +91,8 @@ def comparable(message: Any, conversation: str) -> Any:
 
 
 @pytest.mark.promises("stream.as-log", "stream.told-apart", "stream.take-over")
-async def test_log_streams_and_plain_ones_stand_side_by_side(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model) as client:
+async def test_log_streams_and_plain_ones_stand_side_by_side(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as client:
         one, other = await client.create(), await client.create()
         await client.open_stream(one, **{"as": "log"})
         await client.open_stream(other)
@@ -117,16 +117,16 @@ async def test_log_streams_and_plain_ones_stand_side_by_side(scripted_model: Scr
 
 
 @pytest.mark.promises("stream.as-log", "stream.pause")
-async def test_a_log_stream_is_paused_like_any_other(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("par", HOLD, "tial")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_log_stream_is_paused_like_any_other(parley_model: ScriptedModel) -> None:
+    parley_model.says("par", HOLD, "tial")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         stream, _ = await client.open_stream(conversation, **{"as": "log"})
         await client.say(conversation, "go")
         await until_logged(client, "agent_message_delta")
         client.cancel(stream)
         assert await client.meanwhile() == []
-        scripted_model.release()
+        parley_model.release()
         await client.over(conversation)
 
         _, snapshot = await client.open_stream(conversation, **{"as": "log"})
@@ -135,9 +135,9 @@ async def test_a_log_stream_is_paused_like_any_other(scripted_model: ScriptedMod
 
 
 @pytest.mark.promises("stream.as-log")
-async def test_a_client_with_a_log_stream_is_asked(scripted_model: ScriptedModel) -> None:
-    scripted_model.says(shell("c1", "touch", "a"))
-    async with approving_client(scripted_model, version=FULL_VERSION) as client:
+async def test_a_client_with_a_log_stream_is_asked(parley_model: ScriptedModel) -> None:
+    parley_model.says(shell("c1", "touch", "a"))
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
         created = client.call("conversationCreate", cwd=str(client.work), **ASKS_FIRST)
         conversation = (await client.value_of(created))["conversation_id"]
         await client.open_stream(conversation, **{"as": "log"})
@@ -155,10 +155,10 @@ async def test_a_client_with_a_log_stream_is_asked(scripted_model: ScriptedModel
 
 
 @pytest.mark.promises("logging.level", "stream.log-level")
-async def test_a_level_above_info_silences_a_log_stream_and_nothing_else(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("One")
-    scripted_model.says("Two")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_level_above_info_silences_a_log_stream_and_nothing_else(parley_model: ScriptedModel) -> None:
+    parley_model.says("One")
+    parley_model.says("Two")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         one, other = await client.create(), await client.create()
         await client.open_stream(one, **{"as": "log"})
         await client.open_stream(other)
@@ -178,22 +178,22 @@ async def test_a_level_above_info_silences_a_log_stream_and_nothing_else(scripte
 
 
 @pytest.mark.promises("stream.log-level")
-async def test_a_text_that_was_partly_silenced_is_whole_in_the_end(scripted_model: ScriptedModel) -> None:
-    scripted_model.says("One, ", HOLD, "two, ", HOLD, "three")
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_a_text_that_was_partly_silenced_is_whole_in_the_end(parley_model: ScriptedModel) -> None:
+    parley_model.says("One, ", HOLD, "two, ", HOLD, "three")
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await client.open_stream(conversation, **{"as": "log"})
         await client.say(conversation, "go")
         await until_logged(client, "agent_message_delta")
         await set_level(client, "emergency")
-        await scripted_model.wait_until_held()
-        scripted_model.release()
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
+        parley_model.release()
+        await parley_model.wait_until_held()
         opened: list[Any] = []
         while not opened or opened[0]["text"] != "One, two, ":
             opened = (await client.value_of(client.call("conversationRead", conversation_id=conversation)))["open"]
         await set_level(client, "info")
-        scripted_model.release()
+        parley_model.release()
         last, message, *_ = [unwrapped(one) for one in await until_logged(client, "task_complete")]
 
         assert (last["params"]["_meta"]["offset"], last["params"]["msg"]["delta"]) == (len("One, two, "), "three")
@@ -201,8 +201,8 @@ async def test_a_text_that_was_partly_silenced_is_whole_in_the_end(scripted_mode
 
 
 @pytest.mark.promises("logging.level")
-async def test_every_level_of_mcp_is_taken_and_no_other(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_every_level_of_mcp_is_taken_and_no_other(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         for level in LEVELS:
             await set_level(client, level)
         for params in ({"level": "loud"}, {"level": 3}, {"level": None}, {}, {"level": "INFO"}):
@@ -213,8 +213,8 @@ async def test_every_level_of_mcp_is_taken_and_no_other(scripted_model: Scripted
 
 @pytest.mark.promises("logging.older")
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
-async def test_older_clients_know_no_levels(scripted_model: ScriptedModel, version: str) -> None:
-    async with speaking(scripted_model, version=version) as client:
+async def test_older_clients_know_no_levels(parley_model: ScriptedModel, version: str) -> None:
+    async with speaking(parley_model, version=version) as client:
         refused = client.request("logging/setLevel", {"level": "error"})
 
         error = {"code": -32601, "message": "method not found: logging/setLevel"}
@@ -222,6 +222,6 @@ async def test_older_clients_know_no_levels(scripted_model: ScriptedModel, versi
 
 
 @pytest.mark.promises("lifecycle.capabilities")
-async def test_logging_is_announced_and_a_list_of_tools_that_changes_is_not(scripted_model: ScriptedModel) -> None:
-    async with speaking(scripted_model, version=FULL_VERSION) as client:
+async def test_logging_is_announced_and_a_list_of_tools_that_changes_is_not(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
         assert client.initialize_result["capabilities"] == {"tools": {}, "logging": {}}

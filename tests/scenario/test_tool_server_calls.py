@@ -184,12 +184,12 @@ def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
 @pytest.mark.promises("servers.told")
 @pytest.mark.parametrize("api", APIS)
 async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     rows = _table_of_calls()
     for sent, _, _ in rows:
-        scripted_model.says(Call(sent.name, sent.arguments, call_id=sent.call_id))
-    async with speaking(scripted_model, api=api, config=table(program("x"))) as wire:
+        parley_model.says(Call(sent.name, sent.arguments, call_id=sent.call_id))
+    async with speaking(parley_model, api=api, config=table(program("x"))) as wire:
         wire.codex(1, "go")
         messages = await answer_of(wire, 1)
 
@@ -200,31 +200,31 @@ async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
 
     asked: list[AskedFor] = [User("go")]
     tools = [*ours(api), *kit_tools(api, "x")]
-    for request, (sent, _, told) in zip(scripted_model.requests, rows, strict=False):
+    for request, (sent, _, told) in zip(parley_model.requests, rows, strict=False):
         assert request.body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
         asked += [sent, Output(sent.call_id, told)]
-    assert scripted_model.requests[-1].body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
-    assert len(scripted_model.requests) == len(rows) + 1
+    assert parley_model.requests[-1].body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
+    assert len(parley_model.requests) == len(rows) + 1
 
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_tools_stand_behind_our_own_in_the_order_of_their_names(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     long = "a-server-with-a-name-that-leaves-hardly-any-room-for-its-tools"
     shortened = f"{long[:24]}{hashlib.sha1(f'{long}__echo'.encode()).hexdigest()}"
-    scripted_model.says(
+    parley_model.says(
         Call(shortened, {"of": 1}, call_id="c1"),
         Call("update_plan", {"plan": [{"step": "look", "status": "pending"}]}, call_id="c2"),
         Call("z__echo", {"of": 3}, call_id="c3"),
     )
     config = table(program("z")) + table(program(long))
-    async with speaking(scripted_model, api=api, config=config) as wire:
+    async with speaking(parley_model, api=api, config=config) as wire:
         wire.codex(1, "go", **{"include-plan-tool": True})
         messages = await answer_of(wire, 1)
 
     (session,) = wire.sessions
-    tools = scripted_model.requests[0].body["tools"]
+    tools = parley_model.requests[0].body["tools"]
     own = ours(api, with_plan=True)
     assert names_of(api, own) == ["shell", "apply_patch", "update_plan", "view_image"]
     assert tools[: len(own)] == own
@@ -256,13 +256,13 @@ async def test_tools_stand_behind_our_own_in_the_order_of_their_names(
 
 @pytest.mark.promises("servers.progress")
 async def test_progress_is_seen_while_the_tool_works_and_another_conversation_goes_on(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    async with speaking(scripted_model, config=table(program("x"))) as wire:
-        scripted_model.says("Let me ", "wait.", Call("x__wait", {}, call_id="c1"))
+    async with speaking(parley_model, config=table(program("x"))) as wire:
+        parley_model.says("Let me ", "wait.", Call("x__wait", {}, call_id="c1"))
         wire.codex(1, "wait for it")
         messages = await wire.until(is_event("background_event"))
-        scripted_model.says(Call("x__release", {}, call_id="c2"))
+        parley_model.says(Call("x__release", {}, call_id="c2"))
         wire.codex(2, "release it")
         messages += await wire.answer(1, 2)
 
@@ -281,18 +281,18 @@ async def test_progress_is_seen_while_the_tool_works_and_another_conversation_go
             *pairs(number, str(number), *shown("chat", *events, *said("Done"), task_complete("Done"))),
             answered(number, "Done"),
         ]
-    last = [request.body["messages"][-1]["content"] for request in scripted_model.requests]
+    last = [request.body["messages"][-1]["content"] for request in parley_model.requests]
     assert last[:2] == ["wait for it", "release it"]
     assert sorted(last[2:]) == sorted([told_texts("released"), told_texts("ok")])
 
 
 async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the_turn_goes_on(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
-    scripted_model.says(Call("x__wait", {}, call_id="c1"))
-    scripted_model.says(Call("x__add", {"a": 1, "b": 2}, call_id="c2"))
+    parley_model.says(Call("x__wait", {}, call_id="c1"))
+    parley_model.says(Call("x__add", {"a": 1, "b": 2}, call_id="c2"))
     config = table(structs.replace(program("x"), tool_timeout_seconds=3))
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         messages = await answer_of(wire, 1)
 
@@ -309,7 +309,7 @@ async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the
         task_complete("Done"),
     )
     assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *events), answered(1, "Done")]
-    told = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
     assert told == [late, told_texts("3")]
 
 
@@ -317,16 +317,16 @@ async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the
 
 
 @pytest.mark.promises("servers.secrets")
-async def test_an_address_is_called_with_a_token_that_nobody_else_ever_sees(scripted_model: ScriptedModel) -> None:
+async def test_an_address_is_called_with_a_token_that_nobody_else_ever_sees(parley_model: ScriptedModel) -> None:
     loopback = Loopback(TOKEN)
-    scripted_model.says(Call("far__add", {"a": 1, "b": 2}, call_id="c1"))
-    scripted_model.says(Call("far__steps", {"count": 1}, call_id="c2"))
-    scripted_model.says(Call("shell", {"command": ["env"]}, call_id="c3"))
-    scripted_model.says(Call("near__env", {}, call_id="c4"))
+    parley_model.says(Call("far__add", {"a": 1, "b": 2}, call_id="c1"))
+    parley_model.says(Call("far__steps", {"count": 1}, call_id="c2"))
+    parley_model.says(Call("shell", {"command": ["env"]}, call_id="c3"))
+    parley_model.says(Call("near__env", {}, call_id="c4"))
     env = {"TICKETS_TOKEN": TOKEN, "PARLEY_LOG": "debug"}
     async with loopback.open() as url:
         config = table(ToolServer(name="far", url=url, bearer_token_env_var="TICKETS_TOKEN"))
-        async with speaking(scripted_model, config=config + table(program("near")), env=env) as wire:
+        async with speaking(parley_model, config=config + table(program("near")), env=env) as wire:
             wire.codex(1, "go")
             messages = await answer_of(wire, 1)
             wire.raw.close_stdin()
@@ -349,14 +349,12 @@ async def test_an_address_is_called_with_a_token_that_nobody_else_ever_sees(scri
     begin = [*configured(1, wire.sessions[0]), *pairs(1, "1", *events)]
     assert messages[: len(begin)] == begin
     assert messages[-1] == answered(1, "Done")
-    assert scripted_model.requests[0].body["tools"] == [
+    assert parley_model.requests[0].body["tools"] == [
         *ours("chat"),
         *kit_tools("chat", "far"),
         *kit_tools("chat", "near"),
     ]
-    told = [
-        message["content"] for message in scripted_model.requests[-1].body["messages"][-8:] if message["content"]
-    ]
+    told = [message["content"] for message in parley_model.requests[-1].body["messages"][-8:] if message["content"]]
     assert told[:2] == [told_texts("3"), told_texts("done")]
     assert len(told) == 4
 
@@ -364,17 +362,17 @@ async def test_an_address_is_called_with_a_token_that_nobody_else_ever_sees(scri
     assert (loopback.sessions, loopback.farewells) == (1, 1)
     assert "DEBUG" in log
     assert "session-1" not in log
-    for place in (log.encode(), *wire.raw.frames, *kept, *(request.raw for request in scripted_model.requests)):
+    for place in (log.encode(), *wire.raw.frames, *kept, *(request.raw for request in parley_model.requests)):
         assert TOKEN.encode() not in place
-    assert not any(TOKEN in value for request in scripted_model.requests for value in request.headers.values())
+    assert not any(TOKEN in value for request in parley_model.requests for value in request.headers.values())
     assert all("TICKETS_TOKEN" not in output for output in told)
 
 
 async def test_an_address_without_its_token_is_named_with_the_variable_and_the_others_work(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     strict, open_to_all = Loopback("another token"), Loopback()
-    scripted_model.says(Call("open__add", {"a": 1, "b": 2}, call_id="c1"))
+    parley_model.says(Call("open__add", {"a": 1, "b": 2}, call_id="c1"))
     async with strict.open() as url, open_to_all.open() as open_url:
         config = "".join(
             table(server)
@@ -387,7 +385,7 @@ async def test_an_address_without_its_token_is_named_with_the_variable_and_the_o
             )
         )
         env = {"EMPTY_TOKEN": "", "BROKEN_TOKEN": f"{TOKEN}\n", "WRONG_TOKEN": TOKEN, "PARLEY_LOG": "debug"}
-        async with speaking(scripted_model, config=config, env=env) as wire:
+        async with speaking(parley_model, config=config, env=env) as wire:
             wire.codex(1, "go")
             messages = await answer_of(wire, 1)
             log = wire.raw.stderr_text()
@@ -412,7 +410,7 @@ async def test_an_address_without_its_token_is_named_with_the_variable_and_the_o
         *pairs(1, "1", *events),
         answered(1, "Done"),
     ]
-    assert scripted_model.requests[0].body["tools"] == [*ours("chat"), *kit_tools("chat", "open")]
+    assert parley_model.requests[0].body["tools"] == [*ours("chat"), *kit_tools("chat", "open")]
     assert set(strict.seen_tokens) == {f"Bearer {TOKEN}"}
-    for place in (log.encode(), *wire.raw.frames, *(request.raw for request in scripted_model.requests)):
+    for place in (log.encode(), *wire.raw.frames, *(request.raw for request in parley_model.requests)):
         assert TOKEN.encode() not in place

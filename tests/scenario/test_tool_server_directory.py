@@ -31,7 +31,7 @@ def table(name: str, command: str, *args: str, cwd: Path | None = None) -> str:
 
 @pytest.mark.promises("servers.directory")
 async def test_a_tool_server_starts_in_no_project_unless_its_settings_name_one(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     named = tmp_path / "named"
     named.mkdir()
@@ -43,7 +43,7 @@ async def test_a_tool_server_starts_in_no_project_unless_its_settings_name_one(
         + table("named", sys.executable, "-c", WHERE, str(tmp_path / "in-named"), cwd=named)
         + table("module", sys.executable, "-m", "json.tool")
     )
-    await started(scripted_model, tmp_path / "home", config)
+    await started(parley_model, tmp_path / "home", config)
 
     assert (tmp_path / "plain").read_text() == "/"
     assert (tmp_path / "in-named").read_text() == str(named)
@@ -52,13 +52,13 @@ async def test_a_tool_server_starts_in_no_project_unless_its_settings_name_one(
 
 @pytest.mark.promises("servers.directory")
 async def test_a_relative_program_is_looked_for_beside_the_settings(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     (tmp_path / "home").mkdir()
     program = tmp_path / "home/tool"
     program.write_text(f"#!/bin/sh\npwd > {tmp_path}/where\n")
     program.chmod(0o755)
 
-    await started(scripted_model, tmp_path / "home", table("own", "./tool"))
+    await started(parley_model, tmp_path / "home", table("own", "./tool"))
 
     assert (tmp_path / "where").read_text() == "/\n"

@@ -142,11 +142,11 @@ async def patiently(wait: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def test_what_cannot_be_started_is_told_right_behind_session_configured_and_once(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     broken = ToolServer(name="broken", command="/no/such/program")
     servers = (broken, program("good"), program("bad name"), program("gone", "exit"))
-    async with speaking(scripted_model, config="".join(map(table, servers))) as wire:
+    async with speaking(parley_model, config="".join(map(table, servers))) as wire:
         wire.codex(7, "go")
         messages = await wire.answer(7)
         wire.reply(8, "again")
@@ -159,16 +159,16 @@ async def test_what_cannot_be_started_is_told_right_behind_session_configured_an
         answered(7, "Done"),
     ]
     assert again == [*pairs(8, "1", task_started(), *turn("Done")), answered(8, "Done")]
-    assert [tool_names(request.body) for request in scripted_model.requests] == [{"good"}, {"good"}]
+    assert [tool_names(request.body) for request in parley_model.requests] == [{"good"}, {"good"}]
 
 
 async def test_every_new_conversation_is_answered_at_once_and_has_each_failure_as_one_event(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     broken = ToolServer(name="broken", command="/no/such/program")
     config = table(broken) + table(program("good")) + table(program("bad name"))
     errors = [as_json(NO_PROGRAM), as_json(BAD_NAME)]
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         first, second = await created(wire, 1), await created(wire, 2)
         before = [await read_until(wire, one, lambda events: len(events) == 2) for one in (first, second)]
         wire.send(3, first, "hello")
@@ -190,14 +190,14 @@ async def test_every_new_conversation_is_answered_at_once_and_has_each_failure_a
     assert [one for one in hasty if one["type"] == "error"] == errors
     assert [one for one in hasty if one["type"] != "error"] == spoken
     assert hasty[-2:] == spoken[-2:]
-    assert all(tool_names(request.body) == {"good"} for request in scripted_model.requests)
+    assert all(tool_names(request.body) == {"good"} for request in parley_model.requests)
 
 
 @pytest.mark.promises("servers.background")
 async def test_nobody_else_waits_for_a_server_that_never_answers_and_who_waits_can_leave(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
-    async with speaking(scripted_model, config=table(program("mute", "mute", mark=mark))) as wire:
+    async with speaking(parley_model, config=table(program("mute", "mute", mark=mark))) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
         conversation = await created(wire, 2)
@@ -207,7 +207,7 @@ async def test_nobody_else_waits_for_a_server_that_never_answers_and_who_waits_c
         wire.raw.config("")
         wire.codex(5, "without servers")
         others = await wire.answer(5)
-        assert not scripted_model.requests[1:]
+        assert not parley_model.requests[1:]
 
         wire.cancel(1)
         left = await wire.answer(1)
@@ -220,14 +220,14 @@ async def test_nobody_else_waits_for_a_server_that_never_answers_and_who_waits_c
     cut = error(" Turn interrupted")
     assert left == [*pairs(1, "1", task_started(), cut), interrupted(1)]
     assert events == [as_json(task_started()), as_json(cut)]
-    assert [request.body["messages"][-1]["content"] for request in scripted_model.requests] == ["without servers"]
+    assert [request.body["messages"][-1]["content"] for request in parley_model.requests] == ["without servers"]
 
 
 @pytest.mark.parametrize("how", ["eof", pytest.param("SIGTERM", marks=pytest.mark.long)])
 async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
-    scripted_model: ScriptedModel, mark: str, how: str
+    parley_model: ScriptedModel, mark: str, how: str
 ) -> None:
-    async with speaking(scripted_model, config=table(program("mute", "mute", mark=mark))) as wire:
+    async with speaking(parley_model, config=table(program("mute", "mute", mark=mark))) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
         await until(lambda: running(mark) == 1)
@@ -239,7 +239,7 @@ async def test_a_call_that_waits_for_a_server_is_answered_when_parley_ends(
 
     result = {"content": [{"type": "text", "text": "Server is shutting down"}], "isError": True}
     assert messages == [{"jsonrpc": "2.0", "id": 1, "result": result}]
-    assert scripted_model.requests == []
+    assert parley_model.requests == []
 
 
 SLOW_TO_LOAD: Final = """\
@@ -263,12 +263,12 @@ sys.meta_path.insert(0, Slow())
 @pytest.mark.child_process
 @pytest.mark.parametrize("how", ["eof", "SIGTERM"])
 async def test_parley_ends_while_the_library_for_tool_servers_is_being_loaded(
-    scripted_model: ScriptedModel, tmp_path: Path, mark: str, how: str
+    parley_model: ScriptedModel, tmp_path: Path, mark: str, how: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW_TO_LOAD)
     loading = tmp_path / "loading"
     env = {"PYTHONPATH": str(tmp_path), "LOADING": str(loading)}
-    async with speaking(scripted_model, config=table(program("x", mark=mark)), env=env) as wire:
+    async with speaking(parley_model, config=table(program("x", mark=mark)), env=env) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
         await until(loading.exists)
@@ -284,20 +284,20 @@ async def test_parley_ends_while_the_library_for_tool_servers_is_being_loaded(
 @pytest.mark.promises("servers.background")
 @pytest.mark.long
 async def test_a_server_that_never_answers_is_waited_for_ten_seconds_and_then_told_to_everybody(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
     config = table(program("mute", "mute", mark=mark)) + table(program("good"))
     clock = asyncio.get_running_loop().time
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         asked_at = clock()
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
         conversation = await created(wire, 2)
         wire.send(3, conversation, "hello")
         await wire.answer(3)
-        await patiently(lambda: scripted_model.wait_for_requests(1))
+        await patiently(lambda: parley_model.wait_for_requests(1))
         waited_seconds = clock() - asked_at
-        await patiently(lambda: scripted_model.wait_for_requests(2))
+        await patiently(lambda: parley_model.wait_for_requests(2))
         messages = await wire.answer(1)
         events = await read_until(wire, conversation, has_ended)
         wire.codex(4, "go")
@@ -310,7 +310,7 @@ async def test_a_server_that_never_answers_is_waited_for_ten_seconds_and_then_to
     whole = (task_started(), MUTE, agent_message("Done"), task_complete("Done"))
     assert events == [as_json(event) for event in whole]
     assert later[:4] == [*configured(4, wire.sessions[1]), *pairs(4, "0", MUTE)]
-    assert [tool_names(request.body) for request in scripted_model.requests] == [{"good"}] * 3
+    assert [tool_names(request.body) for request in parley_model.requests] == [{"good"}] * 3
 
 
 SLOW_PROGRAM: Final = """\
@@ -329,18 +329,18 @@ waited for."""
 
 @pytest.mark.long
 async def test_a_server_that_fails_late_voids_no_text_and_is_told_when_the_next_turn_begins(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
-    scripted_model.says("Hello, ", HOLD, "world")
+    parley_model.says("Hello, ", HOLD, "world")
     slow = ToolServer(name="slow", command=sys.executable, args=("-c", SLOW_PROGRAM, mark))
-    async with speaking(scripted_model, config=table(slow), env={"PARLEY_LOG": "info"}) as wire:
+    async with speaking(parley_model, config=table(slow), env={"PARLEY_LOG": "info"}) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("session_configured"))
-        await patiently(scripted_model.wait_until_held)
+        await patiently(parley_model.wait_until_held)
         (pid,) = marked(mark)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: "the program ended before it answered" in wire.raw.stderr_text())
-        scripted_model.release()
+        parley_model.release()
         messages = await wire.answer(1)
         wire.reply(2, "again")
         again = await wire.answer(2)
@@ -358,9 +358,9 @@ async def test_a_server_that_fails_late_voids_no_text_and_is_told_when_the_next_
 
 @pytest.mark.promises("servers.shared")
 async def test_conversations_with_the_same_settings_share_one_process(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
-    async with speaking(scripted_model, config=table(program("x", mark=mark))) as wire:
+    async with speaking(parley_model, config=table(program("x", mark=mark))) as wire:
         first = await say(wire, 1, Call("x__pid", {}, call_id="c1"))
         second = await say(wire, 2, Call("x__pid", {}, call_id="c2"))
         wire.raw.config(table(program("under-another-name", mark=mark)))
@@ -379,12 +379,12 @@ async def test_conversations_with_the_same_settings_share_one_process(
 
 @pytest.mark.promises("servers.secrets")
 async def test_a_server_is_given_the_listed_variables_and_its_own_and_nothing_else(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     env = {name: os.environ.get(name, "C.UTF-8") for name in INHERITED}
     env |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir(), "TZ": "UTC"}
     env |= {"OPENAI_API_KEY": "no", "GIT_SSH_COMMAND": "no", "VIRTUAL_ENV": "/no"}
-    async with speaking(scripted_model, config=table(program("x", env={"EXTRA": "yes"})), env=env) as wire:
+    async with speaking(parley_model, config=table(program("x", env={"EXTRA": "yes"})), env=env) as wire:
         body = await say(wire, 1, Call("x__env", {}, call_id="c1"))
 
     assert text_told(body, "c1").split(",") == sorted([*INHERITED, "EXTRA"])
@@ -392,21 +392,21 @@ async def test_a_server_is_given_the_listed_variables_and_its_own_and_nothing_el
 
 @pytest.mark.promises("servers.shared")
 async def test_a_crash_answers_the_call_and_the_next_call_finds_the_server_again(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
-    async with speaking(scripted_model, config=table(program("x", mark=mark))) as wire:
+    async with speaking(parley_model, config=table(program("x", mark=mark))) as wire:
         before = await say(wire, 1, Call("x__pid", {}, call_id="c1"))
-        scripted_model.says(Call("x__crash", {}, call_id="c2"), Call("x__pid", {}, call_id="c3"))
+        parley_model.says(Call("x__crash", {}, call_id="c2"), Call("x__pid", {}, call_id="c3"))
         wire.reply(2, "crash")
         messages = await wire.answer(2)
-        crashed = scripted_model.requests[-1].body
+        crashed = parley_model.requests[-1].body
 
-        scripted_model.says(Call("x__wait", {}, call_id="c4"))
+        parley_model.says(Call("x__wait", {}, call_id="c4"))
         wire.reply(3, "wait")
         waiting = await wire.until(is_event("background_event"))
         os.kill(int(text_told(crashed, "c3")), signal.SIGKILL)
         waiting += await wire.answer(3)
-        killed = scripted_model.requests[-1].body
+        killed = parley_model.requests[-1].body
         after = await say(wire, 4, Call("x__add", {"a": 1, "b": 2}, call_id="c5"), session=wire.sessions[0])
         await until(lambda: running(mark) == 1)
 
@@ -424,11 +424,11 @@ async def test_a_crash_answers_the_call_and_the_next_call_finds_the_server_again
 
 
 async def test_an_interrupt_stops_the_call_at_the_server_which_lives_on(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
-    async with speaking(scripted_model, config=table(program("x", mark=mark))) as wire:
+    async with speaking(parley_model, config=table(program("x", mark=mark))) as wire:
         before = await say(wire, 1, Call("x__pid", {}, call_id="c1"))
-        scripted_model.says(Call("x__wait", {}, call_id="c2"), Call("x__echo", {}, call_id="c3"))
+        parley_model.says(Call("x__wait", {}, call_id="c2"), Call("x__echo", {}, call_id="c3"))
         wire.reply(2, "wait")
         messages = await wire.until(is_event("background_event"))
         wire.cancel(2)
@@ -473,11 +473,11 @@ def end(wire: Wire, how: str) -> None:
     ],
 )
 async def test_the_end_of_parley_in_mid_call_answers_and_leaves_no_server_running(
-    scripted_model: ScriptedModel, mark: str, mode: str, how: str
+    parley_model: ScriptedModel, mark: str, mode: str, how: str
 ) -> None:
-    scripted_model.says(Call("x__child", {}, call_id="c1"))
-    scripted_model.says(Call("x__wait", {}, call_id="c2"))
-    async with speaking(scripted_model, config=table(program("x", mode, mark=mark))) as wire:
+    parley_model.says(Call("x__child", {}, call_id="c1"))
+    parley_model.says(Call("x__wait", {}, call_id="c2"))
+    async with speaking(parley_model, config=table(program("x", mode, mark=mark))) as wire:
         wire.codex(1, "go")
         await wire.until(is_event("background_event"))
         assert running(mark) == (3 if mode == "leaving" else 2)
@@ -493,12 +493,12 @@ async def test_the_end_of_parley_in_mid_call_answers_and_leaves_no_server_runnin
 
 @pytest.mark.child_process
 async def test_servers_of_a_parley_that_was_killed_find_their_input_closed_and_leave(
-    scripted_model: ScriptedModel, mark: str
+    parley_model: ScriptedModel, mark: str
 ) -> None:
-    async with speaking(scripted_model, config=table(program("x", mark=mark))) as wire:
+    async with speaking(parley_model, config=table(program("x", mark=mark))) as wire:
         shell = Call("shell", {"command": ["true"]}, call_id="c1")
         await say(wire, 1, shell, Call("x__add", {"a": 1, "b": 2}, call_id="c2"))
-        scripted_model.says(Call("shell", {"command": ["sh", "-c", "sleep 1000; true", mark]}, call_id="c3"))
+        parley_model.says(Call("shell", {"command": ["sh", "-c", "sleep 1000; true", mark]}, call_id="c3"))
         wire.reply(2, "sleep")
         await wire.until(is_event("exec_command_begin"))
         await until(lambda: running(mark) > 1)

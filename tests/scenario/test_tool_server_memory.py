@@ -82,35 +82,35 @@ for line in sys.stdin:
     ],
 )
 async def test_a_huge_answer_costs_little_memory(
-    scripted_model: ScriptedModel, tmp_path: Path, kind: str, told: str
+    parley_model: ScriptedModel, tmp_path: Path, kind: str, told: str
 ) -> None:
     script = tmp_path / "huge.py"
     script.write_text(PROGRAM)
-    scripted_model.says(Call("x__answer", {"kind": "small"}, call_id="c1"))
-    scripted_model.says(Call("x__answer", {"kind": kind}, call_id="c2"))
+    parley_model.says(Call("x__answer", {"kind": "small"}, call_id="c1"))
+    parley_model.says(Call("x__answer", {"kind": kind}, call_id="c2"))
     config = f"[mcp_servers.x]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(script)])}\n"
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"
         peak = memory_bytes(wire.raw.pid, "VmHWM") / 1024**2
 
-    outputs = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
     assert outputs == ['[{"text":"fine","type":"text"}]', told]
     assert peak < 300
 
 
 @pytest.mark.promises("servers.bounded")
-async def test_the_limit_of_an_answer_is_a_setting(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_the_limit_of_an_answer_is_a_setting(parley_model: ScriptedModel, tmp_path: Path) -> None:
     script = tmp_path / "huge.py"
     script.write_text(PROGRAM)
-    scripted_model.says(Call("x__answer", {"kind": "unfit"}, call_id="c1"))
+    parley_model.says(Call("x__answer", {"kind": "unfit"}, call_id="c1"))
     config = (
         f"[mcp_servers.x]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(script)])}\n"
         "max_answer_bytes = 100000\n"
     )
-    async with speaking(scripted_model, config=config) as wire:
+    async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"
 
-    (output,) = [one["content"] for one in scripted_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    (output,) = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
     assert output == f"{FAILED}its answer is longer than 100000 bytes"

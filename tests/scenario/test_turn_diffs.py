@@ -29,7 +29,7 @@ from parley.testing.render import Api
 
 @pytest.mark.parametrize("api", EITHER_API)
 async def test_the_diff_goes_over_all_patches_of_a_turn_and_starts_afresh_in_the_next(
-    scripted_model: ScriptedModel, api: Api
+    parley_model: ScriptedModel, api: Api
 ) -> None:
     texts = [
         patch("*** Update File: old.txt", "@@", " alpha", "-beta", "+BETA", " gamma"),
@@ -38,8 +38,8 @@ async def test_the_diff_goes_over_all_patches_of_a_turn_and_starts_afresh_in_the
     ]
     first, second, third = calls_for(*texts)
     for reply in ((first,), (second,), ("Done",), (third,), ("Done",)):
-        scripted_model.says(*reply)
-    async with speaking(scripted_model, api=api) as wire:
+        parley_model.says(*reply)
+    async with speaking(parley_model, api=api) as wire:
         plant_tree(wire.work, {"old.txt": regular(OLD)})
         wire.codex(1, "go")
         one = await wire.answer(1)
@@ -74,7 +74,7 @@ async def test_the_diff_goes_over_all_patches_of_a_turn_and_starts_afresh_in_the
 
 
 async def test_a_file_moved_from_place_to_place_is_shown_once_with_its_first_and_its_last_name(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     calls = calls_for(
         patch("*** Update File: old.txt", "*** Move to: second.txt", "-beta", "+BETA"),
@@ -82,9 +82,9 @@ async def test_a_file_moved_from_place_to_place_is_shown_once_with_its_first_and
         patch("*** Update File: sub/third.txt", "-gamma", "+GAMMA"),
         patch("*** Update File: sub/third.txt", "*** Move to: old.txt"),
     )
-    async with speaking(scripted_model) as wire:
+    async with speaking(parley_model) as wire:
         plant_tree(wire.work, {"old.txt": regular(OLD)})
-        scripted_model.says(*calls)
+        parley_model.says(*calls)
         wire.codex(1, "go")
         diffs = turn_diffs(await wire.answer(1))
 
@@ -97,15 +97,15 @@ async def test_a_file_moved_from_place_to_place_is_shown_once_with_its_first_and
         ]
 
 
-async def test_a_turn_that_takes_back_what_it_changed_has_no_diff_any_more(scripted_model: ScriptedModel) -> None:
+async def test_a_turn_that_takes_back_what_it_changed_has_no_diff_any_more(parley_model: ScriptedModel) -> None:
     calls = calls_for(
         patch("*** Add File: a.txt", "+a"),
         patch("*** Delete File: a.txt", "*** Update File: old.txt", "-beta", "+BETA"),
         patch("*** Update File: old.txt", "-BETA", "+beta"),
         patch("*** Add File: a.txt", "+a"),
     )
-    scripted_model.says(*calls)
-    async with speaking(scripted_model) as wire:
+    parley_model.says(*calls)
+    async with speaking(parley_model) as wire:
         plant_tree(wire.work, {"old.txt": regular(OLD)})
         wire.codex(1, "go")
         messages = await wire.answer(1)
@@ -117,11 +117,11 @@ async def test_a_turn_that_takes_back_what_it_changed_has_no_diff_any_more(scrip
 
 
 async def test_a_command_between_two_patches_shows_in_the_diff_where_it_changed_their_files(
-    scripted_model: ScriptedModel,
+    parley_model: ScriptedModel,
 ) -> None:
     one, two = calls_for(patch("*** Add File: a.txt", "+x"), patch("*** Update File: old.txt", "-beta", "+BETA"))
-    scripted_model.says(one, shell_call("sh", "-c", "echo a > a.txt; echo b > b.txt", call_id="c9"), two)
-    async with speaking(scripted_model) as wire:
+    parley_model.says(one, shell_call("sh", "-c", "echo a > a.txt; echo b > b.txt", call_id="c9"), two)
+    async with speaking(parley_model) as wire:
         plant_tree(wire.work, {"old.txt": regular(OLD)})
         wire.codex(1, "go")
         *_, last = turn_diffs(await wire.answer(1))

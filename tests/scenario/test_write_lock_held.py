@@ -48,11 +48,11 @@ def lasting(parley: ParleyProcess, conversation: Conversation) -> list[Any]:
 
 @pytest.mark.promises("keeping.write-lock")
 async def test_calls_that_write_fail_with_the_name_of_the_holder_and_are_not_done_later(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     parley = await start()
     conversation = await parley.create()
-    scripted_model.says("Hello")
+    parley_model.says("Hello")
     await turn(conversation, "hi")
     before = await log_of(conversation)
     with held_by_flock(parley.home) as held:
@@ -61,7 +61,7 @@ async def test_calls_that_write_fail_with_the_name_of_the_holder_and_are_not_don
         took = time.monotonic() - began
         read = await log_of(conversation)
         held.release()
-        scripted_model.says("Here again")
+        parley_model.says("Here again")
         await turn(conversation, "are you there?")
     listed = (await parley.client.list()).conversations
     log = await log_of(conversation)
@@ -79,11 +79,11 @@ async def test_calls_that_write_fail_with_the_name_of_the_holder_and_are_not_don
 @pytest.mark.promises("keeping.write-lock")
 @pytest.mark.parametrize("others", ["open", "closed", "killed"])
 async def test_a_process_that_starts_meanwhile_reads_lists_and_streams(
-    start: Start, scripted_model: ScriptedModel, others: str
+    start: Start, parley_model: ScriptedModel, others: str
 ) -> None:
     one = await start()
     conversation = await one.create()
-    scripted_model.says("Hello")
+    parley_model.says("Hello")
     await turn(conversation, "hi")
     before = await log_of(conversation)
     if others == "killed":
@@ -104,7 +104,7 @@ async def test_a_process_that_starts_meanwhile_reads_lists_and_streams(
             with pytest.raises(ToolFailed, match=f"process {held.holder} .flock"):
                 await there.send("never")
             held.release()
-            scripted_model.says("Here again")
+            parley_model.says("Here again")
             await there.send("are you there?")
             await stream.turn()  # what happened before
             events = await stream.turn()
@@ -116,7 +116,7 @@ async def test_a_process_that_starts_meanwhile_reads_lists_and_streams(
 
 
 async def test_where_the_log_has_to_be_recovered_first_reading_fails_with_the_name_of_the_holder(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one = await start()
     await one.create()
@@ -134,17 +134,17 @@ async def test_where_the_log_has_to_be_recovered_first_reading_fails_with_the_na
 
 
 async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_goes_on(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     parley = await start()
     conversation = await parley.create()
-    scripted_model.says("Half ", HOLD, "a sentence")
+    parley_model.says("Half ", HOLD, "a sentence")
     async with conversation.stream() as stream:
         await conversation.send("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         await events_until(stream, is_(AgentMessageDelta))
         with held_by_flock(parley.home) as held:
-            scripted_model.release()
+            parley_model.release()
             with pytest.raises(ToolFailed, match="holds the write lock of the home; nothing was changed"):
                 await conversation.send("never", message_id=MESSAGE)
             held.release()
@@ -157,14 +157,14 @@ async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_goes_on(
 @pytest.mark.long
 @pytest.mark.promises("keeping.write-lock")
 async def test_a_turn_that_cannot_write_for_a_minute_fails_with_one_sentence(
-    scripted_model: ScriptedModel, tmp_path: Path
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    async with ParleyProcess(scripted_model, home=tmp_path / "home") as parley, asyncio.timeout(3 * TURN_SECONDS):
-        scripted_model.says("Half ", HOLD, "a sentence")
+    async with ParleyProcess(parley_model, home=tmp_path / "home") as parley, asyncio.timeout(3 * TURN_SECONDS):
+        parley_model.says("Half ", HOLD, "a sentence")
         calling = parley.client.codex("go")
-        await scripted_model.wait_until_held()
+        await parley_model.wait_until_held()
         with held_by_flock(parley.home) as held:
-            scripted_model.release()
+            parley_model.release()
             result = await calling
             held.release()
         listed = (await parley.client.list()).conversations[0]
@@ -209,10 +209,10 @@ async def test_a_server_that_was_stopped_in_the_middle_of_a_write_is_named(start
 
 
 async def test_two_processes_that_want_one_conversation_are_both_told_who_holds_the_lock(
-    start: Start, scripted_model: ScriptedModel
+    start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)
-    scripted_model.says("Hello")
+    parley_model.says("Hello")
     await turn(here, "hi")
     await log_of(there)
     with held_by_flock(one.home) as held:

@@ -12,12 +12,12 @@ from parley.testing import ParleyProcess, RawParley, ScriptedModel
 
 
 async def test_a_server_is_there_with_its_client_and_its_model(
-    parley_server: ParleyProcess, scripted_model: ScriptedModel
+    parley_server: ParleyProcess, parley_model: ScriptedModel
 ) -> None:
     conversation = await parley_server.create()
 
     assert conversation.model == "scripted-model"
-    assert parley_server.model is scripted_model
+    assert parley_server.model is parley_model
     assert parley_server.client.initialize_result.protocol_version == "2025-11-25"
     assert [json.loads(frame)["id"] for frame in parley_server.frames] == [1, 2]
 
@@ -41,15 +41,15 @@ async def test_a_killed_server_is_gone_for_its_client(parley_server: ParleyProce
         await parley_server.client.ping()
 
 
-async def test_every_message_is_checked_at_the_end(scripted_model: ScriptedModel) -> None:
-    server = ParleyProcess(scripted_model)
+async def test_every_message_is_checked_at_the_end(parley_model: ScriptedModel) -> None:
+    server = ParleyProcess(parley_model)
     with pytest.raises(AssertionError, match="not what a server says"):
         async with server:
             server.frames.append(b'"not what a server says"')
 
 
-async def test_the_wire_can_be_spoken_by_hand(scripted_model: ScriptedModel) -> None:
-    async with RawParley(scripted_model) as raw:
+async def test_the_wire_can_be_spoken_by_hand(parley_model: ScriptedModel) -> None:
+    async with RawParley(parley_model) as raw:
         raw.write(b"nonsense\n")
         raw.send({"jsonrpc": "2.0", "id": "a", "method": "ping"})
         raw.send({"jsonrpc": "2.0", "id": "b", "method": "ping"})
