@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
 """The tool name in calls of the shell that some models were trained on."""
+MOST_WORDS: Final = 100_000
+"""The longest command that is looked at: working on more words would block the server."""
 NOT_FOUND: Final = 127
 """The exit code of shells for a missing program, which is not the fault of the sandbox."""
 
@@ -245,8 +247,10 @@ def _wanted(call: CallItem) -> _Wanted:
     arguments = replace_surrogates(call.arguments).encode()
     if call.name == LOCAL_SHELL:
         action = decode_arguments(_Action, arguments)
+        _refuse_too_many_words(action.command)
         return _Wanted(action.command, action.working_directory, _milliseconds(action.timeout_ms))
     given = decode_arguments(_Arguments, arguments)
+    _refuse_too_many_words(given.command)
     return _Wanted(
         given.command,
         given.workdir,
@@ -254,6 +258,11 @@ def _wanted(call: CallItem) -> _Wanted:
         escalated=bool(given.with_escalated_permissions),
         justification=given.justification,
     )
+
+
+def _refuse_too_many_words(command: Sequence[str]) -> None:
+    if len(command) > MOST_WORDS:
+        raise BadArguments(f"more than {MOST_WORDS} words (command)", field="command")
 
 
 def _directory(cwd: str, workdir: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -462,6 +463,10 @@ async def test_whoever_is_asked_is_told_where_a_link_leads(tmp_path: Path) -> No
     assert (asked.cwd, bench.command.cwd) == (str(tmp_path / "elsewhere"), str(tmp_path / "elsewhere"))
 
 
+MANY_WORDS: Final = json.dumps({"command": ["ls"] + ["-l"] * 100_000})
+"""Those of a hostile model: looking at a million words takes a second, while all clients wait."""
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "detail"),
     [
@@ -489,6 +494,8 @@ async def test_whoever_is_asked_is_told_where_a_link_leads(tmp_path: Path) -> No
             '{"command": ["a"], "timeout_ms": "soon"}',
             'invalid type: string "soon", expected a number (timeout_ms)',
         ),
+        pytest.param("shell", MANY_WORDS, "more than 100000 words (command)", id="shell-many-words"),
+        pytest.param("local_shell", MANY_WORDS, "more than 100000 words (command)", id="local_shell-many-words"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_explained_and_nothing_happens(
