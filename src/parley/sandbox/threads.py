@@ -26,7 +26,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
 
     A cancellation is raised when the work is done. Work that a file system blocks does not block other work, and
     the end of the process does not wait for it. Without `needs_one`, the work is done in this thread if the system
-    allows no more threads.
+    allows no more threads, or memory is short.
 
     Raises:
         CommandNotStarted: the system has no more threads for us, and the work was not begun.
@@ -37,7 +37,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
     except IndexError:
         try:
             worker = _Worker()
-        except RuntimeError:
+        except (MemoryError, RuntimeError):
             if needs_one:
                 raise CommandNotStarted("the system allows the server no more threads") from None
             return work()

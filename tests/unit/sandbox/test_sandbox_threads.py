@@ -74,3 +74,17 @@ async def test_without_another_thread_nothing_is_begun_but_what_must_be_done() -
         await asyncio.gather(*busy)
 
     assert (refused.value.detail, done) == ("the system allows the server no more threads", "done")
+
+
+async def test_what_must_be_done_is_done_where_memory_is_too_short_for_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start_none(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("parley.sandbox.threads._idle", [])
+    monkeypatch.setattr("parley.sandbox.threads.start_thread", start_none)
+
+    with pytest.raises(CommandNotStarted):
+        await in_thread(lambda: "done")
+    assert await in_thread(lambda: "done", needs_one=False) == "done"
