@@ -30,7 +30,17 @@ __all__ = ["MOVED_ASIDE", "MissingGit", "Restored", "Snapshot", "outermost"]
 MOVED_ASIDE: Final = ".refused-"
 """Prefix of the name of a file that was moved aside. Git and agents read no file of such a name."""
 
-_OBEYED: Final = ("config", "config.worktree", "hooks", "info", "objects/info/alternates", "commondir", "gitdir")
+_OBEYED: Final = (
+    "config",
+    "config.worktree",
+    "hooks",
+    "info",
+    "remotes",
+    "branches",
+    "objects/info/alternates",
+    "commondir",
+    "gitdir",
+)
 """Files and directories that Git obeys in a Git directory. Everything else there is data."""
 _DATA_IN_INFO: Final = frozenset({"refs"})
 """A list of branches that `git gc` writes. Git does not read it."""

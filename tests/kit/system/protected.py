@@ -22,6 +22,8 @@ def furnish(git: Path) -> None:
     for folder in (
         "hooks/sub",
         "info",
+        "remotes",
+        "branches",
         "objects/info",
         "refs/heads",
         "modules/a/b/hooks",

@@ -20,6 +20,8 @@ OBEYED = (
     "config.worktree",
     "hooks/pre-commit",
     "hooks/update",
+    "remotes/origin",
+    "branches/main",
     "hooks/sub/x",
     "info/attributes",
     "info/exclude",
