@@ -27,11 +27,11 @@ from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import UnixPeers
+from parley.ports.store import Store
 from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.peering import serve_peer
 from parley.server.serve import ServerCore, Transport
-from parley.stores.memory import MemoryStore
 from parley.stores.sqlite.store import SqliteStore
 from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
@@ -89,7 +89,7 @@ class Server:
 
         self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
-            store=MemoryStore() if is_ephemeral else SqliteStore(lambda: loader.home),
+            store=_memory_store() if is_ephemeral else SqliteStore(lambda: loader.home),
             choose=loader.choose,
             keeping=loader.store_settings,
             clock=clock,
@@ -118,6 +118,12 @@ class Server:
             await self._tools.close()
             await self._commands.close()
             await self._http.close()
+
+
+def _memory_store() -> Store:
+    from parley.stores.memory import MemoryStore  # few servers need it
+
+    return MemoryStore()
 
 
 async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = False) -> None:

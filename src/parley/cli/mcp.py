@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 from contextlib import suppress
-from typing import Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final
 
 from parley.app.signals import SIGNALS
 from parley.cli.logs import set_up_logging
 from parley.cli.runner import CommandFailed, add_config_option
 from parley.errors import ConfigError
 
-__all__ = ["DESCRIPTION", "configure", "run"]
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["DEFAULTS", "DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. The server
@@ -23,6 +26,9 @@ sets their level (debug, info, warning, error).
 
 Conversations are stored in the home (PARLEY_HOME, else CODEX_HOME, else
 ~/.parley), which any number of servers share."""
+
+DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False)
+"""The arguments of a command line without options, which is how most clients start the server."""
 
 NOT_STARTED: Final = 2
 
@@ -45,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_option(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace | SimpleNamespace) -> int:
     _fill_closed_descriptors()
     if os.isatty(STDIN):
         with suppress(OSError):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from parley.app.signals import KILLED, SIGNALS
 from parley.cli.printing import print_error
 from parley.errors import ParleyError
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["CommandFailed", "UsageError", "add_config_option", "run_command", "run_until_signal"]
 
@@ -54,20 +56,10 @@ class CommandFailed(Exception):
 def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code."""
     command = cast(CommandModule, module)
-    parser = _Parser(
-        prog=f"parley {name}",
-        description=command.DESCRIPTION,
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
-    command.configure(parser)
-    parser.add_argument("-h", "--help", action="help", help="show this help")
     try:
-        args, unknown = parser.parse_known_args(arguments)
-        if unknown:
-            what = "unknown option" if unknown[0].startswith("-") else "unexpected argument"
-            raise UsageError(f"{what} {unknown[0]!r}")
+        args = getattr(module, "DEFAULTS", None)  # saves the import of argparse where the start of a server matters
+        if arguments or args is None:
+            args = _parse(name, command, arguments)
         code = command.run(args)
         return code if isinstance(code, int) else run_until_signal(code)
     except UsageError as error:
@@ -83,6 +75,17 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         return KILLED + signal.SIGINT
     except SystemExit as end:  # of `--help`
         return int(end.code or 0)
+
+
+def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argparse.Namespace:
+    from parley.cli.parser import make_parser
+
+    parser = make_parser(f"parley {name}", command.DESCRIPTION, configure=command.configure, usage_error=UsageError)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        what = "unknown option" if unknown[0].startswith("-") else "unexpected argument"
+        raise UsageError(f"{what} {unknown[0]!r}")
+    return args
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
@@ -119,13 +122,3 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
         help="override a setting of config.toml: a dotted key and a TOML value, such as -c model=o3 or "
         "-c store.keep_days=30; a value that is not TOML is text; may be repeated",
     )
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=27, width=80)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)

@@ -5,7 +5,6 @@ An approval is a record of the log, so that every process of the home honours it
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from typing import Final
@@ -67,4 +66,6 @@ def _key(action: RunCommand, settings: Settings) -> str | None:
         settings.network_access,
         action.escalated,
     )
+    import hashlib  # most servers need none of it
+
     return hashlib.sha256(msgspec.json.encode(same)).hexdigest()

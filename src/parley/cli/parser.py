@@ -1,0 +1,39 @@
+"""The parser of command lines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NoReturn
+
+__all__ = ["make_parser"]
+
+
+def make_parser(
+    prog: str,
+    description: str,
+    *,
+    configure: Callable[[argparse.ArgumentParser], None],
+    usage_error: type[Exception],
+) -> argparse.ArgumentParser:
+    """Return the parser of a command; it raises `usage_error` for a wrong command line."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise usage_error(message)
+
+    parser = Parser(
+        prog=prog,
+        description=description,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    configure(parser)
+    parser.add_argument("-h", "--help", action="help", help="show this help")
+    return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=27, width=80)
