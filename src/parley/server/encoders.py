@@ -56,6 +56,8 @@ class StreamEncoder:
         self._event_meta = event_meta
         self._begin, self._end = _LOG_MESSAGE if as_log else _NOTIFICATION
         self._conversation = b'"conversationId":%b' % encode(conversation)
+        self._delta = b'%%b,"item":"%%b","offset":%%d},"msg":%%b%b' % self._end
+        """The format of a delta with `_meta`: the hot path."""
         self._heads: dict[str, bytes] = {}
         self._named = False
 
@@ -77,10 +79,7 @@ class StreamEncoder:
         item = delta.item
         head = self._heads.get(item.type) or self._head(item.type)
         if self._event_meta:
-            send(
-                b'%b,"item":"%b","offset":%d},"msg":%b%b'
-                % (head, item.id.encode(), delta.offset, encoded, self._end)
-            )
+            send(self._delta % (head, item.id.encode(), delta.offset, encoded))
         else:
             send(b"%b%b%b" % (head, encoded, self._end))
 

@@ -122,7 +122,10 @@ class DescriptorOutbox:
     def _write_frames(self) -> None:
         if self._frames:
             try:
-                joined = [*_joined(self._frames)]
+                if max(map(len, self._frames)) < LARGE_BYTES:  # nearly always
+                    joined = [b"\n".join((*self._frames, b""))]
+                else:
+                    joined = [*_joined(self._frames)]
             except MemoryError:
                 joined = [piece for frame in self._frames for piece in (frame, b"\n")]
             self._chunks.extend(map(memoryview, joined))
