@@ -59,7 +59,7 @@ compiled: setup
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
 # Types keep one core busy while the tests begin.
-test: setup with-bubblewrap  ## All that CI runs, in about three minutes on two cores
+test: setup with-bubblewrap  ## All that CI runs, in about four minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
 tests: compiled
