@@ -120,7 +120,7 @@ def read_head(line: bytes) -> ExportHead:
     if not _is_id(head.conversation_id):
         raise BadFile(1, f"{head.conversation_id!r} is not the id of a conversation")
     if head.last < 1:
-        raise BadFile(1, "there is nothing in this conversation")
+        raise BadFile(1, "the export has no entries")
     return head
 
 

@@ -88,8 +88,8 @@ class Command:
         """The owner that it was sent to, if that has neither executed nor refused it."""
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
-        """Execute it here; None: it is done. Raises what its caller is told."""
-        raise NotImplementedError
+        """Execute the command here; None: it is done. Raises the error for its caller."""
+        raise NotImplementedError  # only `Delete` has no `apply`: the mailbox executes it
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
         """Return what is sent to the owner; None: there is nothing to send.

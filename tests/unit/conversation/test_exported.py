@@ -200,7 +200,7 @@ def test_more_entries_than_were_announced_are_refused() -> None:
         (b'{"parley_export": 2, "new": true}\n', "an export in form 2, and this version of Parley reads form 1"),
         (b'{"parley_export": 1}\n', "the head does not fit: Object missing required field `conversation_id`"),
         (changed(head_line(head(1)), conversation_id="../x"), "'../x' is not the id of a conversation"),
-        (changed(head_line(head(1)), last=0), "there is nothing in this conversation"),
+        (changed(head_line(head(1)), last=0), "the export has no entries"),
     ],
 )
 def test_a_head_that_cannot_be_read_is_refused(line: bytes, why: str) -> None:

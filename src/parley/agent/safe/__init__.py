@@ -1,7 +1,7 @@
-"""Commands that can do no harm: they read and print, whatever their words say, and so nobody has to be asked.
+"""Recognises safe commands, which only read and print and so need no approval.
 
-A command that is not known is not safe; the sandbox holds those that are as well (docs/security.md). Knows
-how a command is put together. Scripts are read by `common/shell_lexer.py`, options of programs are listed in
+An unknown command is not safe, and safe commands run in the sandbox too (docs/security.md). Knows the structure of
+a command. Scripts are read by `common/shell_lexer.py`, options of programs are listed in
 `programs.py`, files are looked up by `resolving.py`. The check runs on the event loop: a command that is longer
 than the limits is not safe, each character is read a fixed number of times, and each program is looked up
 once.
@@ -22,10 +22,10 @@ from parley.ports.tools import RunCommand
 __all__ = ["MAX_CHARACTERS", "MAX_COMMANDS", "commands_in", "is_safe"]
 
 MAX_CHARACTERS: Final = 16 * 1024
-"""The longest script that is read. It is read on the event loop, where every client waits for it."""
+"""The longest script that is checked. The check runs on the event loop, and every client waits for it."""
 
 MAX_COMMANDS: Final = 100
-"""The most commands that a script may have: for each one, options are checked and files looked up."""
+"""The most commands that a safe script may have: each costs a check of options and look-ups of files."""
 
 _NEVER_FIRST: Final = ("-", "+", "%")
 """Characters that a command must not begin with: a shell reads a script that begins so as its own options (`-`,
@@ -34,26 +34,26 @@ _NEVER_FIRST: Final = ("-", "+", "%")
 _RESERVED: Final = shell_lexer.RESERVED | {"!", "[[", "]]", "{", "}"}
 
 _SYSTEM: Final = ("/bin/", "/usr/bin/")
-"""The only places that a program may be named with."""
+"""Directories with which a safe program may be named."""
 
 _BUILT_IN: Final = frozenset({"cd", "echo", "false", "pwd", "true"})
-"""What every shell does by itself, whatever files there are of that name."""
+"""Commands that every shell has built in, so that no file is run for them."""
 
 _LOGIN_FILES: Final = (".bash_profile", ".bash_login", ".profile", ".bashrc", ".bash_logout")
-"""What a login shell runs out of the home, or what those usually run."""
+"""Files of the home that a login shell runs, directly or from one of the others."""
 
 _LOGIN_PLACES: Final = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"),
     *("~/.local/bin", "~/bin"),
 )
-"""Where the programs of a login shell may lie, whatever PATH it was given: what it runs first sets its own."""
+"""Directories in which a login shell may find programs, whatever its PATH: its start-up files set their own."""
 
 
 def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
-    """Whether a command is known to do nothing but read and print.
+    """Return whether a command is known to only read and print.
 
-    `writable` are the directories, absolute and without links, in which the agent may have written:
-    a program there may be anything.
+    `writable` are the directories, absolute and without links, to which the agent may have written: a program
+    there may do anything.
     """
     if not action.argv or sum(len(word) + 1 for word in action.argv) > MAX_CHARACTERS:
         return False
@@ -107,13 +107,13 @@ def _is_safe_command(argv: Sequence[str], is_known: Callable[[str], bool]) -> bo
 
 
 def _name(program: str) -> str | None:
-    """What a program is called, if it is named as one that the system has."""
+    """Return the name of a program that is named as a program of the system; None for any other."""
     folder, slash, name = program.rpartition("/")
     return name if folder + slash in ("", *_SYSTEM) else None
 
 
 def _may_be_told_otherwise(home: str, writable: Sequence[str]) -> bool:
-    """Whether the agent may have written what a login shell runs before the script."""
+    """Return whether the agent may have written a file that a login shell runs before the script."""
     return not home.startswith("/") or not all(
         lies_out_of_reach(os.path.join(home, name), writable) for name in _LOGIN_FILES
     )

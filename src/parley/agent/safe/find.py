@@ -1,4 +1,4 @@
-"""What find may be given so that it only reads and prints.
+"""Arguments with which `find` only reads and prints.
 
 Its words are an expression, not options. Tests that run a program, delete, or write or read lists of
 files are not known here.
@@ -34,19 +34,19 @@ _WITH_VALUE: Final = {
 
 
 def find_only_reads(words: Sequence[str]) -> bool:
-    """Whether find, given these words, can do nothing but read and print."""
+    """Return whether `find` with these arguments only reads and prints."""
     left = list(reversed(words))
     while left:
         word = left.pop()
         if not word.startswith("-") or word in _ALONE:
-            continue  # a place to begin at, a mark such as `(`, or a test that takes no value
+            continue  # a starting point, an operator such as `(`, or a test without a value
         if not left or not _is_value(left.pop(), of=word):
             return False
     return True
 
 
 def _is_value(value: str, *, of: str) -> bool:
-    """Any text but what could be meant as a test, or what this test takes."""
+    """Return whether a text is a valid value of this test and not itself a test."""
     if of in _WITH_TEXT:
         return not value.startswith("-")
     return of in _WITH_VALUE and _WITH_VALUE[of].fullmatch(value) is not None

@@ -1,7 +1,7 @@
-"""What git may be given so that it only reads and prints.
+"""Arguments with which `git` only reads and prints.
 
-It runs programs that a repository's own configuration names, such as filters; those are kept in check by the
-sandbox, and by settings that it is run with. Here nothing is let through that would ask for more of them.
+Git runs programs that a repository's configuration names, such as filters. The sandbox and the settings with which
+Git is started restrict those; this module accepts no argument that makes Git run more of them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _FORMAT: Final = re.compile(
         )*""",
     re.VERBOSE,
 )
-"""Of a commit. What asks for signatures is left out, for those are checked by a program, and so are names
-that a repository may have given to formats of its own."""
+"""Formats of a commit. Placeholders for signatures are left out, because a program checks signatures, and so are
+names of formats that a repository may define."""
 
 _LOG: Final = options(
     plain=_SHOWN_CHANGES
@@ -79,9 +79,9 @@ _SUBCOMMANDS: Final = {"branch": _BRANCH, "diff": _DIFF, "log": _LOG, "show": _L
 
 
 def git_only_reads(words: Sequence[str]) -> bool:
-    """Whether git, given these words, can do nothing but read and print.
+    """Return whether `git` with these arguments only reads and prints.
 
-    Nothing but `--no-pager` stands in front of the subcommand: the rest there is settings and other repositories.
+    Before the subcommand only `--no-pager` is accepted: other options there change settings or the repository.
     """
     rest = [*words]
     if rest[:1] == ["--no-pager"]:
@@ -93,6 +93,6 @@ def git_only_reads(words: Sequence[str]) -> bool:
 
 
 def _asks_for_a_list(words: Sequence[str]) -> bool:
-    """A name alone makes a branch; behind what asks for a list it is a pattern, or a commit to list by."""
+    """Return whether `git branch` only lists: a name creates a branch, unless an option makes it a pattern."""
     before = words[: words.index("--")] if "--" in words else words
     return any(map(_LISTS.fullmatch, before))

@@ -1,6 +1,6 @@
-"""How the words of a command split into options, their values and operands, by what a program is known to take.
+"""Splits the arguments of a program into options, their values and operands.
 
-Knows how options are written. Does not know any program: `programs.py` does.
+Knows the syntax of options. `programs.py` knows which options a program has.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _NUMBER: Final = re.compile(r"-[0-9]+")
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options that a program may be given. What is not among them is not known, shortened ones included."""
+    """The known options of a program. An abbreviated option is unknown."""
 
     plain: frozenset[str]
-    """Without a value. Those of one letter may be bundled."""
+    """Options without a value. Those of one letter may be bundled."""
     counts: frozenset[str]
-    """With a number, behind it in the same word or in the next."""
+    """Options with a number, in the same argument or the next."""
     texts: frozenset[str]
-    """With any text, behind it in the same word or in the next; in the next it does not begin with a dash."""
+    """Options with any text, in the same argument or the next; in the next it does not begin with a dash."""
     optional: frozenset[str]
-    """With or without a simple value, and that in the same word."""
+    """Options with an optional simple value in the same argument."""
     formats: frozenset[str]
-    """With or without a value that `formatted` describes, and that in the same word."""
+    """Options with an optional value in the same argument, which `formatted` describes."""
     formatted: re.Pattern[str]
     numbers: bool
-    """A number may stand for an option, as in `-20`."""
+    """True if a number may be an option, as in `-20`."""
 
 
 def options(
@@ -46,7 +46,7 @@ def options(
     formatted: re.Pattern[str] = _OPTIONAL,
     numbers: bool = False,
 ) -> Options:
-    """As they are written in full, `-n` or `--lines`, with blanks between them."""
+    """Create it from options in full, such as `-n --lines`, separated by blanks."""
     return Options(
         plain=frozenset(plain.split()),
         counts=frozenset(counts.split()),
@@ -59,10 +59,10 @@ def options(
 
 
 def operands_of(words: Sequence[str], known: Options) -> list[str] | None:
-    """What is no option among the words behind the program; None: there is something unknown.
+    """Return the operands; None: there is an unknown option.
 
-    An option is one wherever it stands, up to `--`. Programs that stop looking for options sooner
-    read the rest as operands, which are free to be anything.
+    An argument with a dash is an option in any position before `--`. Programs that stop earlier read the rest as
+    operands, which may be anything.
     """
     operands: list[str] = []
     left = list(reversed(words))
@@ -90,7 +90,7 @@ def _bundle_fits(letters: str, left: list[str], known: Options) -> bool:
 
 
 def _fits(name: str, value: str | None, left: list[str], known: Options) -> bool:
-    """Whether it is known, and what is behind it is a value of it. One in the next word is taken from `left`."""
+    """Return whether an option is known and its value valid. A value in the next argument leaves `left`."""
     if name in known.plain:
         return value is None
     if name in known.optional:

@@ -1,8 +1,8 @@
-"""What a handful of programs may be given so that they only read and print.
+"""Programs, and the options with which they only read and print.
 
-A program or an option that is not named here is not known to be harmless. Left out are those that write,
-run another program, read a configuration that names one, read options or names out of files, or wait
-for more to come. Does not know where programs lie: `resolving.py` does.
+A program or option that is not listed is not safe. Options are left out that write, run another program, read a
+configuration that names one, read options or names from files, or wait for more input. `resolving.py` knows where
+programs are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["only_reads"]
 
 
 def only_reads(name: str, words: Sequence[str]) -> bool:
-    """Whether the program of this name, given these words, can do nothing but read and print."""
+    """Return whether a program with these arguments only reads and prints."""
     if name in _OPTIONS:
         return operands_of(words, _OPTIONS[name]) is not None
     return name in _OTHERS and _OTHERS[name](words)
@@ -104,7 +104,7 @@ def _pwd(words: Sequence[str]) -> bool:
 
 
 def _sed(words: Sequence[str]) -> bool:
-    """Only `-n [-e] N[,M]p[;...] FILES`: everything else that it takes is a language that writes and runs."""
+    """Return whether `sed` has the form `-n [-e] N[,M]p[;...] FILES`: other scripts can write and run programs."""
     match words:
         case ["-n", "-e", prints, *files] | ["-n", prints, *files]:
             return _PRINTS.fullmatch(prints) is not None and not any(
@@ -115,7 +115,7 @@ def _sed(words: Sequence[str]) -> bool:
 
 
 def _tail(words: Sequence[str]) -> bool:
-    """A first operand such as `+1f` is an old way to say `-f`."""
+    """Refuse a first operand such as `+1f`, an old form of `-f`."""
     operands = operands_of(words, _ENDS_OF_FILES)
     return operands is not None and not any(map(_FOLLOWS.fullmatch, operands))
 

@@ -1,6 +1,6 @@
-"""Which file a program's name leads to, and whether the agent could have put it there.
+"""Finds the file of a program, and whether the agent could have written it.
 
-Looks at the file system as it is now. Does not know what programs do.
+Reads the file system at the time of the call. Does not know what programs do.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ __all__ = ["is_out_of_reach", "lies_out_of_reach"]
 def is_out_of_reach(
     program: str, *, search_path: str | None, writable: Sequence[str], elsewhere: Sequence[str] = ()
 ) -> bool:
-    """Whether the file that would run lies below none of the `writable` directories, which are free of links.
+    """Return whether the file that would run is in none of the `writable` directories, which have no links.
 
-    A name without a slash is looked for in `search_path`. The first place that has the name counts, be it
-    a file that cannot run; a place that depends on the working directory makes any answer a guess. In the
-    directories `elsewhere` it may be found instead: what they have of that name counts as well.
+    A name without a slash is searched in `search_path`. The first match counts, even if it is not executable; a
+    relative directory in the path makes the result False. Matches in the directories `elsewhere` count as well.
     """
     if "/" in program:
         return _is_program(program) and lies_out_of_reach(program, writable)
@@ -37,12 +36,12 @@ def is_out_of_reach(
 
 
 def lies_out_of_reach(path: str, writable: Sequence[str]) -> bool:
-    """Whether neither the file nor, if it is a link, the link itself lies below a writable directory."""
+    """Return whether neither the file nor, if it is a link, the link itself is below a writable directory."""
     folder, name = os.path.split(path)
     try:
         ways = PurePath(os.path.realpath(folder), name), PurePath(os.path.realpath(path))
     except OSError:
-        return False  # somebody moves a directory on the way about just now
+        return False  # a directory of the path is being moved
     return not any(way.is_relative_to(root) for way in ways for root in writable)
 
 
