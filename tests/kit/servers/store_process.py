@@ -113,9 +113,9 @@ class _Program:
 
     async def append_for_ever(self, name: str) -> None:
         """Says each time how far it has come, and how long the log of the database is then."""
-        wal = os.path.join(self._home, "parley.db-wal")
+        wal = Path(self._home, "parley.db-wal")
         while True:
-            _answer([await self.append(name, 1 + self._last[name] % 3), os.stat(wal).st_size])
+            _answer([await self.append(name, 1 + self._last[name] % 3), size_of(wal)])
 
     async def owner(self, name: str) -> int | None:
         owner = (await self._store.head(ConversationId(name))).owner
@@ -154,6 +154,14 @@ class _Program:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+def size_of(path: Path) -> int:
+    """0 where the file was removed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _answer(answer: Answer) -> None:
