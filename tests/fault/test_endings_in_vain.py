@@ -101,10 +101,9 @@ async def test_what_does_not_end_is_given_up_and_named(
         store=MemoryStore(),
         choose=loader.choose,
         clock=clock,
-        open_model=model_opener(http=http, environ={}, clock=clock),
-        tools=AgentTools(environ={}, commands=NoCommands()),
+        open_model=model_opener(http=http, clock=clock),
+        tools=AgentTools(commands=NoCommands()),
         commands=NoCommands(),
-        environ={},
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await ServerCore(ServerContext(conversations=conversations, loader=loader)).serve_only_client(client)

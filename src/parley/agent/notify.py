@@ -54,7 +54,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
                 start_new_session=True,  # it may outlive the server
                 env={
                     name: value
-                    for name, value in os.environ.items()
+                    for name, value in settings.environ.items()
                     if name not in hidden and not _looks_secret(name)
                 },
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Final
 
@@ -49,9 +49,8 @@ def bounds_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
 class Roots:
     """The writable directories of one conversation, by the names in its settings."""
 
-    def __init__(self, environ: Mapping[str, str], granted: set[str] | None = None) -> None:
+    def __init__(self, granted: set[str] | None = None) -> None:
         """`granted` holds the roots of all conversations; this one adds its own."""
-        self._environ = environ
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
         """The directory that each name was first resolved to."""
@@ -86,7 +85,7 @@ class Roots:
         names = [settings.cwd, *chosen.writable_roots]
         if not chosen.exclude_slash_tmp:
             names.append("/tmp")
-        if not chosen.exclude_tmpdir_env_var and (named := self._environ.get("TMPDIR", "")).startswith("/"):
+        if not chosen.exclude_tmpdir_env_var and (named := settings.environ.get("TMPDIR", "")).startswith("/"):
             names.append(named)
         return names
 

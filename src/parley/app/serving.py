@@ -82,7 +82,7 @@ class Server:
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
         self._loader, self._http, self._prepare_process = loader, Http(), prepare_process
         self._commands = sandboxed_commands(lambda: _home(loader), warns=True)
-        self._tools = AgentTools(environ=environ, commands=self._commands)
+        self._tools = AgentTools(commands=self._commands)
 
         async def serve_other(transport: Transport) -> None:
             await serve_peer(transport, self._context)
@@ -93,10 +93,9 @@ class Server:
             choose=loader.choose,
             keeping=loader.store_settings,
             clock=clock,
-            open_model=model_opener(http=self._http, environ=environ, clock=clock),
+            open_model=model_opener(http=self._http, clock=clock),
             tools=self._tools,
             commands=self._commands,
-            environ=environ,
             release_memory=release_memory,
         )
         self._context = ServerContext(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,14 +30,14 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
         CommandNotStarted: the program does not exist, or the system refused to start it.
         SandboxUnavailable: the command cannot be confined; it was not run.
     """
-    bounds = bounds_for(settings, Roots(os.environ))
+    bounds = bounds_for(settings, Roots())
     if bounds is None:
         raise SandboxUnavailable(f"{settings.sandbox_mode} does not confine commands")
     command = Command(
         argv=tuple(argv),
         cwd=settings.cwd,
         env=command_environment(
-            os.environ,
+            settings.environ,
             settings.shell_environment,
             network=settings.network_access,
             keys=settings.key_variables,
@@ -101,7 +100,7 @@ def why_no_key(settings: Settings) -> str | None:
     from parley.models.credentials import credentials
 
     try:
-        credentials(settings, os.environ)
+        credentials(settings)
     except MissingVariable as missing:
         return str(missing)
     return None

@@ -38,6 +38,7 @@ from parley.config.toml_lines import KeyPath, written_key
 from parley.config.types import (
     Approvals,
     CommonSettings,
+    Environment,
     Limits,
     McpSettings,
     Provider,
@@ -78,7 +79,7 @@ class Loader:
         Raises:
             BadSetting: an override cannot be read or does not fit.
         """
-        self._environ = dict(environ)
+        self._environ = Environment(environ)
         self._server_dir = server_dir
         self._overrides = checked("-c", refuse_misspelt(map(parse_override, overrides)))
         self._file = Source("config.toml", {})
@@ -228,6 +229,7 @@ class Loader:
             raise blame(sources, ("experimental_resume",), "experimental_resume is not supported yet")
         settings = Settings(
             **{name: values[name] for name in _UNCHANGED if name in values},
+            environ=self._environ,
             home=home,
             cwd=cwd,
             provider=self._provider(values["model_provider"], values["model_providers"], home, sources),

@@ -296,9 +296,18 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     """The keys of tool servers that the call gave and the log does not have; None in a call of a client."""
 
 
+class Environment(dict[str, str]):
+    """Environment variables. They may be secrets, so its text does not show them."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} environment variables>"
+
+
 class Settings(CommonSettings, frozen=True, kw_only=True):
     """The settings of one conversation, files and arguments combined."""
 
+    environ: Environment
+    """The environment of the client for which they were resolved: its keys, its `PATH`. It is never stored."""
     home: str
     cwd: str
     """Absolute; need not exist."""

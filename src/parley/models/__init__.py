@@ -6,7 +6,6 @@ An API's module is imported when a conversation first uses it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, assert_never
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["model_opener"]
 
 
-def model_opener(*, http: Http, environ: Mapping[str, str], clock: Clock) -> OpenModel:
-    """Return the factory for models in this process. Keys are read from `environ` for each request."""
+def model_opener(*, http: Http, clock: Clock) -> OpenModel:
+    """Return the factory for models in this process."""
     scripted_replies: Counter[ConversationId] = Counter()
 
     def open_model(settings: Settings, conversation: ConversationId) -> Model:
@@ -28,11 +27,11 @@ def model_opener(*, http: Http, environ: Mapping[str, str], clock: Clock) -> Ope
             case "chat":
                 from parley.models.chat import ChatModel
 
-                return ChatModel(settings, http=http, environ=environ, clock=clock)
+                return ChatModel(settings, http=http, clock=clock)
             case "responses":
                 from parley.models.responses import ResponsesModel
 
-                return ResponsesModel(settings, conversation, http=http, environ=environ, clock=clock)
+                return ResponsesModel(settings, conversation, http=http, clock=clock)
             case "scripted":
                 from parley.models.scripted import ScriptedModel
 

@@ -6,7 +6,7 @@ the next request; docs/protocol.md (Chat Completions) has the rules.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final, assert_never
 
@@ -32,13 +32,11 @@ __all__ = ["ChatModel", "encode_chat"]
 class ChatModel:
     """A model that is reached over `/chat/completions`."""
 
-    def __init__(self, settings: Settings, *, http: Http, environ: Mapping[str, str], clock: Clock) -> None:
+    def __init__(self, settings: Settings, *, http: Http, clock: Clock) -> None:
         self._model = settings.model
         self._provider = settings.provider
         self._origin = f"{origin_of(settings.provider)} {settings.model}"
-        self._endpoint = Endpoint(
-            settings, "/chat/completions", headers={}, http=http, environ=environ, clock=clock
-        )
+        self._endpoint = Endpoint(settings, "/chat/completions", headers={}, http=http, clock=clock)
         self._filled = NOTHING_FILLED
         self.max_retries = settings.provider.stream_max_retries
 

@@ -50,7 +50,7 @@ class Credentials:
         return text
 
 
-def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
+def credentials(settings: Settings) -> Credentials:
     """Return the headers of a request to the provider, with its key.
 
     Raises:
@@ -64,10 +64,10 @@ def credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
     for value in provider.query_params.values():
         secrets.update(_long_words(value))
     for name, variable in provider.env_http_headers.items():
-        if value := environ.get(variable, "").strip():
+        if value := settings.environ.get(variable, "").strip():
             headers[name.lower()] = value
             secrets.update(_long_words(value))
-    if key := _key(provider, settings.home, environ):
+    if key := _key(provider, settings.home, settings.environ):
         headers["authorization"] = f"Bearer {key}"
         if len(key) >= SHORTEST_SECRET:  # local servers are often given a placeholder such as `none`
             secrets.add(key)

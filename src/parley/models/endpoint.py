@@ -78,14 +78,13 @@ class Endpoint:
         *,
         headers: Mapping[str, str],
         http: Http,
-        environ: Mapping[str, str],
         clock: Clock,
     ) -> None:
         self._settings = settings
         self._provider = settings.provider
         self._url = _address(settings.provider, path)
         self._headers = {"accept": "text/event-stream", "content-type": "application/json", **headers}
-        self._http, self._environ, self._clock = http, environ, clock
+        self._http, self._clock = http, clock
 
     async def stream(self, body: bytes, decoder: Decoder) -> AsyncGenerator[Sequence[Chunk], None]:
         """Send the request and yield the decoded reply, one batch for each read with content.
@@ -95,7 +94,7 @@ class Endpoint:
         Raises:
             ModelError: there is no reply, it is incomplete, or it is too large.
         """
-        who = credentials(self._settings, self._environ)
+        who = credentials(self._settings)
         idle_seconds = self._provider.stream_idle_timeout_ms / 1000
         with self._limits_named(), closing(await self._accepted(body, who)) as reply:
             del body  # it was sent and may be large

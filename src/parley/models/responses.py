@@ -6,7 +6,7 @@ back unchanged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, Final, assert_never
 from uuid import uuid4
 
@@ -65,7 +65,6 @@ class ResponsesModel:
         conversation: ConversationId,
         *,
         http: Http,
-        environ: Mapping[str, str],
         clock: Clock,
     ) -> None:
         self._settings, self._conversation = settings, conversation
@@ -74,7 +73,7 @@ class ResponsesModel:
             "session_id": conversation,
             "originator": settings.internal_originator,
         }
-        self._endpoint = Endpoint(settings, "/responses", headers=headers, http=http, environ=environ, clock=clock)
+        self._endpoint = Endpoint(settings, "/responses", headers=headers, http=http, clock=clock)
         self.max_retries = settings.provider.stream_max_retries
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 from uuid import uuid4
@@ -69,14 +69,13 @@ class ConversationRegistry:
         open_model: OpenModel,
         tools: Tools,
         commands: CommandRunner,
-        environ: Mapping[str, str],
         peers: Peers | None = None,
         keeping: Callable[[], StoreSettings] = StoreSettings,
         release_memory: Callable[[], None] = lambda: None,
     ) -> None:
-        """`commands` and `environ` are those with which the tools run commands; `release_memory` is called after
-        conversations have left memory."""
-        self._store, self._environ, self._choose = store, environ, choose
+        """`commands` runs the commands of the tools; `release_memory` is called after conversations have left
+        memory."""
+        self._store, self._choose = store, choose
         self._closing = asyncio.Event()
         self._deps = RuntimeDeps(
             clock=clock,
@@ -165,7 +164,7 @@ class ConversationRegistry:
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
         grants = self._grants.get(conversation_id) or SessionGrants(
-            Roots(self._environ, self._granted), SettingsResolver(self._choose)
+            Roots(self._granted), SettingsResolver(self._choose)
         )
         conversation = Conversation(conversation_id, self._deps, grants)
         conversation.on_deleted(self, partial(self._forget, conversation_id, is_deleted=True))

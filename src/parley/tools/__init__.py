@@ -6,7 +6,7 @@ Importing this package is cheap: what a tool needs is imported by the first turn
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -31,9 +31,10 @@ log = logging.getLogger(__name__)
 class AgentTools:
     """All tools of this process. Does not close `commands`."""
 
-    def __init__(self, *, environ: Mapping[str, str], commands: CommandRunner) -> None:
-        self._environ, self._commands = environ, commands
-        self._servers: ServerPool | None = None
+    def __init__(self, *, commands: CommandRunner) -> None:
+        self._commands = commands
+        self._pools: dict[frozenset[tuple[str, str]], ServerPool] = {}
+        """The tool servers, by the environment that they run with."""
 
     @asynccontextmanager
     async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
@@ -42,28 +43,29 @@ class AgentTools:
             if desk.settings.mcp_servers:
                 from parley.tools.servers.calls import ServerTools
 
-                lease = await stack.enter_async_context(self._pool().lease(desk.settings.mcp_servers))
+                lease = await stack.enter_async_context(self._pool(desk.settings).lease(desk.settings.mcp_servers))
                 servers = ServerTools(desk, lease)
-            yield TurnHands(own_tools(desk, self._commands, self._environ), servers)
+            yield TurnHands(own_tools(desk, self._commands), servers)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         if not settings.mcp_servers:
             return ()
-        return await self._pool().start(settings.mcp_servers)
+        return await self._pool(settings).start(settings.mcp_servers)
 
     async def close(self) -> None:
-        if self._servers is not None:
-            await self._servers.close()
+        for pool in self._pools.values():
+            await pool.close()
 
-    def _pool(self) -> ServerPool:
+    def _pool(self, settings: Settings) -> ServerPool:
         from parley.tools.servers.pool import ServerPool
 
-        if self._servers is None:
-            self._servers = ServerPool(environ=self._environ)
-        return self._servers
+        environ = frozenset(settings.environ.items())
+        if environ not in self._pools:
+            self._pools[environ] = ServerPool(settings.environ)
+        return self._pools[environ]
 
 
-def own_tools(desk: ToolContext, commands: CommandRunner, environ: Mapping[str, str]) -> tuple[Tool, ...]:
+def own_tools(desk: ToolContext, commands: CommandRunner) -> tuple[Tool, ...]:
     """Return all tools except those of tool servers, in the order in which they are offered."""
     from parley.tools.apply_patch import Patches
     from parley.tools.shell import Shell
@@ -71,7 +73,7 @@ def own_tools(desk: ToolContext, commands: CommandRunner, environ: Mapping[str, 
     from parley.tools.view_image import ViewImage
 
     patches = Patches(desk, commands)
-    return Shell(desk, commands, patches, environ), patches, UpdatePlan(desk), ViewImage(desk)
+    return Shell(desk, commands, patches), patches, UpdatePlan(desk), ViewImage(desk)
 
 
 class TurnHands:

@@ -72,10 +72,8 @@ class Shell:
 
     names: tuple[str, ...] = ("shell", "container.exec", LOCAL_SHELL)
 
-    def __init__(
-        self, desk: ToolContext, commands: CommandRunner, patches: AppliesPatches, environ: Mapping[str, str]
-    ) -> None:
-        self._desk, self._commands, self._patches, self._environ = desk, commands, patches, environ
+    def __init__(self, desk: ToolContext, commands: CommandRunner, patches: AppliesPatches) -> None:
+        self._desk, self._commands, self._patches = desk, commands, patches
         self._envs: dict[bool, Mapping[str, str]] = {}
 
     def spec(self) -> ToolSpec:
@@ -162,7 +160,7 @@ class Shell:
         if network not in self._envs:
             settings = self._desk.settings
             self._envs[network] = command_environment(
-                self._environ, settings.shell_environment, network=network, keys=settings.key_variables
+                settings.environ, settings.shell_environment, network=network, keys=settings.key_variables
             )
         return self._envs[network]
 

@@ -25,7 +25,7 @@ def new_trust() -> SessionGrants:
     def choose(wanted: SettingsOverrides, before: ResolvedSettings | None) -> ResolvedSettings:
         raise AssertionError("no settings are resolved")
 
-    return SessionGrants(Roots({}), SettingsResolver(choose))
+    return SessionGrants(Roots(), SettingsResolver(choose))
 
 
 async def questions_in(store: Store, clock: StandingClock) -> OpenApprovals:

@@ -41,7 +41,7 @@ def offered(api: Api, chosen: Settings | None = None) -> list[Any]:
     desk = ToolContext(settings=chosen, transcript=cast(Transcript, None), permit=_permit)
     functions = [
         {"name": spec.name, "description": spec.description, "strict": False, "parameters": spec.parameters}
-        for spec in TurnHands(own_tools(desk, NoCommands(), {}), None).specs()
+        for spec in TurnHands(own_tools(desk, NoCommands()), None).specs()
     ]
     if api == "chat":
         return [{"type": "function", "function": function} for function in functions]

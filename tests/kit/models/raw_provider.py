@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from parley.config.types import (
     Approvals,
+    Environment,
     Limits,
     Provider,
     Sandbox,
@@ -161,6 +162,7 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
     """Settings for a provider; what is not a field of `Settings` is one of `Provider`."""
     known = {name: changes.pop(name) for name in Settings.__struct_fields__ if name in changes}
     base = Settings(
+        environ=Environment(),
         home="/nonexistent",
         cwd="/nonexistent",
         model=model,
@@ -198,14 +200,15 @@ class Caller:
     def __init__(self) -> None:
         self.http = Http()
         self.clock = RecordingClock()
-        self.environ: dict[str, str] = {}
+        self.environ = Environment()
 
     def model(self, peer: Peer, wire_api: WireApi = "chat", **changes: Any) -> Model:
         changes = {"base_url": f"http://127.0.0.1:{peer.port}/v1", "request_max_retries": 0, **changes}
         return self.open(settings(wire_api, **changes))
 
     def open(self, of: Settings) -> Model:
-        return model_opener(http=self.http, environ=self.environ, clock=self.clock)(of, CONVERSATION)
+        of = msgspec.structs.replace(of, environ=self.environ)
+        return model_opener(http=self.http, clock=self.clock)(of, CONVERSATION)
 
     async def ask(self, peer: Peer, wire_api: WireApi = "chat", **changes: Any) -> list[Chunk]:
         return await everything(self.model(peer, wire_api, **changes))

@@ -62,7 +62,6 @@ class Life:
             open_model=self._open_model,
             tools=self,
             commands=NoCommands(),
-            environ={},
             peers=peers,
             keeping=lambda: StoreSettings(**keeping),
             release_memory=self._release_memory,

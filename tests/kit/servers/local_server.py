@@ -145,7 +145,6 @@ class LocalServer:
             open_model=lambda settings, conversation: _Obedient(),
             tools=_Tools(self),
             commands=NoCommands(),
-            environ={},
         )
         self.host = ServerContext(conversations=self.conversations, loader=self._loader)
 

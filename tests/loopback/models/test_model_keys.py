@@ -20,7 +20,7 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
-from parley.config.types import WireApi
+from parley.config.types import Environment, WireApi
 from parley.errors import CannotConnect, ModelStreamBroken, UnexpectedStatus
 from parley.models.credentials import credentials
 from parley.models.errors import MissingVariable
@@ -177,15 +177,21 @@ async def test_a_header_that_cannot_be_sent_is_a_failure_that_does_not_show_it(c
 
 
 def test_credentials_show_nothing_of_themselves() -> None:
-    who = credentials(settings(env_key="MOCK_KEY"), {"MOCK_KEY": KEY})
+    who = credentials(settings(env_key="MOCK_KEY", environ=Environment(MOCK_KEY=KEY)))
 
     assert who.headers == {"authorization": f"Bearer {KEY}"}
     assert KEY not in repr(who)
 
 
+def test_an_environment_shows_nothing_of_itself() -> None:
+    assert KEY not in repr(settings(environ=Environment(MOCK_KEY=KEY)))
+
+
 def test_ordinary_headers_are_not_struck_out_of_texts() -> None:
     who = credentials(
-        settings(http_headers={"X-Title": "application"}, env_http_headers={"X-On": "ON"}), {"ON": "1"}
+        settings(
+            http_headers={"X-Title": "application"}, env_http_headers={"X-On": "ON"}, environ=Environment(ON="1")
+        )
     )
 
     assert who.hide_in("application 1") == "application 1"

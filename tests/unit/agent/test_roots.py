@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kit.models.raw_provider import settings
 from parley.agent.sandbox_policy import Roots, bounds_for, read_only
-from parley.config.types import Sandbox, Settings, WorkspaceWrite
+from parley.config.types import Environment, Sandbox, Settings, WorkspaceWrite
 from parley.ports.commands import SandboxPolicy, WritableRoot
 
 
@@ -33,25 +34,26 @@ def ground(tmp_path: Path) -> Path:
 def test_the_working_directory_and_what_is_named_may_be_written_to(ground: Path) -> None:
     chosen = writing(ground / "project", ground / "wide", ground / "missing")
 
-    assert Roots({}).of(chosen) == (root(ground / "project"), root(ground / "wide"))
+    assert Roots().of(chosen) == (root(ground / "project"), root(ground / "wide"))
 
 
 def test_temporary_files_may_be_written_unless_the_settings_say_otherwise(ground: Path) -> None:
-    environ = {"TMPDIR": str(ground / "wide")}
+    def chosen(tmpdir: object, *, tmp: bool) -> Settings:
+        return replace(writing(ground / "project", tmp=tmp), environ=Environment(TMPDIR=str(tmpdir)))
 
-    assert Roots(environ).of(writing(ground / "project", tmp=True)) == (
+    assert Roots().of(chosen(ground / "wide", tmp=True)) == (
         root(ground / "project"),
         root(Path("/tmp")),
         root(ground / "wide"),
     )
-    assert Roots(environ).of(writing(ground / "project")) == (root(ground / "project"),)
-    assert Roots({"TMPDIR": "wide"}).of(writing(ground / "project", tmp=True))[1:] == (root(Path("/tmp")),)
+    assert Roots().of(chosen(ground / "wide", tmp=False)) == (root(ground / "project"),)
+    assert Roots().of(chosen("wide", tmp=True))[1:] == (root(Path("/tmp")),)
 
 
 def test_a_directory_that_is_named_twice_is_one_root(ground: Path) -> None:
     (ground / "also").symlink_to("project")
 
-    assert Roots({}).of(writing(ground / "project", ground / "also", ground / "project")) == (
+    assert Roots().of(writing(ground / "project", ground / "also", ground / "project")) == (
         root(ground / "project"),
     )
 
@@ -62,20 +64,20 @@ def test_a_name_is_not_followed_where_a_command_could_have_made_a_link_of_it(gro
         ground / "project", ground / "wide", ground / "wide" / "build", ground / "wide" / "build" / "."
     )
 
-    assert Roots({}).of(chosen) == (root(ground / "project"), root(ground / "wide"))
+    assert Roots().of(chosen) == (root(ground / "project"), root(ground / "wide"))
 
 
 def test_nor_is_a_link_to_a_link_that_a_command_could_have_made(ground: Path) -> None:
     (ground / "wide" / "build").symlink_to(ground / "outside")
     (ground / "by-hand").symlink_to("wide/inner/../build")
 
-    assert Roots({}).of(writing(ground / "by-hand", ground / "wide")) == (root(ground / "wide"),)
+    assert Roots().of(writing(ground / "by-hand", ground / "wide")) == (root(ground / "wide"),)
 
 
 def test_a_link_that_no_command_can_change_is_followed(ground: Path) -> None:
     (ground / "current").symlink_to("project")
 
-    assert Roots({}).of(writing(ground / "current", ground / "wide")) == (
+    assert Roots().of(writing(ground / "current", ground / "wide")) == (
         root(ground / "project"),
         root(ground / "wide"),
     )
@@ -85,16 +87,14 @@ def test_a_name_is_not_followed_where_a_command_of_another_conversation_could_ha
     ground: Path,
 ) -> None:
     granted = set[str]()
-    Roots({}, granted).of(writing(ground / "wide"))
+    Roots(granted).of(writing(ground / "wide"))
     (ground / "wide" / "build").symlink_to(ground / "outside")
 
-    assert Roots({}, granted).of(writing(ground / "project", ground / "wide" / "build")) == (
-        root(ground / "project"),
-    )
+    assert Roots(granted).of(writing(ground / "project", ground / "wide" / "build")) == (root(ground / "project"),)
 
 
 def test_what_was_missing_is_not_followed_through_any_link_later(ground: Path) -> None:
-    roots, chosen = Roots({}), writing(ground / "project", ground / "wide" / "build")
+    roots, chosen = Roots(), writing(ground / "project", ground / "wide" / "build")
     roots.of(chosen)
     (ground / "wide" / "build").symlink_to(ground / "outside")
 
@@ -102,7 +102,7 @@ def test_what_was_missing_is_not_followed_through_any_link_later(ground: Path) -
 
 
 def test_a_directory_that_is_made_later_is_written_to_from_then_on(ground: Path) -> None:
-    roots, chosen = Roots({}), writing(ground / "project", ground / "wide" / "build")
+    roots, chosen = Roots(), writing(ground / "project", ground / "wide" / "build")
     before = roots.of(chosen)
     (ground / "wide" / "build").mkdir()
 
@@ -114,7 +114,7 @@ def test_a_directory_that_is_made_later_is_written_to_from_then_on(ground: Path)
 
 @pytest.mark.parametrize("known_of", [True, False])
 def test_what_takes_the_place_of_a_root_is_none(ground: Path, *, known_of: bool) -> None:
-    roots, also = Roots({}), (ground / "wide",) if known_of else ()
+    roots, also = Roots(), (ground / "wide",) if known_of else ()
     (first, *_) = roots.of(writing(ground / "wide" / "inner", *also))
     os.rename(ground / "wide" / "inner", ground / "wide" / "away")
     (ground / "wide" / "inner").symlink_to(ground / "outside")
@@ -123,7 +123,7 @@ def test_what_takes_the_place_of_a_root_is_none(ground: Path, *, known_of: bool)
 
 
 def test_a_directory_that_was_made_anew_is_the_root_by_the_next_turn(ground: Path) -> None:
-    roots = Roots({})
+    roots = Roots()
     roots.of(writing(ground / "wide" / "inner"))
     os.rename(ground / "wide" / "inner", ground / "wide" / "away")
     (ground / "wide" / "inner").mkdir()
@@ -135,7 +135,7 @@ def test_links_that_lead_to_themselves_and_odd_names_are_no_roots(ground: Path) 
     (ground / "loop").symlink_to("loop")
     (ground / "file").write_text("")
 
-    assert Roots({}).of(writing(ground / "loop", ground / "file", Path("/a\0b"))) == ()
+    assert Roots().of(writing(ground / "loop", ground / "file", Path("/a\0b"))) == ()
 
 
 HIDDEN = ("/keys", "/nonexistent", "/nonexistent/config.toml", "/nonexistent/auth.json")
@@ -161,5 +161,5 @@ def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: Sand
         workspace_write=WorkspaceWrite(network_access=network, exclude_slash_tmp=True),
     )
 
-    assert bounds_for(chosen, Roots({})) == bounds
+    assert bounds_for(chosen, Roots()) == bounds
     assert read_only(chosen) == SandboxPolicy(hidden=HIDDEN, mechanism="landlock")

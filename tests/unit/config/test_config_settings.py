@@ -11,6 +11,7 @@ import pytest
 from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.types import (
     Approvals,
+    Environment,
     Limits,
     Provider,
     Sandbox,
@@ -50,6 +51,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
     settings = home.resolve(environ={"HOME": "/home/ada"})
 
     assert settings == Settings(
+        environ=Environment(PARLEY_HOME=str(home.path), HOME="/home/ada"),
         home=str(home.path),
         cwd=SERVER_DIR,
         model="gpt-5",
@@ -161,6 +163,7 @@ def test_a_file_may_set_everything(home: Home) -> None:
     settings = home.resolve(environ={"HOME": "/home/ada"})
 
     assert settings == Settings(
+        environ=Environment(PARLEY_HOME=str(home.path), HOME="/home/ada"),
         home=str(home.path),
         cwd=SERVER_DIR,
         model="m",

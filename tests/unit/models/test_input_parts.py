@@ -48,7 +48,7 @@ ZIPPED = base64_of(b"PK\3\4\0\0")
 
 
 def model(api: WireApi) -> Model:
-    opener = model_opener(http=Http(), environ={}, clock=RecordingClock())
+    opener = model_opener(http=Http(), clock=RecordingClock())
     return opener(settings(api, base_url="http://127.0.0.1:1/v1"), CONVERSATION)
 
 

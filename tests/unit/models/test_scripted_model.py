@@ -37,7 +37,7 @@ def clock() -> RecordingClock:
 
 @pytest.fixture
 def opener(clock: RecordingClock) -> OpenModel:
-    return model_opener(http=Http(), environ={}, clock=clock)
+    return model_opener(http=Http(), clock=clock)
 
 
 def written(path: Path, script: object) -> str:

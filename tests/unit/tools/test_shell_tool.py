@@ -17,7 +17,7 @@ from kit.builders.records import call
 from kit.builders.transcript import Appended, RecordingTranscript, Shown
 from kit.builders.trees import not_a_link
 from kit.models.raw_provider import settings
-from parley.config.types import Settings, WorkspaceWrite
+from parley.config.types import Environment, Settings, WorkspaceWrite
 from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Approved, Command, CommandResult, Output, SandboxPolicy
@@ -70,7 +70,8 @@ class Bench:
         **changes: Any,
     ) -> None:
         """What comes of the first command and the first question, and of those behind them."""
-        base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access"}
+        environ = Environment(PATH="/bin", MY_API_KEY="secret")
+        base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access", "environ": environ}
         self.settings: Settings = settings(**{**base, **changes})
         self.notebook = RecordingTranscript()
         self.did = self.notebook.did
@@ -80,7 +81,7 @@ class Bench:
         self._says, self._ends, self._then_ends = says, ends, then_ends
         self._verdict, self._then = verdict, then
         desk = ToolContext(settings=self.settings, transcript=self.notebook, permit=self._permit)
-        self.shell = Shell(desk, self, self, {"PATH": "/bin", "MY_API_KEY": "secret"})
+        self.shell = Shell(desk, self, self)
 
     async def call(self, name: str = "shell", /, **arguments: Any) -> str:
         return await self.run_call(call(CALL, msgspec.json.encode(arguments).decode(), name=name))
