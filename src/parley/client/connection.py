@@ -194,7 +194,7 @@ class Connection:
 
     def _complete(self, pending: _Pending, message: Message) -> None:
         if (error := error_of(message)) is not None:
-            _fail(pending.result, RequestFailed(error.code, error.message))
+            _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
         # Called also if the caller has stopped waiting: the stream that the result confirms has other readers.

@@ -25,11 +25,14 @@ class ClientError(ParleyError):
 
 
 class RequestFailed(ClientError):
-    """The server answered a request with a JSON-RPC error."""
+    """The server answered a request with a JSON-RPC error.
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} ({code})")
-        self.code, self.message = code, message
+    `number` is the code of JSON-RPC; `code` names the error for programs, and is None if the server sends no codes.
+    """
+
+    def __init__(self, number: int, message: str, *, code: str | None = None) -> None:
+        super().__init__(f"{message} ({number})")
+        self.number, self.message, self.code = number, message, code
 
 
 class ToolFailed(ClientError):
@@ -56,11 +59,14 @@ class CallTimedOut(ClientError, TimeoutError):
 
 
 class StreamEnded(ClientError):
-    """A stream ended before the awaited event; `reason` is None if the server gave none."""
+    """A stream ended before the awaited event; `reason` is None if the server gave none.
 
-    def __init__(self, reason: str | None) -> None:
+    `code` names the reason for programs, and is None if the server sends no codes.
+    """
+
+    def __init__(self, reason: str | None, *, code: str | None = None) -> None:
         super().__init__(reason or "the stream was closed")
-        self.reason = reason
+        self.reason, self.code = reason, code
 
 
 class TurnFailed(ClientError):

@@ -63,6 +63,8 @@ class Reader:
         """True if nothing more will arrive."""
         self.disconnected: str | None = None
         """Why the server ended the stream; None if it did not."""
+        self.disconnected_code: str | None = None
+        """The code of that reason; None if the server sends no codes."""
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -83,8 +85,12 @@ class Reader:
     async def wait_until_joined(self) -> None:
         while not self.has_joined:
             if self.closed:
-                raise self._error or StreamEnded(self.disconnected)
+                raise self._error or self.ended_early()
             await self._wait()
+
+    def ended_early(self) -> StreamEnded:
+        """Return the error of a stream that ended before the awaited event."""
+        return StreamEnded(self.disconnected, code=self.disconnected_code)
 
     async def _wait(self) -> None:
         self._changed.clear()
@@ -101,9 +107,14 @@ class Reader:
         self.unread.append(event)
         self._changed.set()
 
-    def end(self, reason: str | None = None) -> None:
-        self.closed, self.disconnected = True, reason
+    def end(self) -> None:
+        self.closed = True
         self._changed.set()
+
+    def disconnect(self, reason: str, code: str | None) -> None:
+        """End because the server has ended the stream."""
+        self.disconnected, self.disconnected_code = reason, code
+        self.end()
 
     def fail(self, error: Exception) -> None:
         """End with an error that is raised after the last event was read."""
@@ -187,7 +198,7 @@ class Feed:
 
     def leave(self, reader: Reader) -> None:
         """Deliver nothing more to a reader; close the stream on the wire if it was the last."""
-        reader.end(reader.disconnected)
+        reader.end()
         if self._joining is reader:
             self._joining = None
         if reader in self._readers:
@@ -232,7 +243,8 @@ class Feed:
         if joining is not None and joining.request == self._request:
             self._joining = None
             if joining.after > self.seq:
-                joining.fail(ToolFailed(TOOL, f"position {joining.after} is beyond the end, {self.seq}"))
+                beyond = f"position {joining.after} is beyond the end, {self.seq}"
+                joining.fail(ToolFailed(TOOL, beyond, code="position_beyond_end"))
                 return
             self._readers.append(joining)
             joining.join(_after(events, joining.after))
@@ -242,12 +254,12 @@ class Feed:
         for reader in self._readers:
             reader.deliver(event)
 
-    def receive_end(self, reason: str) -> None:
+    def receive_end(self, reason: str, code: str | None) -> None:
         # The notice about a stream that was taken over comes between the confirmation of the new stream and its
         # snapshot.
         if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
             return
-        self._end_readers(lambda reader: reader.end(reason))
+        self._end_readers(lambda reader: reader.disconnect(reason, code))
 
     def receive_loss(self, error: Disconnected) -> None:
         self._end_readers(lambda reader: reader.fail(error))
@@ -375,7 +387,7 @@ class Feeds:
     def receive_disconnected(self, params: Raw) -> None:
         notice = decode_lenient(_disconnected_decoder, params)
         if (feed := self._open.get(notice.meta.conversation_id)) is not None:
-            feed.receive_end(notice.reason)
+            feed.receive_end(notice.reason, None if isinstance(notice.code, UnsetType) else notice.code)
 
     def receive_event(self, params: Raw) -> None:
         """Deliver a live event.

@@ -11,7 +11,6 @@ from types import TracebackType
 
 from msgspec import UnsetType
 
-from parley.client.errors import StreamEnded
 from parley.client.feeds import Feed, Reader, StreamEvent
 from parley.client.turn import result_of
 from parley.client.turn_result import Event, TurnSummary, ends_turn
@@ -43,6 +42,11 @@ class Stream:
     def disconnected(self) -> str | None:
         """Why the server ended the stream; None if it did not."""
         return self._reader.disconnected
+
+    @property
+    def disconnected_code(self) -> str | None:
+        """The code of that reason for programs; None if the server sends no codes."""
+        return self._reader.disconnected_code
 
     @property
     def closed(self) -> bool:
@@ -107,7 +111,7 @@ class Stream:
             events.append(event)
             if ends_turn(event):
                 return events
-        raise StreamEnded(self.disconnected)
+        raise self._reader.ended_early()
 
     async def text(self) -> str:
         """Return the text of the agent up to the end of the next turn; messages are joined by line ends.

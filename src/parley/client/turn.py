@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from msgspec import UnsetType
 
-from parley.client.errors import CallTimedOut, StreamEnded, TurnFailed, TurnNotFollowable
+from parley.client.errors import CallTimedOut, TurnFailed, TurnNotFollowable
 from parley.client.feeds import Feed, Reader
 from parley.client.turn_result import Event, TurnResult, TurnSummary
 from parley.wire.events import TaskStarted, UserMessage
@@ -78,7 +78,7 @@ class Turn:
 async def _next(reader: Reader) -> Event:
     event = reader.unread.popleft() if reader.unread else await reader.next()
     if event is None:
-        raise StreamEnded(reader.disconnected)
+        raise reader.ended_early()
     return event.msg
 
 

@@ -75,11 +75,13 @@ async def test_tools_are_listed_as_definitions(peer: StartPeer) -> None:
 
 
 async def test_an_error_of_the_protocol_is_raised_with_its_code(peer: StartPeer) -> None:
-    refusal = [{"id": "$id", "error": {"code": -32601, "message": "Method not found"}}]
+    error = {"code": -32601, "message": "Method not found", "data": {"code": "method_not_found"}}
+    refusal = [{"id": "$id", "error": error}]
     async with asyncio.timeout(90), peer({"nonsense": refusal}) as client:
         with pytest.raises(RequestFailed) as failure:
             await client.request("nonsense")
-    assert (failure.value.code, failure.value.message) == (-32601, "Method not found")
+    assert (failure.value.number, failure.value.message) == (-32601, "Method not found")
+    assert failure.value.code == "method_not_found"
 
 
 async def test_a_created_conversation_knows_its_model(peer: StartPeer) -> None:

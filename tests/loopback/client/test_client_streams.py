@@ -59,8 +59,8 @@ def live(event: dict[str, Any], **meta: Any) -> dict[str, Any]:
     return {"method": event["type"], "params": {"_meta": {"conversationId": A, **meta}, "msg": event}}
 
 
-def disconnected(conversation: str, reason: str) -> dict[str, Any]:
-    params = {"_meta": {"conversationId": conversation}, "reason": reason}
+def disconnected(conversation: str, reason: str, **more: str) -> dict[str, Any]:
+    params = {"_meta": {"conversationId": conversation}, "reason": reason, **more}
     return {"method": "notifications/stream_disconnected", "params": params}
 
 
@@ -285,11 +285,13 @@ async def test_a_stream_that_another_request_takes_over_ends(peer: StartPeer) ->
 
 
 async def test_a_stream_that_the_server_ends_says_why(peer: StartPeer) -> None:
-    script = {"conversationStream": [*streams_of(A), live(STARTED), disconnected(A, "Conversation deleted")]}
+    end = disconnected(A, "Conversation deleted", code="deleted")
+    script = {"conversationStream": [*streams_of(A), live(STARTED), end]}
     async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
-        with pytest.raises(StreamEnded, match="Conversation deleted"):
+        with pytest.raises(StreamEnded, match="Conversation deleted") as ended:
             await stream.turn()
-        assert stream.disconnected == "Conversation deleted"
+        assert (ended.value.reason, ended.value.code) == ("Conversation deleted", "deleted")
+        assert (stream.disconnected, stream.disconnected_code) == ("Conversation deleted", "deleted")
 
 
 async def test_a_stream_that_ends_before_it_begins_cannot_be_opened(peer: StartPeer) -> None:
