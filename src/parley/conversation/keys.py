@@ -11,7 +11,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted, record_type
 from parley.wire.events import UserMessage, event_type
 
-__all__ = ["KEYED_TYPES", "key_in", "key_of"]
+__all__ = ["KEYED_TYPES", "MESSAGE", "key_in", "key_of"]
 
 
 class _Message(Struct):
@@ -30,11 +30,12 @@ _messages: Final = msgspec.json.Decoder(_Message)
 _turns: Final = msgspec.json.Decoder(_Turn)
 _approvals: Final = msgspec.json.Decoder(_Approval)
 
-_MESSAGE: Final = event_type(UserMessage)
+MESSAGE: Final = event_type(UserMessage)
+"""The type of messages, whose key is their id."""
 _TURN: Final = record_type(TurnStarted)
 _APPROVALS: Final = (record_type(QuestionAsked), record_type(QuestionSettled))
 
-KEYED_TYPES: Final = (_MESSAGE, _TURN, *_APPROVALS)
+KEYED_TYPES: Final = (MESSAGE, _TURN, *_APPROVALS)
 """The types of the entries that have a key: messages, turns, and requests and settlements of approvals."""
 
 
@@ -47,7 +48,7 @@ def key_in(body: bytes, kind: str, *, is_event: bool) -> str | None:
     """Return the key in the body of an entry; None if it has none, or is damaged."""
     try:
         if is_event:
-            return _messages.decode(body).message_id if kind == _MESSAGE else None
+            return _messages.decode(body).message_id if kind == MESSAGE else None
         if kind == _TURN:
             return _turns.decode(body).event_id
         return _approvals.decode(body).approval_id if kind in _APPROVALS else None

@@ -114,6 +114,13 @@ class Entry(Struct, frozen=True, gc=False):
         """What is kept of it for ever: JSON."""
         return self.encoded if self.output is None else encode(self.output)
 
+    @property
+    def size(self) -> int:
+        """About the number of bytes of its body."""
+        if self.output is None:
+            return len(self.encoded)
+        return sum(len(kept.head) + len(kept.tail) for kept in self.output.streams)
+
     @classmethod
     def kept(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
         """The entry whose body that is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import assert_never
 from uuid import uuid4
 
@@ -16,7 +16,8 @@ from msgspec import to_builtins
 
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.conversation.approvals import Question
-from parley.conversation.log import Log
+from parley.conversation.keys import MESSAGE
+from parley.conversation.log import Entry, Log
 from parley.conversation.state import Phase, State
 from parley.errors import (
     HomeLost,
@@ -26,7 +27,7 @@ from parley.errors import (
     StoreFailed,
     UnknownConversation,
 )
-from parley.ports.store import CALL_SECONDS, TURN_SECONDS
+from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.commands import (
     AnswerApproval,
@@ -41,7 +42,7 @@ from parley.runtime.commands import (
 )
 from parley.runtime.deadline import Deadline
 from parley.runtime.deps import RuntimeDeps
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
+from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, READ_BYTES, DurableLog
 from parley.runtime.errors import MessageIdTaken
 from parley.runtime.grants import SessionGrants
 from parley.runtime.mailbox import Mailbox
@@ -213,6 +214,24 @@ class Conversation:
         if not current.cancelled() and isinstance(error := current.exception(), UnknownConversation):
             log.debug("%s", error)
             self.mark_deleted()
+
+    async def read_after(self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
+        """Return a page of the durable entries after a position; none if there are none.
+
+        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`.
+
+        Raises:
+            StoreError: it cannot be read, or was deleted.
+        """
+        return await self._log.read_after(after, limit=limit, max_bytes=max_bytes)
+
+    async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
+        """Return the last durable entries before a position, in order; otherwise like `read_after`."""
+        return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
+
+    async def position_of_message(self, message_id: MessageId) -> Seq | None:
+        """Return the position of a message, of any age; None if there is no such message. Raises StoreError."""
+        return await self._log.position_of(MESSAGE, message_id)
 
     def attach(self, reader: Reader) -> None:
         """Send entries after the reader's cursor to it, from the next durable entry on."""

@@ -24,17 +24,20 @@ from parley.conversation.state import Phase
 from parley.conversation.usage import UsageTotals
 from parley.errors import LeaseLost, Unreadable
 from parley.ports.clock import Clock
-from parley.ports.store import Lease, Store, Summary
+from parley.ports.store import PAGE, Lease, Store, Summary
 from parley.runtime.readers import Reader
 from parley.wire.events import OutputStream
-from parley.wire.ids import CallId, ConversationId, ItemId, Seq
+from parley.wire.ids import START, CallId, ConversationId, ItemId, Seq
 
-__all__ = ["BETWEEN_TRIES_SECONDS", "DurableLog"]
+__all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
 
 log = logging.getLogger(__name__)
 
 BETWEEN_TRIES_SECONDS: Final = 1.0
 """Time between two attempts to write an entry that the store refused."""
+
+READ_BYTES: Final = 1024 * 1024
+"""The default limit of the bytes in a page of entries. Decoding and encoding one must not block the event loop."""
 
 _ENDED: Final = record_type(TurnEnded)
 
@@ -362,6 +365,43 @@ class DurableLog:
 
     # --- reading -----------------------------------------------------------------------
 
+    async def read_after(self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
+        """Return a page of the durable entries after a position, from memory or from the store; none if there are
+        none.
+
+        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`.
+
+        Raises:
+            UnknownConversation: it was deleted.
+            Unreadable: the next entry is damaged.
+            StoreFailed: it cannot be read.
+        """
+        if after >= self.log.durable:
+            return ()
+        if after < self.log.base:
+            last = self.log.durable
+            page = await self._store.read(self.id, after=after, limit=limit, max_bytes=max_bytes)
+            return page[: last - after]
+        return _page(self.log.between(after, min(self.log.durable, Seq(after + limit))), max_bytes)
+
+    async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
+        """Return the last durable entries before a position, in order; otherwise like `read_after`."""
+        before = min(before, Seq(self.log.durable + 1))
+        if before <= START + 1:
+            return ()
+        if before <= self.log.base + 1:
+            return await self._store.read_before(self.id, before=before, limit=limit, max_bytes=max_bytes)
+        after = Seq(max(self.log.base, before - 1 - limit))
+        return _page(self.log.between(after, Seq(before - 1))[::-1], max_bytes)[::-1]
+
+    async def position_of(self, kind: str, key: str) -> Seq | None:
+        """Return the position of the first stored entry of a type with this key (`conversation/keys.py`).
+
+        Raises:
+            UnknownConversation, StoreFailed: it cannot be read.
+        """
+        return await self._store.position_of(self.id, kind, key)
+
     def attach(self, reader: Reader) -> None:
         """Send entries after the reader's cursor to it, from the next durable entry on."""
         self._readers.append(reader)
@@ -401,3 +441,13 @@ class DurableLog:
                 self.detach(reader)
                 reader.on_dropped()
         self.wake()
+
+
+def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:
+    """Return the first entries, up to the one that makes them larger than `max_bytes`."""
+    size = 0
+    for number, entry in enumerate(entries, start=1):
+        size += entry.size
+        if size > max_bytes:
+            return entries[:number]
+    return entries

@@ -428,3 +428,30 @@ async def test_a_write_that_fails_alone_leaves_those_before_it_under_way() -> No
     assert (first.exception(), type(second.exception()), third.exception()) == (None, StoreFailed, None)
     assert [entry.type for entry in book.log.entries[-2:]] == ["agent_message"] * 2
     assert book.log.durable == book.log.last == (await store.head(CONVERSATION)).last
+
+
+# --- pages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", range(9))
+async def test_pages_are_the_same_wherever_the_entries_in_memory_begin(base: int) -> None:
+    store = SlowStore()
+    log = await written_book(store)
+    store.slow = False
+    await log.append(*(agent_message("x" * number) for number in range(4)))
+    store.slow = True
+    whole = [*log.log.entries]
+    pending = log.write(agent_message("not durable"))
+
+    log.log.trim(Seq(base))
+
+    for after in range(len(whole) + 2):
+        assert [*await log.read_after(Seq(after))] == whole[after:]
+        assert [*await log.read_after(Seq(after), limit=2)] == whole[after : after + 2]
+        assert [*await log.read_after(Seq(after), max_bytes=0)] == whole[after : after + 1]
+    for before in range(1, len(whole) + 3):
+        earlier = whole[: before - 1]
+        assert [*await log.read_before(Seq(before), limit=2)] == earlier[-2:]
+        assert [*await log.read_before(Seq(before), max_bytes=0)] == earlier[-1:]
+    await store.write()
+    await pending
